@@ -1,0 +1,28 @@
+# A server image without a GPU:  docker build -t emberline . && docker run -p 8000:8000 -p 8001:8001 -p 8002:8002 -v $PWD/model_repo:/models emberline
+FROM python:3.11-slim-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY pyproject.toml CMakeLists.txt constraints.txt README.md LICENSE ./
+COPY emberline emberline
+COPY serving serving
+COPY storage storage
+COPY trainer trainer
+COPY loadtest loadtest
+COPY cuda cuda
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.11-slim-bookworm
+# The CPU build of torch is a tenth of the CUDA one; pass --build-arg TORCH_INDEX= to take the default instead.
+ARG TORCH_INDEX=--index-url=https://download.pytorch.org/whl/cpu
+COPY constraints.txt /tmp/constraints.txt
+COPY --from=build /wheels /tmp/wheels
+RUN pip install --no-cache-dir --constraint /tmp/constraints.txt ${TORCH_INDEX} torch \
+ && pip install --no-cache-dir --constraint /tmp/constraints.txt /tmp/wheels/*.whl \
+ && rm -rf /tmp/wheels \
+ && useradd --create-home --uid 10001 emberline
+USER emberline
+EXPOSE 8000 8001 8002
+VOLUME ["/models", "/store"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=2)"]
+ENTRYPOINT ["emberline", "serve", "--model-repository", "/models", "--store", "/store", "--host", "0.0.0.0"]

@@ -1,0 +1,73 @@
+# Every recipe does its own set-up, on a machine that has Python 3.11 (or newer) and g++ only.
+#   make quickstart    data -> train -> publish -> serve -> predict -> load test, on real clicks   (KEEP=1 leaves the server running)
+#   make test          all tests
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+JOBS   ?= 2
+NATIVE := $(shell find storage/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
+READY  := $(VENV)/.ready
+PACKAGES := emberline serving storage trainer loadtest benchmarks tests
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: help setup quickstart test test-python test-cpp lint format type sanitize bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(READY)  ## a virtual environment in .venv with everything that is needed, and the native core built
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): $(VENV)/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; KEEP=1 leaves the server running
+	$(PY) -m emberline.quickstart --work build/quickstart $(if $(KEEP),--keep)
+
+test: test-cpp test-python  ## all tests, C++ and Python
+
+test-python: $(READY)  ## the Python tests alone
+	$(PY) -m pytest
+
+test-cpp: $(READY)  ## the C++ tests alone
+	$(call cpp_tests,plain,)
+
+lint: $(READY)  ## ruff, formatting, import rules
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports
+
+format: $(READY)  ## put the Python code into the house's format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+type: $(READY)  ## mypy --strict
+	$(PY) -m mypy
+
+sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
+	$(call cpp_tests,asan,address$(comma)undefined)
+	$(call cpp_tests,tsan,thread)
+
+bench: $(READY)  ## every benchmark, in its quick form
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(PY) $$script --quick || exit 1; done
+
+clean:  ## remove what was built (not .venv)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find storage -name '*.so' -delete
+
+comma := ,
+# $(1) name of the build folder, $(2) sanitizers; no Python involved
+define cpp_tests
+	$(VENV)/bin/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	  -DEMBERLINE_PYTHON=OFF -DEMBERLINE_TESTS=ON -DEMBERLINE_SANITIZE=$(2) > /dev/null
+	$(VENV)/bin/cmake --build build/$(1) --parallel $(JOBS)
+	$(VENV)/bin/ctest --test-dir build/$(1) --output-on-failure
+endef
