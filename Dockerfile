@@ -12,14 +12,15 @@ COPY cuda cuda
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim-bookworm
-# The CPU build of torch is a tenth of the CUDA one; pass --build-arg TORCH_INDEX= to take the default instead.
-ARG TORCH_INDEX=--index-url=https://download.pytorch.org/whl/cpu
+# PyTorch's CPU index holds a build a tenth of the size: --build-arg TORCH_ARGS="--index-url <that index>".
+ARG TORCH_ARGS=
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=build /wheels /tmp/wheels
-RUN pip install --no-cache-dir --constraint /tmp/constraints.txt ${TORCH_INDEX} torch \
+RUN pip install --no-cache-dir --constraint /tmp/constraints.txt ${TORCH_ARGS} torch \
  && pip install --no-cache-dir --constraint /tmp/constraints.txt /tmp/wheels/*.whl \
  && rm -rf /tmp/wheels \
- && useradd --create-home --uid 10001 emberline
+ && useradd --create-home --uid 10001 emberline \
+ && install --directory --owner emberline /models /store
 USER emberline
 EXPOSE 8000 8001 8002
 VOLUME ["/models", "/store"]
