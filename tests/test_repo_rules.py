@@ -1,0 +1,140 @@
+"""Rules of the house that no other tool checks. Each failure says what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("emberline", "serving", "storage", "trainer", "loadtest")
+SOURCE_SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh"}
+LINES_AT_MOST = 500
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+
+
+def tracked_files() -> list[Path]:
+    """Files that git knows or would add; in a tree without git, everything outside build output."""
+    try:
+        listing = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        skipped = {".venv", "build", ".git", "__pycache__"}
+        return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.parts)]
+    return [ROOT / name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+FILES = tracked_files()
+
+
+def test_the_listing_is_not_empty() -> None:
+    assert len(FILES) > 50
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_our_package_is_the_one_that_imports(package: str) -> None:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None, f"{package} resolved to a folder without our __init__.py"
+    assert Path(spec.origin).resolve() == ROOT / package / "__init__.py"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_other_distribution_owns_our_names(package: str) -> None:
+    owners = set(importlib.metadata.packages_distributions().get(package, [])) - {"emberline"}
+    assert not owners, f"uninstall {owners}: they install a package called {package!r} over ours"
+
+
+def test_cuda_holds_kernels_only() -> None:
+    strangers = [p for p in FILES if p.is_relative_to(ROOT / "cuda") and p.suffix not in {".cu", ".cuh", ".md"}]
+    assert not strangers, "cuda/ is data: a Python file there breaks `import cupy`"
+    assert not list((ROOT / "cuda").rglob("*.py"))
+
+
+def test_no_folder_called_cuda_is_a_package_anywhere() -> None:
+    assert not [p for p in FILES if p.name == "__init__.py" and p.parent.name == "cuda"]
+
+
+def test_cuda_pathfinder_still_resolves_beside_cupy() -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed, so nothing could hide cuda.pathfinder")
+    assert importlib.util.find_spec("cuda.pathfinder") is not None
+
+
+def test_files_stay_small() -> None:
+    long = {
+        str(p.relative_to(ROOT)): count
+        for p in FILES
+        if p.suffix in SOURCE_SUFFIXES and (count := len(p.read_text(encoding="utf-8").splitlines())) > LINES_AT_MOST
+    }
+    assert not long, f"over {LINES_AT_MOST} lines: split by idea: {long}"
+
+
+def test_names_say_what_they_hold() -> None:
+    vague = [p for p in FILES if {p.stem.lower(), p.parent.name.lower()} & VAGUE_NAMES or p.stem.endswith("_v2")]
+    assert not vague
+
+
+def test_nothing_large_or_binary_is_committed() -> None:
+    large = {str(p.relative_to(ROOT)): p.stat().st_size for p in FILES if p.stat().st_size > 512 * 1024}
+    assert not large
+
+
+def test_no_pickle_is_ever_loaded() -> None:
+    banned = re.compile(
+        r"\b(pickle\.loads?|torch\.load\(|torch\.export\.load|joblib\.load|allow_pickle=True|dill\.|cloudpickle)"
+    )
+    ours = [p for p in FILES if p.suffix == ".py" and p.relative_to(ROOT).parts[0] in {*PACKAGES, "benchmarks"}]
+    assert ours
+    found = [f"{p.relative_to(ROOT)}: {m[0]}" for p in ours for m in banned.finditer(p.read_text(encoding="utf-8"))]
+    assert not found
+
+
+def test_only_the_edges_read_the_environment() -> None:
+    """Settings come in through configuration; the edges are the command line and the cache folder's place."""
+    allowed = {"emberline", "loadtest"}
+    reads = re.compile(r"os\.environ|os\.getenv")
+    found = [
+        str(p.relative_to(ROOT))
+        for p in FILES
+        if p.suffix == ".py"
+        and p.relative_to(ROOT).parts[0] in set(PACKAGES) - allowed
+        and reads.search(p.read_text(encoding="utf-8"))
+    ]
+    assert not found
+
+
+def test_the_stubs_of_the_native_modules_are_committed() -> None:
+    names = {p.name for p in FILES if p.parent == ROOT / "storage"}
+    assert {"_table.pyi", "_features.pyi"} <= names
+
+
+def test_every_package_is_typed() -> None:
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").exists()
+
+
+def test_the_changelog_has_an_unreleased_or_current_section() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+    assert version is not None
+    assert f"## {version[1]}" in text or "## Unreleased" in text
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)} -> {target}"
+        for page in FILES
+        if page.suffix == ".md"
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken
