@@ -1,0 +1,56 @@
+"""dense.pt2: a zip with exactly one stored member, the graph's JSON.
+
+torch's own archives carry pickles beside the graph. Ours cannot: the writer makes one certain sequence of bytes from
+the JSON, and the reader makes it again and compares, so nothing can hide in a zip's many corners.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+from storage.errors import UnsafeArtifact
+
+MEMBER = "graph.json"
+MAX_GRAPH_BYTES = 64 << 20
+_OVERHEAD_BYTES = 1024
+
+
+def pack_graph(document: bytes) -> bytes:
+    """The archive of a graph's JSON; the same JSON gives the same bytes."""
+    buffer = io.BytesIO()
+    info = zipfile.ZipInfo(MEMBER, date_time=(1980, 1, 1, 0, 0, 0))
+    info.create_system = 3
+    info.external_attr = 0o644 << 16
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(info, document)
+    return buffer.getvalue()
+
+
+def unpack_graph(path: Path) -> bytes:
+    """The graph's JSON. Raises UnsafeArtifact naming the member that must not be there."""
+    name = path.name
+    size = path.stat().st_size
+    if size > MAX_GRAPH_BYTES + _OVERHEAD_BYTES:
+        raise UnsafeArtifact(f"{name}: {size} bytes, at most {MAX_GRAPH_BYTES} are read")
+    data = path.read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            for member in members:
+                if member.filename != MEMBER:
+                    raise UnsafeArtifact(f"{name}: holds the member {member.filename!r}; only {MEMBER!r} is accepted")
+            if len(members) != 1:
+                raise UnsafeArtifact(f"{name}: holds {len(members)} members named {MEMBER!r}, expected one")
+            member = members[0]
+            if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 0x1:
+                raise UnsafeArtifact(f"{name}: {MEMBER!r} is compressed or encrypted; only stored members are read")
+            if member.file_size != member.compress_size or member.file_size > len(data):
+                raise UnsafeArtifact(f"{name}: {MEMBER!r} claims {member.file_size} bytes")
+            document = archive.read(member)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
+        raise UnsafeArtifact(f"{name}: not a readable archive ({error})") from None
+    if pack_graph(document) != data:
+        raise UnsafeArtifact(f"{name}: holds bytes beside its one member; only archives written by emberline are read")
+    return document

@@ -1,0 +1,157 @@
+"""The dense graph of a published version: checked, rebuilt by torch, run by many threads on one set of weights."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
+from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
+from storage.checkpoint.manifest import GraphEntry, GraphInput, GraphOutput
+from storage.checkpoint.operators import resolve_operator
+from storage.checkpoint.program import weight_key
+from storage.checkpoint.tensors import TensorFile
+from storage.errors import CheckpointError, InvalidInput, UnsafeArtifact
+
+_TORCH_DTYPES = {
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+    "INT64": torch.int64,
+    "INT32": torch.int32,
+    "BOOL": torch.bool,
+}
+# torch's deserializer keeps itself in a global while it works.
+_DESERIALIZER = threading.Lock()
+
+
+class DenseGraph:
+    """A model without its tables. `inputs` and `outputs` say what `run` takes and gives, in order.
+
+    Thread-safe: weights are read only (every operator in the graph is functional) and shared by all callers.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        arguments: Sequence[torch.Tensor | None],
+        slots: Sequence[int],
+        inputs: Sequence[GraphInput],
+        outputs: Sequence[GraphOutput],
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self._forward = module.forward
+        self._arguments = tuple(arguments)
+        self._slots = tuple(slots)
+        self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
+        self._dtypes = tuple(_TORCH_DTYPES[entry.dtype] for entry in inputs)
+
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(value.nbytes for value in self._arguments if value is not None)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Computes the outputs, in the order of `outputs`.
+
+        tensors: one for each of `inputs`, in order; first dimension the batch, the same for all.
+        Raises InvalidInput naming the input with another dtype or shape.
+        """
+        if len(tensors) != len(self.inputs):
+            raise InvalidInput(f"the graph takes {len(self.inputs)} tensors, got {len(tensors)}")
+        arguments = list(self._arguments)
+        for index, tensor in enumerate(tensors):
+            if tensor.shape[1:] != self._shapes[index] or tensor.dtype != self._dtypes[index] or tensor.dim() == 0:
+                entry = self.inputs[index]
+                raise InvalidInput(
+                    f"graph input {entry.name!r}: expected {entry.dtype} {list(entry.shape)}, "
+                    f"got {tensor.dtype} {list(tensor.shape)}",
+                    field=entry.name,
+                )
+            arguments[self._slots[index]] = tensor
+        with torch.inference_mode():
+            return list(self._forward(*arguments))
+
+
+def load_graph(archive: Path, weights: Path, entry: GraphEntry) -> DenseGraph:
+    """Opens a published graph. Raises UnsafeArtifact before torch sees anything that is not on the lists."""
+    document = parse_document(unpack_graph(archive), max_bytes=MAX_GRAPH_BYTES)
+    for target in sorted(document.targets()):
+        resolve_operator(target, where=archive.name)
+    return build_graph(document, read_weights(weights), entry)
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of dense.safetensors, copied out of the file."""
+    file = TensorFile.open(path)
+    result: dict[str, torch.Tensor] = {}
+    for name, array in file.arrays.items():
+        if file.dtypes[name] == "BF16":
+            result[name] = torch.from_numpy(array.copy().view("<i2")).view(torch.bfloat16)
+        else:
+            result[name] = torch.from_numpy(array.copy())
+    return result
+
+
+def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry: GraphEntry) -> DenseGraph:
+    """Makes the runnable graph out of a checked document and its weights."""
+    from torch._export.serde import schema, serialize
+
+    arguments: list[torch.Tensor | None] = []
+    state: dict[str, torch.Tensor] = {}
+    constants: dict[str, torch.Tensor] = {}
+    positions: dict[str, int] = {}
+    unused = set(weights)
+    for spec in document.graph_module.signature.input_specs:
+        if spec.user_input is not None:
+            positions[placeholder_of(spec)] = len(arguments)
+            arguments.append(None)
+            continue
+        if spec.parameter is not None:
+            name, kind = spec.parameter.parameter_name, "state"
+        elif spec.buffer is not None:
+            name, kind = spec.buffer.buffer_name, "state" if spec.buffer.persistent else "constant"
+        else:
+            assert spec.tensor_constant is not None
+            name, kind = spec.tensor_constant.tensor_constant_name, "constant"
+        tensor = weights.get(weight_key(kind, name))
+        if tensor is None:
+            raise UnsafeArtifact(f"dense.safetensors: the graph's weight {weight_key(kind, name)!r} is not there")
+        _check_weight(document, placeholder_of(spec), name, tensor)
+        unused.discard(weight_key(kind, name))
+        arguments.append(tensor)
+        is_parameter = spec.parameter is not None
+        (state if kind == "state" else constants)[name] = (
+            torch.nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
+        )
+    if unused:
+        raise UnsafeArtifact(f"dense.safetensors: the graph has no weight {sorted(unused)[0]!r}")
+    if sorted(positions) != sorted(given.placeholder for given in entry.inputs):
+        raise UnsafeArtifact("manifest.json: graph.inputs does not name the graph's own inputs")
+    if len(entry.outputs) != len(document.graph_module.graph.outputs):
+        raise UnsafeArtifact("manifest.json: graph.outputs does not name the graph's own outputs")
+
+    try:
+        with _DESERIALIZER, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = serialize._dict_to_dataclass(schema.ExportedProgram, document.to_json_value())
+            loaded: Any = serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
+    except Exception as error:  # torch raises many kinds here; all mean the same to the caller
+        raise CheckpointError(f"dense.pt2: torch {torch.__version__} cannot load the graph: {error}") from error
+    slots = [positions[given.placeholder] for given in entry.inputs]
+    return DenseGraph(loaded.graph_module, arguments, slots, entry.inputs, entry.outputs)
+
+
+def _check_weight(document: GraphDocument, placeholder: str, name: str, tensor: torch.Tensor) -> None:
+    from torch._export.serde import serialize
+
+    meta = document.graph_module.graph.tensor_values.get(placeholder)
+    sizes = None if meta is None else [size.as_int for size in meta.sizes]
+    if meta is None or sizes != list(tensor.shape) or serialize._SERIALIZE_TO_TORCH_DTYPE[meta.dtype] != tensor.dtype:
+        raise UnsafeArtifact(
+            f"dense.safetensors: the weight {name!r} is {tensor.dtype} {list(tensor.shape)}, the graph wants {sizes}"
+        )

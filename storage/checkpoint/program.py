@@ -1,0 +1,185 @@
+"""From torch's ExportedProgram to the two things that are published: the graph's JSON and the named weights.
+
+Everything that is not needed to compute is left out: stack traces and source paths, call trees, guards, sample inputs,
+pickled anything. In-place operators are made functional first, because the weights are shared by all sessions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.checkpoint.document import GraphDocument, document_from, is_node_name
+from storage.checkpoint.manifest import GraphInput, GraphOutput
+from storage.checkpoint.strict_json import canonical_json
+from storage.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+# numbers of torch's ScalarType in the export schema
+SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
+
+
+@dataclass(frozen=True)
+class PackedProgram:
+    """What is written: the graph's JSON, the weights (safetensors names beside those numpy cannot say), the inputs."""
+
+    document: bytes
+    weights: dict[str, np.ndarray]
+    weight_dtypes: dict[str, str]
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[GraphOutput, ...]
+    torch_version: str
+
+
+def pack_program(
+    program: torch.export.ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[GraphOutput]
+) -> PackedProgram:
+    """Takes a program apart for publication.
+
+    inputs, outputs: in the order of the program's own user inputs and outputs. Raises ConfigError when they do not fit
+    the program, UnsafeArtifact when the program uses an operator that would be refused on loading.
+    """
+    import torch
+    from torch._export.serde import serialize
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # An empty table: operators stay whole (linear, einsum), in-place ones become functional.
+        program = program.run_decompositions({})
+        serialized = serialize.ExportedProgramSerializer().serialize(
+            program, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False
+        )
+    content = json.loads(serialize._to_json_bytes(serialized.exported_program))
+    _strip(content)
+    _rename(content)
+    document = document_from(content)
+    bound = _bind_inputs(document, inputs)
+    _check_outputs(document, outputs)
+    weights, dtypes = _weights(program)
+    return PackedProgram(
+        canonical_json(document.to_json_value()), weights, dtypes, bound, tuple(outputs), str(torch.__version__)
+    )
+
+
+def weight_key(kind: str, name: str) -> str:
+    """A weight's name in dense.safetensors. kind: "state" or "constant"."""
+    return f"{kind}.{name}"
+
+
+def _strip(content: dict[str, Any]) -> None:
+    module = content["graph_module"]
+    for node in module["graph"]["nodes"]:
+        node["metadata"] = {}
+        # Set by torch for subgraph calls only; those are refused by their target.
+        node["is_hop_single_tensor_return"] = None
+    for meta in module["graph"]["tensor_values"].values():
+        meta["requires_grad"] = False
+    module.update(module_call_graph=[], metadata={}, treespec_namedtuple_fields={})
+    content.update(guards_code=[], verifiers=["ATEN"])
+
+
+def _rename(content: dict[str, Any]) -> None:
+    # A user's forward() may call an input "device" or "input"; the loader refuses such names, so they are changed here.
+    graph = content["graph_module"]["graph"]
+    taken = {name for key in ("tensor_values", "sym_int_values", "sym_bool_values") for name in graph[key]}
+    names: dict[str, str] = {}
+
+    def renamed(name: str) -> str:
+        if is_node_name(name):
+            return name
+        if name not in names:
+            fresh = "v_" + re.sub(r"[^A-Za-z0-9_]", "_", name)[:200]
+            while fresh in taken:
+                fresh += "_"
+            taken.add(fresh)
+            names[name] = fresh
+        return names[name]
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                if key == "as_name" or (key == "name" and isinstance(entry, str) and "arg" not in value):
+                    value[key] = renamed(entry)
+                else:
+                    walk(entry)
+        elif isinstance(value, list | tuple):
+            for entry in value:
+                walk(entry)
+        return value
+
+    walk(content["graph_module"])
+    for key in ("tensor_values", "sym_int_values", "sym_bool_values"):
+        graph[key] = {renamed(name): entry for name, entry in graph[key].items()}
+
+
+def _user_inputs(document: GraphDocument) -> list[str]:
+    specs = document.graph_module.signature.input_specs
+    return [spec.user_input.arg.as_tensor.name for spec in specs if spec.user_input is not None]
+
+
+def _bind_inputs(document: GraphDocument, inputs: Sequence[GraphInput]) -> tuple[GraphInput, ...]:
+    placeholders = _user_inputs(document)
+    if len(placeholders) != len(inputs):
+        raise ConfigError(
+            f"graph_inputs names {len(inputs)} inputs, the exported program takes {len(placeholders)}: {placeholders}",
+            field="graph_inputs",
+        )
+    for entry, placeholder in zip(inputs, placeholders, strict=True):
+        _check_tensor(document, placeholder, entry, f"graph input {entry.name!r}")
+    return tuple(
+        entry.model_copy(update={"placeholder": placeholder})
+        for entry, placeholder in zip(inputs, placeholders, strict=True)
+    )
+
+
+def _check_outputs(document: GraphDocument, outputs: Sequence[GraphOutput]) -> None:
+    names = [entry.as_tensor.name for entry in document.graph_module.graph.outputs]
+    if len(names) != len(outputs):
+        raise ConfigError(
+            f"graph_outputs names {len(outputs)} outputs, the exported program gives {len(names)}",
+            field="graph_outputs",
+        )
+    for entry, name in zip(outputs, names, strict=True):
+        _check_tensor(document, name, entry, f"graph output {entry.name!r}")
+
+
+def _check_tensor(document: GraphDocument, name: str, entry: GraphInput | GraphOutput, what: str) -> None:
+    meta = document.graph_module.graph.tensor_values.get(name)
+    if meta is None:
+        raise CheckpointError(f"{what}: the program has no tensor {name!r}")
+    if meta.dtype != SCALAR_TYPES[entry.dtype]:
+        raise ConfigError(f"{what}: declared {entry.dtype}, the program has ScalarType {meta.dtype}", field=entry.name)
+    sizes = [-1 if size.as_int is None else size.as_int for size in meta.sizes]
+    if sizes != list(entry.shape):
+        hint = "export with a dynamic batch" if sizes and sizes[0] != -1 else "-1 is the batch"
+        raise ConfigError(f"{what}: declared {list(entry.shape)}, the program has {sizes}; {hint}", field=entry.name)
+
+
+def _weights(program: torch.export.ExportedProgram) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    import torch
+
+    weights: dict[str, np.ndarray] = {}
+    dtypes: dict[str, str] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.target is None:
+            continue
+        state = program.state_dict.get(spec.target)
+        key = weight_key("constant" if state is None else "state", spec.target)
+        tensor = program.constants[spec.target] if state is None else state
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            raise CheckpointError(f"weight {spec.target!r}: expected a dense tensor, got {type(tensor).__name__}")
+        tensor = tensor.detach().to("cpu").contiguous()
+        if tensor.dtype == torch.bfloat16:
+            weights[key] = tensor.view(torch.int16).numpy().view(np.uint16)
+            dtypes[key] = "BF16"
+        else:
+            weights[key] = tensor.numpy()
+    return weights, dtypes

@@ -1,0 +1,183 @@
+"""The safetensors layout, read and written without copies and without trusting a byte of it.
+
+A file is: u64 little-endian length of the header, the header (JSON: name -> dtype, shape, data_offsets), the data.
+The reader maps the file and accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no
+overlap, no byte behind the end. Files are ordinary safetensors files; any other reader can open them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.checkpoint.strict_json import parse_json
+from storage.errors import CheckpointError, UnsafeArtifact
+
+# BF16 has no numpy type: its two bytes travel as uint16 and the caller views them.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "I64": np.dtype("<i8"),
+    "U64": np.dtype("<u8"),
+    "F32": np.dtype("<f4"),
+    "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "BOOL": np.dtype("?"),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+MAX_HEADER_BYTES = 16 << 20
+_WRITE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """Size and digest of a file, taken from the bytes on their way to the disk."""
+
+    size: int
+    sha256: str
+
+
+class _HashingFile:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._size += len(data)
+
+    def finish(self) -> WrittenFile:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return WrittenFile(self._size, self._digest.hexdigest())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_bytes(path: Path, data: bytes) -> WrittenFile:
+    """Writes a new file and forces it to the disk."""
+    file = _HashingFile(path)
+    try:
+        file.write(data)
+        return file.finish()
+    finally:
+        file.close()
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], dtypes: Mapping[str, str] | None = None
+) -> WrittenFile:
+    """Writes arrays as a new safetensors file and forces it to the disk.
+
+    dtypes: safetensors names for arrays whose numpy type does not say it (a uint16 view of bfloat16).
+    """
+    arrays: list[tuple[str, str, np.ndarray]] = []
+    for name, value in tensors.items():
+        native = np.ascontiguousarray(value).reshape(value.shape)
+        native = native.astype(native.dtype.newbyteorder("<"), copy=False)
+        dtype = (dtypes or {}).get(name) or _NAMES.get(native.dtype)
+        if dtype is None:
+            raise CheckpointError(f"tensor {name!r}: cannot store dtype {value.dtype}; use one of {sorted(DTYPES)}")
+        arrays.append((name, dtype, native))
+    # Widest first, so that every array lies on a multiple of its own item size.
+    arrays.sort(key=lambda entry: (-DTYPES[entry[1]].itemsize, entry[0]))
+
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, dtype, array in arrays:
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+
+    file = _HashingFile(path)
+    try:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for _, _, array in arrays:
+            if array.nbytes:
+                data = array.reshape(-1).view(np.uint8).data
+                for start in range(0, len(data), _WRITE_BYTES):
+                    file.write(data[start : start + _WRITE_BYTES])
+        return file.finish()
+    finally:
+        file.close()
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A mapped safetensors file. `arrays` are read-only views; `dtypes` are the names in the file."""
+
+    arrays: dict[str, np.ndarray]
+    dtypes: dict[str, str]
+
+    @classmethod
+    def open(cls, path: Path) -> TensorFile:
+        """Maps a file and checks its whole header. Raises UnsafeArtifact naming the file and what is wrong."""
+        name = path.name
+        size = path.stat().st_size
+        if size < 8:
+            raise UnsafeArtifact(f"{name}: {size} bytes, too short for a safetensors file")
+        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        header_bytes = int.from_bytes(data[:8].tobytes(), "little")
+        if header_bytes > min(MAX_HEADER_BYTES, size - 8):
+            raise UnsafeArtifact(f"{name}: the header claims {header_bytes} bytes, the file has {size}")
+        header = parse_json(data[8 : 8 + header_bytes].tobytes(), what=f"{name} header", max_bytes=MAX_HEADER_BYTES)
+        if not isinstance(header, dict):
+            raise UnsafeArtifact(f"{name}: the header is not a JSON object")
+        body = data[8 + header_bytes :]
+        arrays: dict[str, np.ndarray] = {}
+        dtypes: dict[str, str] = {}
+        end = 0
+        for tensor, entry in sorted(header.items(), key=lambda item: _start_of(name, *item)):
+            dtype, shape, (first, last) = _checked_entry(name, tensor, entry)
+            if first != end:
+                raise UnsafeArtifact(f"{name}: tensor {tensor!r} starts at {first}, expected {end} (gap or overlap)")
+            if last > len(body):
+                raise UnsafeArtifact(f"{name}: tensor {tensor!r} ends at {last}, the data has {len(body)} bytes")
+            end = last
+            if dtype == "BOOL" and np.any(body[first:last] > 1):
+                raise UnsafeArtifact(f"{name}: tensor {tensor!r} is BOOL and holds bytes other than 0 and 1")
+            array = body[first:last].view(DTYPES[dtype]).reshape(shape)
+            arrays[tensor] = array if array.flags.aligned else array.copy()
+            dtypes[tensor] = dtype
+        if end != len(body):
+            raise UnsafeArtifact(f"{name}: {len(body) - end} bytes behind the last tensor")
+        return cls(arrays, dtypes)
+
+
+def _start_of(file: str, tensor: str, entry: object) -> int:
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    if not isinstance(offsets, list) or not offsets or type(offsets[0]) is not int:
+        raise UnsafeArtifact(f"{file}: header entry {tensor!r} is not a tensor")
+    return offsets[0]
+
+
+def _checked_entry(file: str, tensor: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
+    if set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise UnsafeArtifact(f"{file}: tensor {tensor!r} has the keys {sorted(entry)}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise UnsafeArtifact(f"{file}: tensor {tensor!r} has dtype {dtype!r}, expected one of {sorted(DTYPES)}")
+    if not isinstance(shape, list) or len(shape) > 8 or any(type(n) is not int or not 0 <= n < 2**48 for n in shape):
+        raise UnsafeArtifact(f"{file}: tensor {tensor!r} has the shape {shape!r}")
+    if len(offsets) != 2 or any(type(n) is not int or n < 0 for n in offsets):
+        raise UnsafeArtifact(f"{file}: tensor {tensor!r} has the offsets {offsets!r}")
+    if offsets[1] - offsets[0] != math.prod(shape) * DTYPES[dtype].itemsize:
+        raise UnsafeArtifact(f"{file}: tensor {tensor!r} of {dtype} {shape} does not fill its offsets {offsets}")
+    return dtype, tuple(shape), (offsets[0], offsets[1])

@@ -1,0 +1,180 @@
+"""Publishing a version: everything into a folder beside the target, forced to disk, then one rename.
+
+A reader sees the whole version or none of it. A crash leaves a folder whose name starts with ".publish-", which no
+reader looks at and which may be deleted. Paths are local; other file systems are not supported yet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.checkpoint import manifest as layout
+from storage.checkpoint.archive import pack_graph
+from storage.checkpoint.golden import Golden, write_golden
+from storage.checkpoint.manifest import FileEntry, GoldenEntry, GraphEntry, GraphInput, GraphOutput, Manifest
+from storage.checkpoint.model_config import config_text, write_config_if_absent
+from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
+from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
+from storage.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from storage.features import FeatureSpec
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_ATTEMPTS = 100
+
+
+def write_version(
+    model_dir: Path | str,
+    *,
+    version: int | None,
+    spec: FeatureSpec,
+    tables: Sequence[TableData],
+    graph: torch.export.ExportedProgram,
+    graph_inputs: Sequence[GraphInput],
+    graph_outputs: Sequence[GraphOutput],
+    golden: Golden,
+    max_batch_size: int = 1024,
+    metadata: Mapping[str, Any] | None = None,
+    parent: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> Path:
+    """Publishes a version of the model `model_dir.name` and returns its folder.
+
+    version: its number; None takes the next free one, also while others publish. graph_inputs and graph_outputs: in
+    the order of the program's own inputs and outputs. metadata: JSON values, shown by inspection.
+    Raises CheckpointError when the number is taken, ConfigError when the parts do not fit together, UnsafeArtifact
+    when the graph uses what the loader would refuse. Nothing is left behind then.
+    """
+    from storage.checkpoint.program import pack_program
+
+    model_dir = Path(model_dir)
+    if not _MODEL_NAME.fullmatch(model_dir.name):
+        raise ConfigError(
+            f"model name {model_dir.name!r}: expected letters, digits, '_', '.' or '-' (not first)", field="name"
+        )
+    if version is not None and version < 1:
+        raise ConfigError(f"version is {version}, expected 1 or more", field="version")
+    _check_parts(spec, tables, graph_inputs)
+    packed = pack_program(graph, graph_inputs, graph_outputs)
+
+    model_dir.mkdir(parents=True, exist_ok=True)
+    if version is not None:
+        _refuse_taken(model_dir / str(version))
+    folder = model_dir / f".publish-{secrets.token_hex(8)}"
+    folder.mkdir()
+    try:
+        (folder / "tables").mkdir()
+        files: list[FileEntry] = []
+
+        def record(path: str, written: WrittenFile) -> None:
+            files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
+
+        record(layout.GRAPH, write_bytes(folder / layout.GRAPH, pack_graph(packed.document)))
+        record(layout.WEIGHTS, write_tensors(folder / layout.WEIGHTS, packed.weights, packed.weight_dtypes))
+        record(layout.FEATURES, write_bytes(folder / layout.FEATURES, spec.model_dump_json(indent=1).encode() + b"\n"))
+        record(layout.GOLDEN, write_golden(folder / layout.GOLDEN, golden, packed.outputs))
+        entries = []
+        for table in tables:
+            entry, shards = write_table(folder, table, shard_bytes=shard_bytes)
+            entries.append(entry)
+            files.extend(shards)
+        manifest = Manifest(
+            snapshot=secrets.token_hex(16),
+            parent=parent,
+            version=version or 1,
+            created_unix=int(time.time()),
+            max_batch_size=max_batch_size,
+            files=tuple(files),
+            tables=tuple(entries),
+            graph=GraphEntry(inputs=packed.inputs, outputs=packed.outputs, torch_version=packed.torch_version),
+            golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
+            metadata=dict(metadata or {}),
+        )
+        _load_once(folder, manifest)
+        text = config_text(model_dir.name, spec, packed.outputs, max_batch_size)
+        return _install(folder, model_dir, manifest, version, text)
+    except OSError as error:
+        raise CheckpointError(f"publishing to {model_dir} failed: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def next_version(model_dir: Path) -> int:
+    """One more than the largest version number in use."""
+    taken = [int(entry.name) for entry in model_dir.iterdir() if re.fullmatch(r"[1-9][0-9]{0,17}", entry.name)]
+    return max(taken, default=0) + 1
+
+
+def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequence[GraphInput]) -> None:
+    names = [table.name for table in tables]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"tables: a name stands twice in {names}", field="tables")
+    ids = {feature.name: feature for feature in spec.features if feature.output == "ids"}
+    for feature in ids.values():
+        if feature.table not in names:
+            raise ConfigError(
+                f"feature {feature.name!r} looks up the table {feature.table!r}, published are {names}",
+                field=f"features.{feature.name}.table",
+            )
+    groups = {feature.group for feature in spec.features if feature.output == "dense"}
+    for entry in inputs:
+        known: set[str] = {str(group) for group in groups} if entry.kind == "dense" else set(ids)
+        if entry.source not in known:
+            raise ConfigError(
+                f"graph input {entry.name!r}: its source {entry.source!r} is none of {sorted(known)}",
+                field="graph_inputs",
+            )
+
+
+def _load_once(folder: Path, manifest: Manifest) -> None:
+    # What the loader would refuse must fail here, at the publisher, and not in a server at night.
+    from storage.checkpoint.graph import load_graph
+
+    load_graph(folder / layout.GRAPH, folder / layout.WEIGHTS, manifest.graph)
+
+
+def _install(folder: Path, model_dir: Path, manifest: Manifest, version: int | None, config: str) -> Path:
+    for _ in range(_ATTEMPTS):
+        number = next_version(model_dir) if version is None else version
+        target = model_dir / str(number)
+        (folder / layout.MANIFEST).unlink(missing_ok=True)
+        write_bytes(folder / layout.MANIFEST, manifest.model_copy(update={"version": number}).to_bytes())
+        _sync_directory(folder / "tables")
+        _sync_directory(folder)
+        write_config_if_absent(model_dir, config)
+        if not os.path.lexists(target):
+            try:
+                os.rename(folder, target)
+            except OSError:
+                if not os.path.lexists(target):
+                    raise
+            else:
+                _sync_directory(model_dir)
+                _sync_directory(model_dir.parent)
+                return target
+        if version is not None:
+            _refuse_taken(target)
+    raise CheckpointError(f"{model_dir}: no free version number in {_ATTEMPTS} attempts; other publishers keep winning")
+
+
+def _refuse_taken(target: Path) -> None:
+    if os.path.lexists(target):
+        raise CheckpointError(f"{target} exists; published versions never change, so choose another number or none")
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

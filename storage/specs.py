@@ -1,0 +1,74 @@
+"""What a table is, and what a feature asks of it: the words that every tier, the trainer and the server share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from storage.errors import ConfigError
+
+POOLINGS = ("sum", "mean", "none")
+ROW_TYPES = ("fp32",)
+MAX_DIM = 65_536
+MAX_LENGTH = 1 << 20
+
+# A table's name becomes part of a file name in the published version.
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One embedding table: `rows` rows of `dim` values. Raises ConfigError for a name or size that cannot be stored."""
+
+    name: str
+    dim: int
+    row_type: str = "fp32"
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        if not _TABLE_NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"table name {self.name!r}: expected 1 to 64 letters, digits, '_' or '-' (not first); rename the table",
+                field="tables.name",
+            )
+        if not 1 <= self.dim <= MAX_DIM:
+            raise ConfigError(
+                f"table {self.name!r}: dim is {self.dim}, expected 1 to {MAX_DIM}", field=f"tables.{self.name}.dim"
+            )
+        if self.row_type not in ROW_TYPES:
+            raise ConfigError(
+                f"table {self.name!r}: row_type is {self.row_type!r}, expected one of {', '.join(ROW_TYPES)}",
+                field=f"tables.{self.name}.row_type",
+            )
+        if self.rows < 0:
+            raise ConfigError(f"table {self.name!r}: rows is {self.rows}, expected 0 or more", field="tables.rows")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return 4 * self.dim
+
+
+@dataclass(frozen=True)
+class LookupSpec:
+    """One ids feature of a model: which table, and how the rows of a bag become its tensor.
+
+    pooling: "sum" or "mean" gives (B, dim); "none" gives (B, length, dim), bags padded or cut to `length`.
+    """
+
+    feature: str
+    table: str
+    pooling: str = "sum"
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise ConfigError(
+                f"feature {self.feature!r}: pooling is {self.pooling!r}, expected one of {', '.join(POOLINGS)}",
+                field=f"features.{self.feature}.pooling",
+            )
+        if self.pooling == "none" and not 1 <= self.length <= MAX_LENGTH:
+            raise ConfigError(
+                f"feature {self.feature!r}: pooling none needs a length from 1 to {MAX_LENGTH}, got {self.length}",
+                field=f"features.{self.feature}.length",
+            )

@@ -1,0 +1,31 @@
+"""Ids known to be in no tier, remembered within a bound so that they cost no read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage._table import Table
+
+
+class NegativeCache:
+    """A bounded set of absent ids of one table. Readers take no lock; the coldest ids are forgotten first."""
+
+    def __init__(self, capacity: int) -> None:
+        # The native table is a set of ids with eviction; its row, one float, is not used.
+        self._table = Table(1, capacity_rows=capacity)
+
+    def contains(self, ids: np.ndarray) -> np.ndarray:
+        """ids: (n,) int64. Returns (n,) bool."""
+        found = np.zeros(len(ids), np.uint8)
+        if len(ids):
+            self._table.find(ids, np.empty((len(ids), 1), np.float32), found)
+        return found.view(np.bool_)
+
+    def add(self, ids: np.ndarray) -> None:
+        """Remembers ids (n,) int64."""
+        if len(ids):
+            self._table.insert_and_evict(ids, np.zeros((len(ids), 1), np.float32))
+
+    def size(self) -> int:
+        """How many ids are remembered."""
+        return int(self._table.size())
