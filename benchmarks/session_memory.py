@@ -1,0 +1,104 @@
+"""Claim: a session costs at most 64 MiB; all sessions share one copy of tables and weights.
+
+Publishes a model with one table of 1 GiB, serves it with 1 and then with 8 sessions, drives every session, and reads the
+server's resident memory. Expected: RSS(8) <= RSS(1) + 8 * 64 MiB. A server that copied the model would show 8 GiB.
+
+    python benchmarks/session_memory.py            # 1 GiB of rows
+    python benchmarks/session_memory.py --quick    # 128 MiB
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+import tritonclient.http as triton
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.machine import machine_line, rss_bytes
+from benchmarks.server_process import ServerProcess
+from emberline import publish
+
+DIM = 64
+SESSION_BUDGET_BYTES = 64 * 2**20
+MODEL = "one_table"
+
+
+class OneTable(torch.nn.Module):
+    """One wide table, ten ids a bag, a small head."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.items = torch.nn.EmbeddingBag(rows, DIM, mode="sum")
+        self.head = torch.nn.Sequential(torch.nn.Linear(DIM, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1), torch.nn.Sigmoid())
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        """items: (B, 10) int64 -> (B, 1) float32."""
+        score: torch.Tensor = self.head(self.items(items))
+        return score
+
+
+def drive(port: int, rows: int, requests: int, clients: int) -> None:
+    """Sends `requests` batches of 256 from each of `clients` threads, so that every session has worked."""
+
+    def one_client(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            for _ in range(requests):
+                ids = rng.integers(0, rows, (256, 10), dtype=np.int64)
+                tensor = triton.InferInput("items", list(ids.shape), "INT64")
+                tensor.set_data_from_numpy(ids)
+                client.infer(MODEL, [tensor])
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(one_client, range(clients)))
+
+
+def measure(repository: Path, store: Path, sessions: int, rows: int) -> int:
+    config = repository / MODEL / "config.pbtxt"
+    kept = [line for line in config.read_text().splitlines() if "instance_group" not in line]
+    text = "\n".join(kept) + f"\ninstance_group [{{ count: {sessions} kind: KIND_CPU }}]\n"
+    config.write_text(text)
+    with ServerProcess(repository, store) as server:
+        drive(server.http_port, rows, requests=40, clients=16)
+        return rss_bytes(server.pid)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a table of 128 MiB")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    rows = (2**27 if arguments.quick else 2**30) // (DIM * 4)
+
+    with tempfile.TemporaryDirectory() as folder:
+        repository, store = Path(folder, "repository"), Path(folder, "store")
+        repository.mkdir()
+        torch.manual_seed(1)
+        sample = {"items": torch.randint(0, rows, (64, 10))}
+        publish(OneTable(rows), sample, repository, name=MODEL)
+        one = measure(repository, store, 1, rows)
+        eight = measure(repository, store, 8, rows)
+
+    extra = (eight - one) / 7
+    holds = eight <= one + 8 * SESSION_BUDGET_BYTES
+    print(machine_line())
+    print(f"rows                  {rows:,} x {DIM} float32 = {rows * DIM * 4 / 2**20:,.0f} MiB")
+    print(f"RSS with 1 session    {one / 2**20:8,.0f} MiB")
+    print(f"RSS with 8 sessions   {eight / 2**20:8,.0f} MiB")
+    print(f"per further session   {extra / 2**20:8.1f} MiB (budget 64 MiB): {'holds' if holds else 'DOES NOT HOLD'}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rss_1": one, "rss_8": eight, "holds": holds}, indent=2) + "\n")
+    if not holds:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
