@@ -48,8 +48,9 @@ numpy_T permute permute_copy repeat reshape reshape_as roll select select_copy s
 slice_scatter split split_copy split_with_sizes split_with_sizes_copy squeeze squeeze_copy stack swapaxes swapdims t
 t_copy tensor_split tile transpose transpose_copy tril triu unbind unflatten unfold unsqueeze unsqueeze_copy view
 view_as view_copy vstack
-# gather
-bucketize embedding gather index index_add index_select one_hot scatter scatter_add searchsorted take take_along_dim
+# gather; copy, fill and index_put are what assignments become
+bucketize copy embedding fill gather index index_add index_copy index_fill index_put index_select masked_scatter
+one_hot scatter scatter_add searchsorted take take_along_dim
 # creation
 arange eye full full_like linspace new_full new_ones new_zeros ones ones_like scalar_tensor tril_indices triu_indices
 zeros zeros_like

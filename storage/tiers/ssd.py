@@ -54,7 +54,7 @@ class SsdTier:
         return cls(path, database, options, limits)
 
     def find(self, table: int, ids: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """Reads rows. ids: (n,) int64 in any order. Returns rows (n, dim) float32, zeros where absent, found (n,) uint8."""
+        """Reads rows. ids: (n,) int64, any order. Returns rows (n, dim) float32, zeros where absent, and found (n,)."""
         rows = np.zeros((len(ids), dim), np.float32)
         found = np.zeros(len(ids), np.uint8)
         if len(ids) == 0:

@@ -1,0 +1,63 @@
+"""Fills a DRAM table from a published version, the most used rows first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from storage.checkpoint.tables import Shard
+from storage.errors import StoreError
+
+_CHUNK_ROWS = 1 << 16
+
+
+def warm(
+    table: Any,
+    shards: Callable[[], Iterable[Shard]],
+    capacity: int | None,
+    progress: Callable[[int], None] | None = None,
+) -> bool:
+    """Inserts the hottest `capacity` rows (None: all); returns whether every row is in.
+
+    table: a native Table. shards: called for each pass over the version; memory stays bounded by a chunk of rows.
+    """
+    threshold, at_threshold = (-1, 0) if capacity is None else _cut(shards(), capacity)
+    done = 0
+    complete = True
+    for shard in shards():
+        for start in range(0, len(shard.ids), _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            freq = shard.freq[part]
+            chosen = freq > threshold
+            if at_threshold:
+                tied = np.flatnonzero(freq == threshold)[:at_threshold]
+                chosen[tied] = True
+                at_threshold -= len(tied)
+            if not chosen.all():
+                complete = False
+            if chosen.any():
+                try:
+                    table.insert_or_assign(shard.ids[part][chosen], shard.rows[part][chosen])
+                except (StoreError, RuntimeError, MemoryError):
+                    if capacity is None:
+                        raise
+                    return False  # full a little early: the rest stays on SSD
+            done += int(chosen.sum())
+            if progress is not None:
+                progress(done)
+    return complete
+
+
+def _cut(shards: Iterable[Shard], capacity: int) -> tuple[int, int]:
+    """The counter above which every row is taken, and how many rows exactly at it fit too."""
+    histogram = np.zeros(256, np.int64)
+    for shard in shards:
+        histogram += np.bincount(shard.freq, minlength=256)
+    left = capacity
+    for value in range(255, -1, -1):
+        if histogram[value] > left:
+            return value, left
+        left -= int(histogram[value])
+    return -1, 0

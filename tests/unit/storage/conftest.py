@@ -1,0 +1,95 @@
+"""One small exported program with every kind of weight, and the pieces that a version is made of."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from storage.checkpoint.manifest import GraphEntry, GraphInput, GraphOutput
+from storage.checkpoint.program import PackedProgram, pack_program
+
+
+class Attention(torch.nn.Module):
+    """Linear, batch norm, masked attention over a sequence, a buffer, a constant, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.register_buffer("shift", torch.arange(4.0))
+        self.register_buffer("scratch", torch.ones(4), persistent=False)
+        self.constant = torch.full((4,), 0.5)
+
+    def forward(self, dense: torch.Tensor, rows: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.norm(self.linear(dense)))
+        mask = torch.arange(rows.shape[1]) < lengths[:, None]
+        weights = torch.einsum("bld,bd->bl", rows, hidden).masked_fill(~mask, -torch.inf)
+        weights = torch.nan_to_num(weights.softmax(-1))
+        pooled = torch.einsum("bl,bld->bd", weights, rows)
+        left, right = torch.cat([pooled, hidden], 1).chunk(2, dim=1)
+        mixed = torch.cat([right, left], 1).reshape(rows.shape[0], -1)
+        total = self.dropout(mixed).sum(1, keepdim=True) + (self.shift * self.scratch).sum() + self.constant.sum()
+        return {"score": torch.sigmoid(total)}
+
+
+def export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """Exports with a dynamic batch."""
+    batch = torch.export.Dim("batch", min=1, max=65_536)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(module.eval(), arguments, dynamic_shapes=tuple({0: batch} for _ in arguments))
+
+
+INPUTS = (
+    GraphInput(name="dense", kind="dense", source="dense", shape=(-1, 3)),
+    GraphInput(name="history", kind="rows", source="history", shape=(-1, 5, 4)),
+    GraphInput(name="history.lengths", kind="lengths", source="history", shape=(-1,), dtype="INT64"),
+)
+OUTPUTS = (GraphOutput(name="score", shape=(-1, 1)),)
+
+
+def arguments(batch: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(batch, 3, generator=generator),
+        torch.randn(batch, 5, 4, generator=generator),
+        torch.randint(0, 6, (batch,), generator=generator),
+    )
+
+
+@pytest.fixture(scope="session")
+def attention() -> Attention:
+    torch.manual_seed(7)
+    module = Attention()
+    module.norm.running_mean.normal_()
+    module.norm.running_var.uniform_(0.5, 2.0)
+    return module.eval()
+
+
+@pytest.fixture(scope="session")
+def program(attention: Attention) -> torch.export.ExportedProgram:
+    return export(attention, arguments(3))
+
+
+@pytest.fixture(scope="session")
+def packed(program: torch.export.ExportedProgram) -> PackedProgram:
+    return pack_program(program, INPUTS, OUTPUTS)
+
+
+@pytest.fixture(scope="session")
+def graph_entry(packed: PackedProgram) -> GraphEntry:
+    return GraphEntry(inputs=packed.inputs, outputs=packed.outputs, torch_version=packed.torch_version)
+
+
+@pytest.fixture(scope="session")
+def make_export() -> Callable[..., torch.export.ExportedProgram]:
+    return export
+
+
+@pytest.fixture(scope="session")
+def make_arguments() -> Callable[..., tuple[torch.Tensor, ...]]:
+    return arguments

@@ -1,0 +1,265 @@
+"""The SSD tier: exact rows for every int64 id, durable markers, errors that say what happened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from storage.errors import StoreError
+from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_options import SsdOptions
+
+EDGE_IDS = np.array([-(2**63), -(2**63) + 1, -256, -1, 0, 1, 255, 256, 2**32, 2**63 - 2, 2**63 - 1])
+DIM = 3
+
+
+@pytest.fixture
+def ssd(tmp_path: Path) -> Iterator[SsdTier]:
+    tier = SsdTier.open(tmp_path / "store")
+    yield tier
+    tier.close()
+
+
+def rows_of(ids: np.ndarray, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((len(ids), DIM)).astype(np.float32)
+    rows[::3] = 0  # rows that end in zero bytes must keep them
+    return rows
+
+
+def test_every_edge_of_the_id_range_keeps_its_own_row(ssd: SsdTier) -> None:
+    rows = rows_of(EDGE_IDS)
+    ssd.insert_or_assign(0, EDGE_IDS, rows)
+    shuffled = np.random.default_rng(1).permutation(len(EDGE_IDS))
+    got, found = ssd.find(0, EDGE_IDS[shuffled], DIM)
+    assert found.tolist() == [1] * len(EDGE_IDS)
+    np.testing.assert_array_equal(got, rows[shuffled])
+
+
+def test_tables_do_not_see_each_other(ssd: SsdTier) -> None:
+    for table in (0, 1, 255, 256):
+        ssd.insert_or_assign(table, EDGE_IDS, rows_of(EDGE_IDS, seed=table))
+    ssd.clear(1)
+    for table in (0, 255, 256):
+        np.testing.assert_array_equal(ssd.find(table, EDGE_IDS, DIM)[0], rows_of(EDGE_IDS, seed=table))
+    assert not ssd.find(1, EDGE_IDS, DIM)[1].any()
+    assert not ssd.find(2, EDGE_IDS, DIM)[1].any()
+
+
+def test_absent_and_repeated_ids_are_answered_in_the_callers_order(ssd: SsdTier) -> None:
+    ssd.insert_or_assign(0, np.array([5, 9]), np.ones((2, DIM), np.float32) * [[1], [2]])
+    rows, found = ssd.find(0, np.array([9, 7, 5, 9]), DIM)
+    assert found.tolist() == [1, 0, 1, 1]
+    assert rows[:, 0].tolist() == [2, 0, 1, 2]
+    assert ssd.find(0, np.empty(0, np.int64), DIM)[0].shape == (0, DIM)
+
+
+def test_assign_changes_only_what_is_there(ssd: SsdTier) -> None:
+    ssd.insert_or_assign(0, np.array([1, 2]), np.zeros((2, DIM), np.float32))
+    assert ssd.assign(0, np.array([2, 3]), np.ones((2, DIM), np.float32)) == 1
+    rows, found = ssd.find(0, np.array([1, 2, 3]), DIM)
+    assert found.tolist() == [1, 1, 0]
+    assert rows[:, 0].tolist() == [0, 1, 0]
+
+
+def test_export_walks_in_order_of_ids_in_bounded_steps(ssd: SsdTier) -> None:
+    rows = rows_of(EDGE_IDS)
+    ssd.insert_or_assign(3, EDGE_IDS[::-1], rows[::-1])
+    ssd.insert_or_assign(4, EDGE_IDS, rows)
+    for limit in (1, 2, 5, len(EDGE_IDS), 100):
+        cursor, ids, got = 0, [], []
+        for _ in range(len(EDGE_IDS) + 1):
+            cursor, part, values = ssd.export_batch(3, cursor, limit, DIM)
+            assert len(part) <= limit
+            ids.extend(part.tolist())
+            got.append(values)
+            if cursor == -1:
+                break
+        assert cursor == -1
+        assert ids == EDGE_IDS.tolist()
+        np.testing.assert_array_equal(np.concatenate(got), rows)
+
+
+def test_bulk_load_replaces_a_cleared_table_and_survives_reopening(tmp_path: Path) -> None:
+    ssd = SsdTier.open(tmp_path / "s")
+    old = np.arange(-50, 50)
+    ssd.bulk_load(0, [(old, rows_of(old, seed=1))])
+    ssd.clear(0)
+    new = np.arange(0, 20_000, 2)
+    seen: list[int] = []
+    shards = [(part, rows_of(part, seed=2)) for part in np.array_split(new, 3)]
+    assert ssd.bulk_load(0, shards, seen.append) == len(new)
+    assert seen == sorted(seen)
+    assert seen[-1] == len(new)
+    assert ssd.size_bytes() > len(new) * DIM * 4
+    ssd.close()
+    ssd = SsdTier.open(tmp_path / "s")
+    rows, found = ssd.find(0, new, DIM)
+    assert found.all()
+    np.testing.assert_array_equal(rows, np.concatenate([part for _, part in shards]))
+    assert not ssd.find(0, old[:50], DIM)[1].any()
+    assert not (tmp_path / "s" / "ingest").exists()
+    ssd.close()
+
+
+def test_markers_are_durable_without_a_clean_close(tmp_path: Path) -> None:
+    code = f"""
+import os, numpy as np
+from pathlib import Path
+from storage.tiers.ssd import SsdTier
+ssd = SsdTier.open(Path({str(tmp_path / "s")!r}))
+ssd.insert_or_assign(0, np.array([7]), np.ones((1, 3), np.float32))
+ssd.set_marker("content", "abc")
+ssd.set_marker("gone", "x")
+ssd.set_marker("gone", None)
+os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    ssd = SsdTier.open(tmp_path / "s")
+    assert ssd.marker("content") == "abc"
+    assert ssd.marker("gone") is None
+    assert ssd.find(0, np.array([7]), DIM)[1].tolist() == [1]
+    ssd.close()
+
+
+def test_a_second_opener_is_told_so(ssd: SsdTier) -> None:
+    with pytest.raises(StoreError, match="another process"):
+        SsdTier.open(ssd.path)
+    code = f"""
+from pathlib import Path
+from storage.errors import StoreError
+from storage.tiers.ssd import SsdTier
+try:
+    SsdTier.open(Path({str(ssd.path)!r}))
+except StoreError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "open in another process" in done.stdout
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    ssd = SsdTier.open(tmp_path / "s")
+    ssd.close()
+    with pytest.raises(StoreError, match="closed"):
+        ssd.find(0, np.array([1]), DIM)
+
+
+def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="opening"):
+        SsdTier.open(tmp_path / "file" / "store")
+
+
+def test_corrupt_bytes_are_an_error_and_never_rows(tmp_path: Path) -> None:
+    ids = np.arange(5000)
+    ssd = SsdTier.open(tmp_path / "s")
+    ssd.bulk_load(0, [(ids, rows_of(ids))])
+    ssd.close()
+    (table,) = sorted((tmp_path / "s" / "rocksdb").glob("*.sst"))
+    data = bytearray(table.read_bytes())
+    data[2000] ^= 1
+    table.write_bytes(data)
+    ssd = SsdTier.open(tmp_path / "s")
+    with pytest.raises(StoreError, match="corrupt; delete the folder"):
+        ssd.find(0, ids, DIM)
+    ssd.close()
+
+
+def test_rows_of_another_size_are_refused(ssd: SsdTier) -> None:
+    ssd.insert_or_assign(0, np.array([1]), np.ones((1, DIM), np.float32))
+    with pytest.raises(StoreError, match="another model"):
+        ssd.find(0, np.array([1]), DIM + 1)
+
+
+def test_many_rows_are_written_in_bounded_batches(tmp_path: Path) -> None:
+    ssd = SsdTier.open(tmp_path / "s", SsdOptions(write_batch_bytes=1000))
+    ids = np.arange(1000)
+    ssd.insert_or_assign(0, ids, rows_of(ids))
+    np.testing.assert_array_equal(ssd.find(0, ids, DIM)[0], rows_of(ids))
+    ssd.erase(0, ids[::2])
+    np.testing.assert_array_equal(ssd.find(0, ids, DIM)[1], ids % 2)
+    ssd.close()
+
+
+IDS = st.lists(st.sampled_from(EDGE_IDS.tolist()), min_size=1, max_size=6, unique=True)
+
+
+class SsdMachine(RuleBasedStateMachine):
+    """Any sequence of calls, beside a dict."""
+
+    path: Path
+
+    @initialize()
+    def open(self) -> None:
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.ssd = SsdTier.open(Path(self.folder.name) / "s")
+        self.model: dict[tuple[int, int], float] = {}
+        self.next = 0.0
+
+    def _rows(self, ids: list[int]) -> np.ndarray:
+        self.next += 1
+        return np.full((len(ids), DIM), self.next, np.float32)
+
+    @rule(table=st.integers(0, 1), ids=IDS)
+    def insert_or_assign(self, table: int, ids: list[int]) -> None:
+        self.ssd.insert_or_assign(table, np.array(ids), self._rows(ids))
+        self.model.update({(table, i): self.next for i in ids})
+
+    @rule(table=st.integers(0, 1), ids=IDS)
+    def assign(self, table: int, ids: list[int]) -> None:
+        present = [i for i in ids if (table, i) in self.model]
+        assert self.ssd.assign(table, np.array(ids), self._rows(ids)) == len(present)
+        self.model.update({(table, i): self.next for i in present})
+
+    @rule(table=st.integers(0, 1), ids=IDS)
+    def erase(self, table: int, ids: list[int]) -> None:
+        self.ssd.erase(table, np.array(ids))
+        for i in ids:
+            self.model.pop((table, i), None)
+
+    @rule(table=st.integers(0, 1), ids=IDS)
+    def bulk_load(self, table: int, ids: list[int]) -> None:
+        ids = sorted(ids)
+        self.ssd.bulk_load(table, [(np.array(ids), self._rows(ids))])
+        self.model.update({(table, i): self.next for i in ids})
+
+    @rule(table=st.integers(0, 1))
+    def clear(self, table: int) -> None:
+        self.ssd.clear(table)
+        self.model = {key: value for key, value in self.model.items() if key[0] != table}
+
+    @rule()
+    def reopen(self) -> None:
+        self.ssd.close()
+        self.ssd = SsdTier.open(Path(self.folder.name) / "s")
+
+    @invariant()
+    def same_as_the_dict(self) -> None:
+        if not hasattr(self, "ssd"):
+            return
+        for table in (0, 1):
+            rows, found = self.ssd.find(table, EDGE_IDS, DIM)
+            for index, i in enumerate(EDGE_IDS.tolist()):
+                assert bool(found[index]) == ((table, i) in self.model)
+                assert (rows[index] == self.model.get((table, i), 0.0)).all()
+            _, ids, _ = self.ssd.export_batch(table, 0, 100, DIM)
+            assert ids.tolist() == sorted(i for t, i in self.model if t == table)
+
+    def teardown(self) -> None:
+        if hasattr(self, "ssd"):
+            self.ssd.close()
+            self.folder.cleanup()
+
+
+TestSsdMachine = SsdMachine.TestCase
+TestSsdMachine.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
