@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
 from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
 from storage.checkpoint.manifest import GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
-from storage.checkpoint.program import weight_key
+from storage.checkpoint.program import TORCH_LOCK, weight_key
 from storage.checkpoint.tensors import TensorFile
 from storage.errors import CheckpointError, InvalidInput, UnsafeArtifact
 
@@ -25,8 +24,6 @@ _TORCH_DTYPES = {
     "INT32": torch.int32,
     "BOOL": torch.bool,
 }
-# torch's deserializer keeps itself in a global while it works.
-_DESERIALIZER = threading.Lock()
 
 
 class DenseGraph:
@@ -136,7 +133,7 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
         raise UnsafeArtifact("manifest.json: graph.outputs does not name the graph's own outputs")
 
     try:
-        with _DESERIALIZER, warnings.catch_warnings():
+        with TORCH_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = serialize._dict_to_dataclass(schema.ExportedProgram, document.to_json_value())
             loaded: Any = serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from storage.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     import torch
 
+# torch's exporter and deserializer keep global state while they work.
+TORCH_LOCK = threading.Lock()
 # numbers of torch's ScalarType in the export schema
 SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
 
@@ -50,7 +53,7 @@ def pack_program(
     import torch
     from torch._export.serde import serialize
 
-    with warnings.catch_warnings():
+    with TORCH_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # An empty table: operators stay whole (linear, einsum), in-place ones become functional.
         program = program.run_decompositions({})

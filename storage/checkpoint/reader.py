@@ -28,8 +28,13 @@ class PublishedVersion:
     """A version on disk, read piece by piece. Made by `open_version`."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
+        self._path = path
         self.manifest = manifest
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self._path
 
     @property
     def version(self) -> int:

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.archive import pack_graph
 from storage.checkpoint.golden import Golden, write_golden
@@ -103,6 +105,9 @@ def write_version(
         _load_once(folder, manifest)
         text = config_text(model_dir.name, spec, packed.outputs, max_batch_size)
         return _install(folder, model_dir, manifest, version, text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise CheckpointError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except OSError as error:
         raise CheckpointError(f"publishing to {model_dir} failed: {error}") from error
     finally:

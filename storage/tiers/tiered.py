@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from storage._table import Table
 
-from storage.checkpoint.reader import PublishedVersion
 from storage.errors import ConfigError, StoreError
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.budget import split_budget
 from storage.tiers.lookup_plan import LookupCounts, LookupPlan, LookupResult
 from storage.tiers.negative import NegativeCache
 from storage.tiers.promoter import Promoter, Promotion
+from storage.tiers.source import TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.warmup import warm
@@ -95,7 +95,7 @@ class TieredStore:
             raise ConfigError(f"tables: a name stands twice in {names}", field="tables")
         return cls(SsdTier.open(Path(directory), limits.ssd), tables, dram_bytes, limits)
 
-    def load(self, version: PublishedVersion, progress: LoadProgress | None = None) -> None:
+    def load(self, version: TableSource, progress: LoadProgress | None = None) -> None:
         """Puts a version's rows on SSD, unless a marker says that they are there, then fills DRAM, hottest first.
 
         Not while plans exist. Interrupted, it is repeated from the table where it stopped.
@@ -223,7 +223,7 @@ class TieredStore:
                 self.ssd.set_marker(f"content.{name}", None)
                 self.ssd.clear(number)
 
-    def _load_ssd(self, version: PublishedVersion, spec: TableSpec, progress: LoadProgress | None) -> None:
+    def _load_ssd(self, version: TableSource, spec: TableSpec, progress: LoadProgress | None) -> None:
         marker = f"content.{spec.name}"
         content = f"{spec.dim}:{version.table_digest(spec.name)}"
         if self.ssd.marker(marker) == content:

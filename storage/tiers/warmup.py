@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
+from storage._table import CapacityExceeded, Table
 
 from storage.checkpoint.tables import Shard
-from storage.errors import StoreError
 
 _CHUNK_ROWS = 1 << 16
 
 
 def warm(
-    table: Any,
+    table: Table,
     shards: Callable[[], Iterable[Shard]],
     capacity: int | None,
     progress: Callable[[int], None] | None = None,
 ) -> bool:
     """Inserts the hottest `capacity` rows (None: all); returns whether every row is in.
 
-    table: a native Table. shards: called for each pass over the version; memory stays bounded by a chunk of rows.
+    shards: called for each pass over the version; memory stays bounded by a chunk of rows.
     """
     threshold, at_threshold = (-1, 0) if capacity is None else _cut(shards(), capacity)
     done = 0
@@ -40,7 +39,7 @@ def warm(
             if chosen.any():
                 try:
                     table.insert_or_assign(shard.ids[part][chosen], shard.rows[part][chosen])
-                except (StoreError, RuntimeError, MemoryError):
+                except CapacityExceeded:
                     if capacity is None:
                         raise
                     return False  # full a little early: the rest stays on SSD

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
+from storage.checkpoint import Golden, TableData, write_version
 from storage.checkpoint.manifest import GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.program import PackedProgram, pack_program
+
+if TYPE_CHECKING:
+    from storage.features import FeatureSpec
 
 
 class Attention(torch.nn.Module):
@@ -93,3 +100,75 @@ def make_export() -> Callable[..., torch.export.ExportedProgram]:
 @pytest.fixture(scope="session")
 def make_arguments() -> Callable[..., tuple[torch.Tensor, ...]]:
     return arguments
+
+
+@pytest.fixture(scope="session")
+def published_tables() -> list[TableData]:
+    rng = np.random.default_rng(5)
+    ids = np.unique(rng.integers(-(2**63), 2**63 - 1, 100))
+    return [
+        TableData(
+            "item", 4, ids, rng.standard_normal((100, 4)).astype(np.float32), rng.integers(0, 256, 100).astype(np.uint8)
+        ),
+        TableData("empty", 2, np.empty(0, np.int64), np.empty((0, 2), np.float32), np.empty(0, np.uint8)),
+    ]
+
+
+@pytest.fixture(scope="session")
+def golden() -> Golden:
+    from storage.features import Column
+
+    columns = {
+        "price": Column.from_numpy("FP32", np.arange(15, dtype=np.float32).reshape(5, 3)),
+        "history": Column.from_lists("INT64", [[1, 2], [], [3], [4, 5, 6], [7]]),
+    }
+    return Golden(columns, 5, {"score": np.linspace(0, 1, 5, dtype=np.float32).reshape(5, 1)})
+
+
+@pytest.fixture(scope="session")
+def feature_spec() -> FeatureSpec:
+    from storage.features import FeatureSpec
+
+    return FeatureSpec.model_validate(
+        {
+            "inputs": [
+                {"name": "price", "dtype": "FP32", "kind": "fixed", "width": 3},
+                {"name": "history", "dtype": "INT64", "kind": "list"},
+            ],
+            "features": [
+                {"name": "price", "inputs": ["price"], "output": "dense", "group": "dense"},
+                {
+                    "name": "history",
+                    "inputs": ["history"],
+                    "output": "ids",
+                    "table": "item",
+                    "pooling": "none",
+                    "length": 5,
+                },
+            ],
+        }
+    )
+
+
+@pytest.fixture
+def publish(
+    tmp_path: Path,
+    feature_spec: FeatureSpec,
+    published_tables: list[TableData],
+    program: torch.export.ExportedProgram,
+    golden: Golden,
+) -> Callable[..., Path]:
+    def run(**changes: Any) -> Path:
+        parts: dict[str, Any] = {
+            "version": None,
+            "spec": feature_spec,
+            "tables": published_tables,
+            "graph": program,
+            "graph_inputs": INPUTS,
+            "graph_outputs": OUTPUTS,
+            "golden": golden,
+            "metadata": {"auc": 0.75},
+        }
+        return write_version(tmp_path / "ranker", **{**parts, **changes})
+
+    return run

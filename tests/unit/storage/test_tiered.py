@@ -1,0 +1,493 @@
+"""The tiered store gives the same bits under every budget, and they are the published rows."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from storage.checkpoint.tables import Shard
+from storage.errors import ConfigError, InvalidInput, StoreError
+from storage.features import Jagged
+from storage.specs import LookupSpec, TableSpec
+from storage.tiers.budget import row_cost, split_budget
+from storage.tiers.ssd import SsdTier
+from storage.tiers.tiered import LookupResult, StoreLimits, TieredStore
+
+FEATURES = (
+    LookupSpec("a", "user", "sum"),
+    LookupSpec("b", "item", "mean"),
+    LookupSpec("c", "item", "none", 3),
+    LookupSpec("d", "user", "none", 1),
+)
+
+
+class Rows:
+    """Tables in memory with the face of a published version."""
+
+    path = Path("rows")
+
+    def __init__(self, content: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], *, shard_rows: int = 64) -> None:
+        self.content = content
+        self.shard_rows = shard_rows
+        self.reads = 0
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return tuple(TableSpec(n, rows.shape[1], rows=len(ids)) for n, (ids, rows, _) in self.content.items())
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        self.reads += 1
+        ids, rows, freq = self.content[table]
+        for start in range(0, max(1, len(ids)), self.shard_rows):
+            part = slice(start, start + self.shard_rows)
+            yield Shard(ids[part], rows[part], freq[part])
+
+    def table_digest(self, table: str) -> str:
+        return hashlib.sha256(b"".join(array.tobytes() for array in self.content[table])).hexdigest()
+
+    def dict(self, table: str) -> dict[int, np.ndarray]:
+        ids, rows, _ = self.content[table]
+        return dict(zip(ids.tolist(), rows, strict=True))
+
+    def bytes(self) -> int:
+        return sum(spec.rows * row_cost(spec) for spec in self.tables)
+
+
+def make_rows(seed: int, users: int = 40, items: int = 300, **options: Any) -> Rows:
+    rng = np.random.default_rng(seed)
+
+    def table(count: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        near = np.arange(-count, count)
+        far = rng.integers(-(2**63), 2**63 - 1, count)
+        edges = np.array([-(2**63), 2**63 - 1])
+        ids = np.unique(np.concatenate([rng.choice(near, count - count // 2, replace=False), far[: count // 2], edges]))
+        rows = rng.standard_normal((len(ids), dim)).astype(np.float32)
+        return ids, rows, rng.integers(0, 256, len(ids)).astype(np.uint8)
+
+    return Rows({"user": table(users, 4), "item": table(items, 8)}, **options)
+
+
+def budgets(rows: Rows) -> dict[str, int | None]:
+    return {"all": None, "enough": rows.bytes(), "a tenth": rows.bytes() // 10, "a handful": 200}
+
+
+def reference(rows: Rows, specs: Sequence[LookupSpec], ids: Sequence[Jagged]) -> list[np.ndarray]:
+    results = []
+    for spec, bags in zip(specs, ids, strict=True):
+        known = rows.dict(spec.table)
+        dim = rows.content[spec.table][1].shape[1]
+        batch = len(bags.offsets) - 1
+        out = np.zeros((batch, spec.length, dim) if spec.pooling == "none" else (batch, dim))
+        for b in range(batch):
+            bag = bags.values[bags.offsets[b] : bags.offsets[b + 1]].tolist()
+            if spec.pooling == "none":
+                for position, i in enumerate(bag[: spec.length]):
+                    out[b, position] = known.get(i, 0)
+            else:
+                out[b] = sum((known.get(i, np.zeros(dim)).astype(np.float64) for i in bag), np.zeros(dim))
+                if spec.pooling == "mean" and bag:
+                    out[b] /= len(bag)
+        results.append(out)
+    return results
+
+
+def check(rows: Rows, specs: Sequence[LookupSpec], ids: Sequence[Jagged], result: LookupResult) -> None:
+    occurrences = absent = 0
+    for index, (spec, want) in enumerate(zip(specs, reference(rows, specs, ids), strict=True)):
+        known = rows.dict(spec.table)
+        assert result.outputs[index].dtype == np.float32
+        np.testing.assert_allclose(result.outputs[index], want, rtol=1e-5, atol=1e-6)
+        bags = [
+            ids[index].values[a:b].tolist() for a, b in zip(ids[index].offsets, ids[index].offsets[1:], strict=False)
+        ]
+        if spec.pooling == "none":
+            bags = [bag[: spec.length] for bag in bags]
+            mask, lengths = result.masks[index], result.lengths[index]
+            assert mask is not None
+            assert lengths is not None
+            assert lengths.dtype == np.int64
+            assert lengths.tolist() == [len(bag) for bag in bags]
+            for b, bag in enumerate(bags):
+                padded = [int(i in known) for i in bag] + [0] * (spec.length - len(bag))
+                assert mask[b].tolist() == padded
+        else:
+            assert result.masks[index] is None
+            assert result.lengths[index] is None
+        occurrences += sum(map(len, bags))
+        absent += sum(i not in known for bag in bags for i in bag)
+    counts = result.counts
+    assert counts.absent == absent
+    assert counts.unresolved == 0
+    assert counts.dram + counts.ssd + counts.absent == occurrences
+
+
+def jagged(bags: Sequence[Sequence[int]]) -> Jagged:
+    values = np.array([i for bag in bags for i in bag], np.int64)
+    return Jagged(values, np.concatenate([[0], np.cumsum([len(bag) for bag in bags])]).astype(np.int64))
+
+
+def random_ids(rows: Rows, batch: int, rng: np.random.Generator) -> list[Jagged]:
+    result = []
+    for spec in FEATURES:
+        pool = np.concatenate([rows.content[spec.table][0], rng.integers(-500, 500, 50)])
+        result.append(jagged([rng.choice(pool, rng.integers(0, 6)).tolist() for _ in range(batch)]))
+    return result
+
+
+def open_store(folder: Path, rows: Rows, budget: int | None, **options: Any) -> TieredStore:
+    store = TieredStore.open(folder, rows.tables, dram_bytes=budget, **options)
+    store.load(rows)
+    return store
+
+
+@pytest.mark.parametrize("budget", ["all", "enough", "a tenth", "a handful"])
+def test_lookups_are_the_published_rows_under_every_budget(tmp_path: Path, budget: str) -> None:
+    rows = make_rows(1)
+    rng = np.random.default_rng(2)
+    with open_store(tmp_path / "s", rows, budgets(rows)[budget]) as store:
+        plan = store.plan(FEATURES)
+        for batch in (1, 0, 7, 64, 1):
+            ids = random_ids(rows, batch, rng)
+            check(rows, FEATURES, ids, plan.lookup(batch, ids))
+            store.drain()
+
+
+def test_the_bits_do_not_depend_on_the_budget_or_on_what_is_cached(tmp_path: Path) -> None:
+    rows = make_rows(3)
+    stores = [open_store(tmp_path / name, rows, budget) for name, budget in budgets(rows).items()]
+    plans = [store.plan(FEATURES) for store in stores]
+    rng = np.random.default_rng(4)
+    for _ in range(30):
+        ids = random_ids(rows, 16, rng)
+        results = [plan.lookup(16, ids) for plan in plans]
+        for other in results[1:]:
+            for a, b in zip(results[0].outputs, other.outputs, strict=True):
+                assert a.tobytes() == b.tobytes()
+    for store in stores:
+        store.close()
+
+
+def test_with_room_for_all_no_lookup_reads_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(5)
+
+    def unreachable(*_: object) -> None:
+        raise AssertionError("the disk was asked")
+
+    for name in ("all", "enough"):
+        with open_store(tmp_path / name, rows, budgets(rows)[name]) as store:
+            monkeypatch.setattr(SsdTier, "find", unreachable)
+            ids = random_ids(rows, 32, np.random.default_rng(6))
+            check(rows, FEATURES, ids, store.plan(FEATURES).lookup(32, ids))
+            stats = store.stats()
+            assert stats.hits["ssd"] == 0
+            assert stats.hits["dram"] > 0
+            assert stats.rows == {"dram": sum(t.rows for t in rows.tables), "ssd": sum(t.rows for t in rows.tables)}
+            monkeypatch.undo()
+
+
+def test_a_tenth_of_the_bytes_holds_about_a_tenth_of_the_rows_hottest_first(tmp_path: Path) -> None:
+    rows = make_rows(7, users=1000, items=4000)
+    with open_store(tmp_path / "s", rows, rows.bytes() // 10) as store:
+        stats = store.stats()
+        total = sum(t.rows for t in rows.tables)
+        assert 0.07 * total <= stats.rows["dram"] <= 0.1 * total
+        ids, _, freq = rows.content["item"]
+        hot, cold = ids[freq >= 240], ids[freq < 100]
+        plan = store.plan([LookupSpec("x", "item")])
+        counts = plan.lookup(1, [jagged([hot.tolist()])]).counts
+        assert counts.ssd == 0
+        counts = plan.lookup(1, [jagged([cold.tolist()])]).counts
+        assert counts.dram == 0
+        assert counts.ssd == len(cold)
+
+
+def test_rows_that_are_asked_for_move_up_and_stay_bounded(tmp_path: Path) -> None:
+    rows = make_rows(8, users=1000, items=2000)
+    with open_store(tmp_path / "s", rows, rows.bytes() // 10) as store:
+        plan = store.plan([LookupSpec("x", "item")])
+        ids, _, freq = rows.content["item"]
+        asked = ids[freq < 60][:100]
+        for _ in range(20):
+            plan.lookup(1, [jagged([asked.tolist()])])
+            store.drain()
+        assert plan.lookup(1, [jagged([asked.tolist()])]).counts.dram > 50
+        sweep = np.array_split(ids, 20)
+        for part in sweep:
+            plan.lookup(1, [jagged([part.tolist()])])
+            store.drain()
+        for table, capacity in zip(store.dram, split_budget(rows.tables, rows.bytes() // 10), strict=True):
+            assert capacity is not None
+            assert table.size() <= capacity
+            table.check_integrity()
+
+
+def test_absent_ids_are_remembered_and_cost_no_second_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(9)
+    asked: list[int] = []
+    real = SsdTier.find
+
+    def counted(self: SsdTier, table: int, ids: np.ndarray, dim: int) -> Any:
+        asked.append(len(ids))
+        return real(self, table, ids, dim)
+
+    monkeypatch.setattr(SsdTier, "find", counted)
+    with open_store(tmp_path / "s", rows, rows.bytes() // 10) as store:
+        plan = store.plan([LookupSpec("x", "item")])
+        absent = list(range(10_000, 10_040))
+        assert plan.lookup(1, [jagged([absent])]).counts.absent == 40
+        store.drain()
+        before = sum(asked)
+        assert plan.lookup(1, [jagged([absent])]).counts.absent == 40
+        assert sum(asked) - before <= 4  # a cache may forget, rarely
+
+
+def test_what_does_not_come_in_time_is_unresolved_counted_and_later_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_rows(10)
+    gate = threading.Event()
+    real = SsdTier.find
+
+    def slow(self: SsdTier, *arguments: Any) -> Any:
+        assert gate.wait(30)
+        return real(self, *arguments)
+
+    with open_store(tmp_path / "s", rows, 200) as store:
+        monkeypatch.setattr(SsdTier, "find", slow)
+        plan = store.plan([LookupSpec("x", "item"), LookupSpec("y", "item", "none", 2)])
+        ids = rows.content["item"][0][:50]
+        bags = [jagged([ids.tolist()]), jagged([ids[:2].tolist()])]
+        result = plan.lookup(1, bags, timeout_s=0.02)
+        counts = result.counts
+        assert counts.unresolved > 40
+        assert counts.dram + counts.unresolved == 52
+        assert store.stats().unresolved == counts.unresolved
+        gate.set()
+        result = plan.lookup(1, bags, timeout_s=30)
+        assert result.counts.unresolved == 0
+        assert result.masks[1] is not None
+        assert result.masks[1].tolist() == [[1, 1]]
+
+
+def test_reads_that_nobody_waits_for_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(11)
+    gate = threading.Event()
+    started: list[int] = []
+
+    def stuck(self: SsdTier, table: int, ids: np.ndarray, dim: int) -> Any:
+        started.append(1)
+        assert gate.wait(30)
+        return np.zeros((len(ids), dim), np.float32), np.zeros(len(ids), np.uint8)
+
+    limits = StoreLimits(io_threads=2, pending_reads=3)
+    with open_store(tmp_path / "s", rows, 200, limits=limits) as store:
+        monkeypatch.setattr(SsdTier, "find", stuck)
+        plan = store.plan([LookupSpec("x", "item")])
+        bags = [jagged([rows.content["item"][0][:50].tolist()])]
+        for _ in range(10):
+            assert plan.lookup(1, bags, timeout_s=0.01).counts.unresolved > 40
+        assert len(started) <= 3
+        gate.set()
+
+
+def test_a_failing_disk_is_an_error_and_the_plan_survives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(12)
+    with open_store(tmp_path / "s", rows, 200) as store:
+        plan = store.plan(FEATURES)
+        ids = random_ids(rows, 8, np.random.default_rng(0))
+
+        def broken(*_: object) -> None:
+            raise StoreError("reading: disk on fire")
+
+        monkeypatch.setattr(SsdTier, "find", broken)
+        with pytest.raises(StoreError, match="on fire"):
+            plan.lookup(8, ids)
+        monkeypatch.undo()
+        check(rows, FEATURES, ids, plan.lookup(8, ids))
+
+
+def test_lanes_at_once_agree_with_the_reference(tmp_path: Path) -> None:
+    rows = make_rows(13)
+    failures: list[BaseException] = []
+    with open_store(tmp_path / "s", rows, rows.bytes() // 10) as store:
+
+        def lane(seed: int) -> None:
+            try:
+                plan = store.plan(FEATURES)
+                rng = np.random.default_rng(seed)
+                for _ in range(25):
+                    ids = random_ids(rows, 8, rng)
+                    check(rows, FEATURES, ids, plan.lookup(8, ids))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=lane, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        stats = store.stats()
+        assert stats.hits["dram"] > 0
+        assert stats.hits["ssd"] > 0
+        assert stats.bytes["ssd"] > 0
+
+
+def test_a_reopened_store_skips_the_bulk_load_and_other_rows_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[int] = []
+    real = SsdTier.bulk_load
+
+    def counted(self: SsdTier, table: int, *arguments: Any) -> int:
+        loads.append(table)
+        return real(self, table, *arguments)
+
+    monkeypatch.setattr(SsdTier, "bulk_load", counted)
+    first, second = make_rows(14), make_rows(15)
+    second.content["user"] = first.content["user"]
+    rng = np.random.default_rng(0)
+    for rows, expected in ((first, 2), (first, 2), (second, 3), (second, 3), (first, 4)):
+        with open_store(tmp_path / "s", rows, rows.bytes() // 10) as store:
+            ids = random_ids(rows, 32, rng)
+            check(rows, FEATURES, ids, store.plan(FEATURES).lookup(32, ids))
+        assert len(loads) == expected
+
+
+def test_tables_keep_apart_when_a_model_names_them_in_another_order(tmp_path: Path) -> None:
+    rows = make_rows(16)
+    with open_store(tmp_path / "s", rows, 200):
+        pass
+    turned = Rows(dict(reversed(rows.content.items())))
+    with open_store(tmp_path / "s", turned, 200) as store:
+        ids = random_ids(turned, 32, np.random.default_rng(0))
+        check(turned, FEATURES, ids, store.plan(FEATURES).lookup(32, ids))
+    alone = Rows({"item": rows.content["item"]})
+    with open_store(tmp_path / "s", alone, 200) as store:
+        (number,) = store._ssd_numbers
+        assert not store.ssd.find(1 - number, rows.content["user"][0], 4)[1].any()
+
+
+def test_a_load_that_broke_off_is_done_again(tmp_path: Path) -> None:
+    rows = make_rows(17, shard_rows=50)
+
+    class Breaking(Rows):
+        def shards(self, table: str) -> Iterator[Shard]:
+            for index, shard in enumerate(super().shards(table)):
+                if table == "item" and index == 2:
+                    raise OSError(5, "Input/output error")
+                yield shard
+
+    broken = Breaking(make_rows(18, shard_rows=50).content, shard_rows=50)
+    with open_store(tmp_path / "s", make_rows(19), 200):
+        pass
+    store = TieredStore.open(tmp_path / "s", broken.tables, dram_bytes=200)
+    with pytest.raises(StoreError, match="Input/output"):
+        store.load(broken)
+    store.close()
+    with open_store(tmp_path / "s", rows, 200) as store:
+        ids = random_ids(rows, 64, np.random.default_rng(0))
+        check(rows, FEATURES, ids, store.plan(FEATURES).lookup(64, ids))
+
+
+def test_loading_tells_how_far_it_is(tmp_path: Path) -> None:
+    rows = make_rows(20)
+    seen: list[tuple[str, str, int, int]] = []
+    with TieredStore.open(tmp_path / "s", rows.tables, dram_bytes=None) as store:
+        store.load(rows, lambda *event: seen.append(event))
+    for stage in ("ssd", "dram"):
+        for spec in rows.tables:
+            assert (stage, spec.name, spec.rows, spec.rows) in seen
+
+
+def test_wrong_use_is_refused_with_a_reason(tmp_path: Path) -> None:
+    rows = make_rows(21)
+    with open_store(tmp_path / "s", rows, None) as store:
+        with pytest.raises(ConfigError, match="nothing"):
+            store.plan([LookupSpec("x", "nothing")])
+        plan = store.plan(FEATURES)
+        with pytest.raises(InvalidInput, match="4 features"):
+            plan.lookup(1, [])
+        with pytest.raises(StoreError, match="open a new store"):
+            store.load(rows)
+        with pytest.raises(StoreError, match="another process"):
+            TieredStore.open(tmp_path / "s", rows.tables, dram_bytes=None)
+    store.close()  # twice is fine
+    with pytest.raises(ConfigError, match="twice"):
+        TieredStore.open(tmp_path / "t", rows.tables * 2, dram_bytes=None)
+    with (
+        TieredStore.open(tmp_path / "u", [TableSpec("user", 9)], dram_bytes=None) as store,
+        pytest.raises(StoreError, match="'user' of dim 9"),
+    ):
+        store.load(rows)
+    with pytest.raises(ConfigError, match="pooling"):
+        LookupSpec("x", "user", "max")
+    with pytest.raises(ConfigError, match="length"):
+        LookupSpec("x", "user", "none")
+
+
+def test_a_budget_is_split_by_bytes() -> None:
+    tables = [TableSpec("a", 4, rows=1000), TableSpec("b", 64, rows=1000), TableSpec("c", 4, rows=0)]
+    whole = sum(spec.rows * row_cost(spec) for spec in tables)
+    assert split_budget(tables, None) == [None] * 3
+    assert split_budget(tables, whole) == [None] * 3
+    tenth = split_budget(tables, whole // 10)
+    assert tenth == [99, 99, 1] or tenth == [100, 100, 1]
+    assert split_budget(tables, 0) == [1, 1, 1]
+    with pytest.raises(ConfigError):
+        split_budget(tables, -1)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Lookups, drains and restarts in any order, on one store for each budget, beside the dict."""
+
+    @initialize(seed=st.integers(0, 3), users=st.integers(1, 30), items=st.integers(1, 200))
+    def open(self, seed: int, users: int, items: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.rows = make_rows(seed, users, items)
+        self.stores: dict[str, TieredStore] = {}
+        for name in budgets(self.rows):
+            self._start(name)
+
+    def _start(self, name: str) -> None:
+        store = open_store(Path(self.folder.name) / name.replace(" ", "_"), self.rows, budgets(self.rows)[name])
+        self.stores[name] = store
+        self.plans = {name: store.plan(FEATURES) for name, store in self.stores.items()}
+
+    @rule(seed=st.integers(0, 10_000), batch=st.sampled_from([0, 1, 3, 20]))
+    def lookup(self, seed: int, batch: int) -> None:
+        ids = random_ids(self.rows, batch, np.random.default_rng(seed))
+        results = [plan.lookup(batch, ids) for plan in self.plans.values()]
+        for result in results:
+            check(self.rows, FEATURES, ids, result)
+            for a, b in zip(results[0].outputs, result.outputs, strict=True):
+                assert a.tobytes() == b.tobytes()
+
+    @rule(name=st.sampled_from(["all", "enough", "a tenth", "a handful"]))
+    def drain(self, name: str) -> None:
+        self.stores[name].drain()
+
+    @rule(name=st.sampled_from(["enough", "a tenth", "a handful"]))
+    def restart(self, name: str) -> None:
+        self.stores[name].close()
+        self._start(name)
+
+    def teardown(self) -> None:
+        for store in getattr(self, "stores", {}).values():
+            store.close()
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=10, stateful_step_count=12, deadline=None)
