@@ -27,14 +27,7 @@ _TYPES = {
 
 def config_text(name: str, spec: FeatureSpec, outputs: Sequence[GraphOutput], max_batch_size: int) -> str:
     """Triton's ModelConfig in text form: raw inputs with their optional companions, outputs, one CPU session."""
-    inputs: list[str] = []
-    for entry in spec.inputs:
-        is_list = entry.kind == "list"
-        dims = [-1] if is_list else [entry.width]
-        inputs.append(_tensor(entry.name, _TYPES[entry.dtype], dims, optional=entry.missing == "null"))
-        if is_list:
-            inputs.append(_tensor(f"{entry.name}.lengths", "TYPE_INT32", [1], optional=True))
-        inputs.append(_tensor(f"{entry.name}.valid", "TYPE_BOOL", [1] if is_list else dims, optional=True))
+    inputs = [_tensor(wire.name, _TYPES[wire.dtype], wire.dims, optional=wire.optional) for wire in spec.wire_inputs()]
     results = [_tensor(entry.name, _TYPES[entry.dtype], entry.shape[1:] or (1,)) for entry in outputs]
     return "\n".join(
         [

@@ -14,7 +14,7 @@ from storage.checkpoint.golden import Golden, read_golden
 from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, TableEntry, file_sha256
 from storage.checkpoint.strict_json import parse_json
 from storage.checkpoint.tables import Shard, read_table
-from storage.errors import CheckpointError, IntegrityError, NotFound, UnsafeArtifact
+from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, UnsafeArtifact
 from storage.specs import TableSpec
 
 if TYPE_CHECKING:
@@ -54,15 +54,13 @@ class PublishedVersion:
     @cached_property
     def spec(self) -> FeatureSpec:
         """The feature spec. Raises CheckpointError when this build does not understand it."""
-        from pydantic import ValidationError
-
         from storage.features import FeatureSpec
 
         data = (self.path / layout.FEATURES).read_bytes()
         parse_json(data, what=layout.FEATURES, max_bytes=MAX_FEATURES_BYTES)
         try:
-            return FeatureSpec.model_validate_json(data)
-        except ValidationError as error:
+            return FeatureSpec.parse(data)
+        except ConfigError as error:
             raise CheckpointError(f"{layout.FEATURES}: {error}") from None
 
     def shards(self, table: str) -> Iterator[Shard]:

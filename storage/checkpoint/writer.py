@@ -124,19 +124,32 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequenc
     names = [table.name for table in tables]
     if len(set(names)) != len(names):
         raise ConfigError(f"tables: a name stands twice in {names}", field="tables")
-    ids = {feature.name: feature for feature in spec.features if feature.output == "ids"}
-    for feature in ids.values():
-        if feature.table not in names:
+    dims = {table.name: table.dim for table in tables}
+    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
+    for feature in spec.ids_features:
+        if feature.table not in dims:
             raise ConfigError(
                 f"feature {feature.name!r} looks up the table {feature.table!r}, published are {names}",
                 field=f"features.{feature.name}.table",
             )
-    groups = {feature.group for feature in spec.features if feature.output == "dense"}
+        if feature.pooling == "none":
+            shapes["rows", feature.name] = (-1, feature.length, dims[feature.table])
+            shapes["lengths", feature.name] = (-1,)
+            shapes["mask", feature.name] = (-1, feature.length)
+        else:
+            shapes["pooled", feature.name] = (-1, dims[feature.table])
+    shapes.update({("dense", group): (-1, width) for group, width in spec.dense_groups.items()})
     for entry in inputs:
-        known: set[str] = {str(group) for group in groups} if entry.kind == "dense" else set(ids)
-        if entry.source not in known:
+        shape = shapes.get((entry.kind, entry.source))
+        if shape is None:
+            known = sorted(source for kind, source in shapes if kind == entry.kind)
             raise ConfigError(
-                f"graph input {entry.name!r}: its source {entry.source!r} is none of {sorted(known)}",
+                f"graph input {entry.name!r}: no {entry.kind} source {entry.source!r} in the spec, only {known}",
+                field="graph_inputs",
+            )
+        if entry.shape != shape:
+            raise ConfigError(
+                f"graph input {entry.name!r}: declared {list(entry.shape)}, the feature spec gives {list(shape)}",
                 field="graph_inputs",
             )
 

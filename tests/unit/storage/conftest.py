@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -150,25 +152,38 @@ def feature_spec() -> FeatureSpec:
     )
 
 
-@pytest.fixture
-def publish(
-    tmp_path: Path,
+@pytest.fixture(scope="session")
+def version_parts(
     feature_spec: FeatureSpec,
     published_tables: list[TableData],
     program: torch.export.ExportedProgram,
     golden: Golden,
-) -> Callable[..., Path]:
-    def run(**changes: Any) -> Path:
-        parts: dict[str, Any] = {
-            "version": None,
-            "spec": feature_spec,
-            "tables": published_tables,
-            "graph": program,
-            "graph_inputs": INPUTS,
-            "graph_outputs": OUTPUTS,
-            "golden": golden,
-            "metadata": {"auc": 0.75},
-        }
-        return write_version(tmp_path / "ranker", **{**parts, **changes})
+) -> dict[str, Any]:
+    return {
+        "version": None,
+        "spec": feature_spec,
+        "tables": published_tables,
+        "graph": program,
+        "graph_inputs": INPUTS,
+        "graph_outputs": OUTPUTS,
+        "golden": golden,
+        "metadata": {"auc": 0.75},
+    }
 
-    return run
+
+@pytest.fixture
+def publish(tmp_path: Path, version_parts: dict[str, Any]) -> Callable[..., Path]:
+    """Publishes to a model of this test, with changed parts if given."""
+    return lambda **changes: write_version(tmp_path / "ranker", **{**version_parts, **changes})
+
+
+@pytest.fixture(scope="session")
+def published_once(tmp_path_factory: pytest.TempPathFactory, version_parts: dict[str, Any]) -> Path:
+    return write_version(tmp_path_factory.mktemp("repository") / "ranker", **version_parts)
+
+
+@pytest.fixture
+def copy_version(tmp_path: Path, published_once: Path) -> Callable[[], Path]:
+    """A fresh copy of one published version, to be damaged."""
+    counter = itertools.count()
+    return lambda: Path(shutil.copytree(published_once, tmp_path / f"copy{next(counter)}" / "1"))

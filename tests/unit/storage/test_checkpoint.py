@@ -22,8 +22,10 @@ from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFoun
 Publish = Callable[..., Path]
 
 
-def test_a_version_is_read_back_as_it_was_published(publish: Publish, published_tables: list[TableData]) -> None:
-    path = publish()
+def test_a_version_is_read_back_as_it_was_published(
+    copy_version: Callable[[], Path], published_tables: list[TableData]
+) -> None:
+    path = copy_version()
     assert path.name == "1"
     version = open_version(path)
     assert [(t.name, t.dim, t.rows) for t in version.tables] == [("item", 4, 100), ("empty", 2, 0)]
@@ -43,9 +45,11 @@ def test_a_version_is_read_back_as_it_was_published(publish: Publish, published_
 
 
 def test_the_graph_of_a_version_runs(
-    publish: Publish, attention: torch.nn.Module, make_arguments: Callable[..., tuple[torch.Tensor, ...]]
+    copy_version: Callable[[], Path],
+    attention: torch.nn.Module,
+    make_arguments: Callable[..., tuple[torch.Tensor, ...]],
 ) -> None:
-    graph = open_version(publish()).graph()
+    graph = open_version(copy_version()).graph()
     assert [entry.name for entry in graph.inputs] == ["dense", "history", "history.lengths"]
     tensors = make_arguments(6)
     with torch.inference_mode():
@@ -154,7 +158,7 @@ def test_the_first_config_is_what_triton_reads(publish: Publish, tmp_path: Path)
     assert list(inputs["price"].dims) == [3]
     assert list(inputs["history"].dims) == [-1]
     assert inputs["history"].data_type == model_config_pb2.TYPE_INT64
-    assert inputs["history.lengths"].data_type == model_config_pb2.TYPE_INT32
+    assert inputs["history.lengths"].data_type == model_config_pb2.TYPE_INT64
     assert parsed.output[0].name == "score"
     assert parsed.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_CPU
     assert parsed.HasField("dynamic_batching")
@@ -164,8 +168,8 @@ def files_of(path: Path) -> list[Path]:
     return sorted(entry for entry in path.rglob("*") if entry.is_file())
 
 
-def test_one_changed_byte_in_any_file_is_noticed_by_name(publish: Publish) -> None:
-    path = publish()
+def test_one_changed_byte_in_any_file_is_noticed_by_name(copy_version: Callable[[], Path]) -> None:
+    path = copy_version()
     rng = np.random.default_rng(3)
     for file in files_of(path):
         good = file.read_bytes()
@@ -179,8 +183,8 @@ def test_one_changed_byte_in_any_file_is_noticed_by_name(publish: Publish) -> No
     open_version(path)
 
 
-def test_a_missing_or_extra_file_is_noticed_by_name(publish: Publish) -> None:
-    path = publish()
+def test_a_missing_or_extra_file_is_noticed_by_name(copy_version: Callable[[], Path]) -> None:
+    path = copy_version()
     for file in files_of(path):
         good = file.read_bytes()
         file.unlink()
@@ -200,8 +204,8 @@ def test_a_missing_or_extra_file_is_noticed_by_name(publish: Publish) -> None:
         open_version(path)
 
 
-def test_links_and_odd_files_are_refused_by_name(publish: Publish, tmp_path: Path) -> None:
-    path = publish()
+def test_links_and_odd_files_are_refused_by_name(copy_version: Callable[[], Path], tmp_path: Path) -> None:
+    path = copy_version()
     golden = path / "golden.safetensors"
     outside = tmp_path / "outside"
     golden.rename(outside)
@@ -219,8 +223,8 @@ def test_links_and_odd_files_are_refused_by_name(publish: Publish, tmp_path: Pat
         open_version(path)
 
 
-def test_a_folder_under_another_number_is_refused(publish: Publish) -> None:
-    path = publish()
+def test_a_folder_under_another_number_is_refused(copy_version: Callable[[], Path]) -> None:
+    path = copy_version()
     with pytest.raises(IntegrityError, match="version 1"):
         open_version(path.rename(path.parent / "5"))
     with pytest.raises(NotFound, match="77"):
@@ -249,6 +253,9 @@ def test_parts_that_do_not_fit_are_refused_before_anything_is_written(
         GraphInput(name="history.lengths", kind="lengths", source="history", shape=(-1,), dtype="INT64"),
     ]
     with pytest.raises(ConfigError, match="histroy"):
+        publish(graph_inputs=inputs)
+    inputs[1] = GraphInput(name="rows", kind="rows", source="history", shape=(-1, 6, 4))
+    with pytest.raises(ConfigError, match=r"declared \[-1, 6, 4\], the feature spec gives \[-1, 5, 4\]"):
         publish(graph_inputs=inputs)
     bad = Golden(golden.columns, golden.batch, {"score": golden.outputs["score"][:, 0]})
     with pytest.raises(CheckpointError, match="golden: output 'score'"):
