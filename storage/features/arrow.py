@@ -1,0 +1,217 @@
+"""Columns from Arrow arrays: the training data's way in, without a copy where the layouts agree.
+
+Slices, chunks, nulls, dictionaries, and lists of every offset width are understood. Dates and timestamps are read as
+their integers. A null inside a list of floats is NaN and keeps its place; in other lists it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import InvalidInput
+from storage.features.columns import Array, BytesValues, Column, Values
+from storage.features.dtypes import NUMPY_DTYPES, element_type
+
+if TYPE_CHECKING:
+    from storage.features.spec import InputSpec
+
+
+def arrow_column(array: Any, spec: InputSpec) -> Column:
+    """See Column.from_arrow. Raises InvalidInput naming the column when its type cannot feed the input."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # several chunks that do not fit in one 32-bit offset
+            raise InvalidInput(
+                f"column {spec.source!r}: over 2 GiB of strings in one batch; use batches", field=spec.name
+            )
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_null(array.type):
+        array = array.cast(_null_type(spec))
+    if spec.kind == "list":
+        return _list(array, spec)
+    if spec.width > 1:
+        return _matrix(array, spec)
+    if _is_list(array.type):
+        raise InvalidInput(
+            f"column {spec.source!r} holds lists ({array.type}), but the input {spec.name!r} is fixed; use kind: list",
+            field=spec.name,
+        )
+    dtype, values = _flat(array, spec)
+    return Column(dtype, len(array), 1, values, None, _valid(array))
+
+
+def _list(array: Any, spec: InputSpec) -> Column:
+    if not _is_list(array.type):
+        raise InvalidInput(
+            f"column {spec.source!r} is {array.type}, but the input {spec.name!r} is a list", field=spec.name
+        )
+    valid, rows = _valid(array), len(array)
+    if pa.types.is_fixed_size_list(array.type):
+        # `flatten` leaves null rows out, so their lengths are zero.
+        lengths = np.full(rows, array.type.list_size, dtype=np.int64)
+        if valid is not None:
+            lengths[valid == 0] = 0
+        offsets = np.zeros(rows + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        child = array.flatten()
+    else:
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        offsets = np.zeros(rows + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        child = array.flatten()
+    if pa.types.is_dictionary(child.type):
+        child = child.dictionary_decode()
+    if pa.types.is_null(child.type):
+        child = child.cast(_null_type(spec))
+    if child.null_count and element_type(spec.dtype) != "float":
+        present = _valid(child)
+        assert present is not None
+        before = np.zeros(len(child) + 1, dtype=np.int64)
+        np.cumsum(present, out=before[1:])
+        offsets = before[offsets]
+        child = child.drop_null()
+    dtype, values = _flat(child, spec)
+    if child.null_count:
+        if dtype not in ("FP32", "FP64"):  # integers that feed a list of floats
+            dtype, values = "FP64", np.asarray(values, dtype=np.float64)
+        values = np.array(values, copy=True)
+        values[_valid(child) == 0] = np.nan
+    return Column(dtype, rows, 1, values, offsets, valid)
+
+
+def _matrix(array: Any, spec: InputSpec) -> Column:
+    rows, width = len(array), spec.width
+    if not _is_list(array.type):
+        raise InvalidInput(
+            f"column {spec.source!r} is {array.type}, but the input {spec.name!r} has width {width}: expected lists",
+            field=spec.name,
+        )
+    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+    present = _valid(array)
+    full = np.ones(rows, dtype=bool) if present is None else present.astype(bool)
+    wrong = np.flatnonzero(full & (lengths != width))
+    if len(wrong):
+        raise InvalidInput(
+            f"column {spec.source!r}, row {wrong[0]}: {int(lengths[wrong[0]])} values, expected {width}",
+            field=spec.name,
+        )
+    child = array.flatten()
+    if pa.types.is_dictionary(child.type):
+        child = child.dictionary_decode()
+    dtype, values = _flat(child, spec)
+    inner = _valid(child)
+    if present is None:
+        return Column(dtype, rows, width, values, None, inner)
+    # Null rows have no values in the child: spread what is there over the places of the full rows.
+    places = np.repeat(full, width)
+    valid = places.astype(np.uint8)
+    if inner is not None:
+        valid[places] = inner
+    return Column(dtype, rows, width, _spread(values, places), None, valid)
+
+
+def _spread(values: Values, places: Array) -> Values:
+    if isinstance(values, BytesValues):
+        starts, ends = np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=np.int64)
+        starts[places], ends[places] = values.starts, values.ends
+        return BytesValues(values.data, starts, ends)
+    spread = np.zeros(len(places), dtype=values.dtype)
+    spread[places] = values
+    return spread
+
+
+def _flat(array: Any, spec: InputSpec) -> tuple[str, Values]:
+    """dtype and values of a flat array, nulls as fillers."""
+    kind = array.type
+    if _is_text(kind):
+        _require(spec, kind, spec.dtype == "BYTES")
+        return "BYTES", _strings(array)
+    if pa.types.is_boolean(kind):
+        _require(spec, kind, spec.dtype == "BOOL")
+        bits = pc.fill_null(array, False) if array.null_count else array
+        return "BOOL", bits.to_numpy(zero_copy_only=False)
+    if (
+        pa.types.is_timestamp(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_date64(kind)
+        or pa.types.is_time64(kind)
+    ):
+        array = array.view(pa.int64())
+    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        array = array.view(pa.int32())
+    if pa.types.is_integer(array.type):
+        _require(spec, kind, spec.dtype not in ("BYTES", "BOOL"))
+    else:
+        _require(spec, kind, pa.types.is_floating(array.type) and spec.dtype in ("FP32", "FP64"))
+    if array.null_count:
+        array = pc.fill_null(array, pa.scalar(0, array.type))
+    values = array.to_numpy(zero_copy_only=False)
+    dtype = _column_dtype(values.dtype)
+    return dtype, np.ascontiguousarray(values, dtype=NUMPY_DTYPES[dtype])
+
+
+def _column_dtype(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return "FP64" if dtype.itemsize == 8 else "FP32"
+    if dtype == np.uint64:
+        return "UINT64"
+    return "INT32" if dtype.itemsize < 4 or dtype == np.int32 else "INT64"
+
+
+def _strings(array: Any) -> BytesValues:
+    if "view" in str(array.type):
+        array = array.cast(pa.large_string() if pa.types.is_string_view(array.type) else pa.large_binary())
+    if pa.types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, where, text = array.buffers()
+    count = len(array)
+    if count == 0 or where is None:
+        empty = np.zeros(0, dtype=np.int64)
+        return BytesValues(np.zeros(0, dtype=np.uint8), empty, empty)
+    offsets = np.frombuffer(where, dtype=np.int64 if wide else np.int32)[array.offset : array.offset + count + 1]
+    offsets = offsets.astype(np.int64, copy=False)
+    data = np.zeros(0, dtype=np.uint8) if text is None else np.frombuffer(text, dtype=np.uint8)
+    return BytesValues(data, offsets[:-1], offsets[1:])
+
+
+def _valid(array: Any) -> Array | None:
+    if not array.null_count:
+        return None
+    mask: Array = array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    return mask
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or "view" in str(kind)
+    )
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _null_type(spec: InputSpec) -> Any:
+    flat = {"BYTES": pa.binary(), "BOOL": pa.bool_()}.get(spec.dtype) or pa.from_numpy_dtype(NUMPY_DTYPES[spec.dtype])
+    return pa.list_(flat, spec.width) if spec.width > 1 else flat
+
+
+def _require(spec: InputSpec, kind: Any, condition: bool) -> None:
+    if not condition:
+        raise InvalidInput(
+            f"column {spec.source!r} is {kind}, which cannot feed the input {spec.name!r} of dtype {spec.dtype}",
+            field=spec.name,
+        )

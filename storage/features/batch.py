@@ -1,0 +1,62 @@
+"""What the feature engine gives: dense groups and jagged ids. B rows, W width of a group, N ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from storage.errors import InvalidInput
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(slots=True)
+class Jagged:
+    """Bags of ids. values: (N,) int64; offsets: (B + 1,) int64, bag i is values[offsets[i]:offsets[i + 1]]."""
+
+    values: Array
+    offsets: Array
+
+    def lengths(self) -> Array:
+        """(B,) int64: ids of each bag."""
+        return np.diff(self.offsets)
+
+
+@dataclass(slots=True)
+class FeatureBatch:
+    """batch: B. dense: group -> (B, W) float32. ids: feature -> Jagged of B bags."""
+
+    batch: int
+    dense: dict[str, Array]
+    ids: dict[str, Jagged]
+
+
+def concat_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:
+    """Puts batches of one engine behind each other; a single batch is returned as it is."""
+    if not batches:
+        raise InvalidInput("concat_batches needs at least one batch")
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    for other in batches[1:]:
+        if other.dense.keys() != first.dense.keys() or other.ids.keys() != first.ids.keys():
+            raise InvalidInput("concat_batches: the batches have different features; they come from different specs")
+    dense = {name: np.concatenate([batch.dense[name] for batch in batches]) for name in first.dense}
+    ids = {name: _concat([batch.ids[name] for batch in batches]) for name in first.ids}
+    return FeatureBatch(sum(batch.batch for batch in batches), dense, ids)
+
+
+def _concat(parts: Sequence[Jagged]) -> Jagged:
+    values = np.concatenate([part.values for part in parts])
+    offsets = np.zeros(1 + sum(len(part.offsets) - 1 for part in parts), dtype=np.int64)
+    row, base = 1, 0
+    for part in parts:
+        rows = len(part.offsets) - 1
+        offsets[row : row + rows] = part.offsets[1:]
+        offsets[row : row + rows] += base
+        row += rows
+        base += int(part.offsets[-1])
+    return Jagged(values, offsets)

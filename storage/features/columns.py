@@ -1,0 +1,193 @@
+"""Raw columns: one input of a request or of a training batch, as flat arrays that the C++ engine reads in place.
+
+B rows; W width of a fixed input; L padded length of a list; n elements; m bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.errors import InvalidInput
+from storage.features.dtypes import DTYPES, NUMPY_DTYPES
+
+if TYPE_CHECKING:
+    from storage.features.spec import InputSpec
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BytesValues:
+    """n byte strings in one buffer: element i is data[starts[i]:ends[i]]. data: uint8 (m,); starts, ends: int64 (n,)."""
+
+    data: Array
+    starts: Array
+    ends: Array
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        return bytes(self.data[self.starts[index] : self.ends[index]])
+
+    def tolist(self) -> list[bytes]:
+        """The strings as Python bytes."""
+        buffer = self.data.tobytes()
+        return [buffer[start:end] for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
+
+    def take(self, index: Array | slice) -> BytesValues:
+        """The elements at `index` (a mask, positions or a slice), over the same data."""
+        starts, ends = self.starts[index], self.ends[index]
+        return BytesValues(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(ends))
+
+
+Values = Array | BytesValues
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One raw input. Arrays are borrowed, C-contiguous, one-dimensional, and must not change while the column is in use.
+
+    fixed: rows * width values, offsets None, valid (rows * width,). list: values jagged by offsets int64 (rows + 1,),
+    width 1, valid (rows,). valid: uint8 or bool, 0 = null; None = no nulls. Raises InvalidInput for arrays of
+    another dtype or rank; lengths and offsets are checked by the engine.
+    """
+
+    dtype: str
+    rows: int
+    width: int
+    values: Values
+    offsets: Array | None = None
+    valid: Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InvalidInput(f"column: unknown dtype {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+        if isinstance(self.values, BytesValues):
+            if self.dtype != "BYTES":
+                raise InvalidInput(f"column: BytesValues given, but the dtype is {self.dtype}")
+            _check_array("data", self.values.data, np.uint8)
+            _check_array("starts", self.values.starts, np.int64)
+            _check_array("ends", self.values.ends, np.int64)
+        elif self.dtype == "BYTES":
+            raise InvalidInput("column: dtype BYTES needs BytesValues, got an array; see Column.from_strings")
+        else:
+            _check_array("values", self.values, NUMPY_DTYPES[self.dtype])
+        if self.offsets is not None:
+            _check_array("offsets", self.offsets, np.int64)
+        if self.valid is not None:
+            _check_array("valid", self.valid, np.uint8, np.bool_)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether rows have lengths of their own."""
+        return self.offsets is not None
+
+    @classmethod
+    def from_numpy(cls, dtype: str, array: Array, valid: Array | None = None, *, name: str = "") -> Column:
+        """A fixed column. array: (B,) or (B, W), any dtype that casts safely to `dtype`. valid: the same shape."""
+        from storage.features.padded import fixed_column
+
+        return fixed_column(dtype, array, valid, name=name)
+
+    @classmethod
+    def from_padded(
+        cls,
+        dtype: str,
+        array: Values,
+        lengths: Array | None = None,
+        valid: Array | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        name: str = "",
+    ) -> Column:
+        """A list column from a padded tensor. array: (B, L), or BytesValues of B * L with `shape` (B, L).
+
+        lengths: (B,) or (B, 1) integers, absent = all rows have L. valid: (B,) or (B, 1).
+        """
+        from storage.features.padded import padded_column
+
+        return padded_column(dtype, array, lengths, valid, shape=shape, name=name)
+
+    @classmethod
+    def from_jagged(
+        cls, dtype: str, values: Values, offsets: Array, valid: Array | None = None, *, name: str = ""
+    ) -> Column:
+        """A list column from flat values. values: (n,); offsets: (B + 1,); valid: (B,)."""
+        from storage.features.padded import jagged_column
+
+        return jagged_column(dtype, values, offsets, valid, name=name)
+
+    @classmethod
+    def from_lists(cls, dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str = "") -> Column:
+        """A list column from Python lists; None is a null row."""
+        from storage.features.python_rows import list_column
+
+        return list_column(dtype, rows, name=name)
+
+    @classmethod
+    def from_rows(cls, spec: InputSpec, rows: Sequence[Any]) -> Column:
+        """The column of an input from Python values, one a row: a scalar, a list, or None for null."""
+        from storage.features.python_rows import column_of
+
+        return column_of(spec, rows)
+
+    @classmethod
+    def from_strings(cls, values: Sequence[bytes | str | None], width: int = 1, *, name: str = "") -> Column:
+        """A fixed BYTES column of len(values) / width rows; None is null, str becomes UTF-8."""
+        from storage.features.python_rows import strings_column
+
+        return strings_column(values, width, name=name)
+
+    @classmethod
+    def from_arrow(cls, array: Any, spec: InputSpec) -> Column:
+        """The column of an input from a pyarrow Array or ChunkedArray, without a copy where the layout allows it."""
+        from storage.features.arrow import arrow_column
+
+        return arrow_column(array, spec)
+
+    @staticmethod
+    def wire_bytes(buffer: Any, count: int, *, name: str = "") -> BytesValues:
+        """Splits KServe's binary form of BYTES: `count` elements, each a little-endian uint32 length and its bytes.
+
+        The buffer is borrowed. Raises InvalidInput when it does not hold exactly `count` elements.
+        """
+        from storage._features import split_wire_bytes
+
+        data = np.frombuffer(buffer, dtype=np.uint8)
+        starts, ends = split_wire_bytes(data, count, name)
+        return BytesValues(data, starts, ends)
+
+    def slice(self, start: int, stop: int) -> Column:
+        """The rows `start` to `stop` (left out), over the same values where they allow it."""
+        if not 0 <= start <= stop <= self.rows:
+            raise InvalidInput(f"column: the rows {start} to {stop} do not lie in {self.rows}")
+        if self.offsets is None:
+            places = slice(start * self.width, stop * self.width)
+            return Column(
+                self.dtype,
+                stop - start,
+                self.width,
+                self.values.take(places) if isinstance(self.values, BytesValues) else self.values[places],
+                None,
+                None if self.valid is None else self.valid[places],
+            )
+        offsets = self.offsets[start : stop + 1]
+        places = slice(int(offsets[0]), int(offsets[-1]))
+        values = self.values.take(places) if isinstance(self.values, BytesValues) else self.values[places]
+        valid = None if self.valid is None else self.valid[start:stop]
+        return Column(self.dtype, stop - start, 1, values, offsets - offsets[0], valid)
+
+
+def _check_array(what: str, array: Any, *dtypes: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise InvalidInput(f"column: {what} must be a numpy array, got {type(array).__name__}")
+    if array.dtype not in dtypes:
+        expected = " or ".join(str(np.dtype(dtype)) for dtype in dtypes)
+        raise InvalidInput(f"column: {what} is {array.dtype}, expected {expected}")
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise InvalidInput(f"column: {what} must be one-dimensional and C-contiguous, got shape {array.shape}")

@@ -1,0 +1,52 @@
+"""The dtypes of raw inputs: KServe's names, what numpy calls them, and which may stand in for which."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+Dtype = Literal["INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL"]
+# What a value is inside the engine: every integer is an int64 (UINT64 as two's complement, BOOL as 0 or 1), every
+# float a double.
+ElementType = Literal["bytes", "int64", "float"]
+
+DTYPES: tuple[str, ...] = get_args(Dtype)
+INTEGERS = frozenset({"INT64", "INT32", "UINT64"})
+FLOATS = frozenset({"FP32", "FP64"})
+NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
+    "INT64": np.dtype(np.int64),
+    "INT32": np.dtype(np.int32),
+    "UINT64": np.dtype(np.uint64),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BOOL": np.dtype(np.bool_),
+}
+_WIRE_DTYPES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def element_type(dtype: str) -> ElementType:
+    """What a value of this dtype is inside the engine."""
+    if dtype == "BYTES":
+        return "bytes"
+    return "float" if dtype in FLOATS else "int64"
+
+
+def accepts(declared: str, sent: str) -> bool:
+    """Whether an input declared as `declared` takes a tensor of dtype `sent`."""
+    if declared in INTEGERS:
+        return sent in INTEGERS
+    if declared in FLOATS:
+        return sent in FLOATS or sent in INTEGERS
+    return declared == sent
+
+
+def wire_dtype(dtype: np.dtype[np.generic]) -> str | None:
+    """KServe's name of a numpy dtype, None when no raw input has it."""
+    return _WIRE_DTYPES.get(dtype)
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest integer that a dtype holds."""
+    info = np.iinfo(NUMPY_DTYPES[dtype])
+    return int(info.min), int(info.max)

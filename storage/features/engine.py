@@ -1,0 +1,59 @@
+"""The feature engine: raw columns to ids and dense features, by the C++ program of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from storage._features import BoundColumn
+from storage.errors import InvalidInput
+from storage.features.batch import FeatureBatch, Jagged
+from storage.features.columns import BytesValues, Column
+from storage.features.dtypes import DTYPES
+from storage.features.program import build_program
+from storage.features.spec import FeatureSpec
+from storage.features.strict_model import did_you_mean
+
+_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+
+
+class FeatureEngine:
+    """Runs a spec. Immutable: one engine serves any number of threads, and a run holds the GIL only at its ends."""
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self.spec = spec
+        self._program = build_program(spec)
+        self._inputs = tuple(entry.name for entry in spec.inputs)
+        self._known = frozenset(self._inputs)
+        self._ids = tuple(feature.name for feature in spec.ids_features)
+        self._groups = tuple(spec.dense_groups)
+
+    def run(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
+        """Transforms `batch` rows. Inputs of side "user" may have one row, which stands for all.
+
+        The arrays of the result are new. Raises InvalidInput whose field is the input at fault.
+        """
+        for name in columns:
+            if name not in self._known:
+                raise InvalidInput(f"unknown input {name!r}{did_you_mean(name, self._known)}", field=name)
+        bound = [bind_column(columns[name]) if name in columns else None for name in self._inputs]
+        dense, ids = self._program.run(bound, batch)
+        return FeatureBatch(
+            batch,
+            dict(zip(self._groups, dense, strict=True)),
+            {name: Jagged(*pair) for name, pair in zip(self._ids, ids, strict=True)},
+        )
+
+
+def bind_column(column: Column) -> BoundColumn:
+    """A column as the C++ engine reads it, over the same memory."""
+    values: Any = column.values
+    starts = ends = None
+    if isinstance(values, BytesValues):
+        values, starts, ends = values.data, values.starts, values.ends
+    valid = column.valid
+    if valid is not None and valid.dtype != np.uint8:
+        valid = valid.view(np.uint8)
+    return BoundColumn(_CODES[column.dtype], column.rows, column.width, values, starts, ends, column.offsets, valid)

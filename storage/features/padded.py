@@ -1,0 +1,125 @@
+"""Columns from numpy arrays: fixed, padded with lengths, jagged with offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from storage.errors import InvalidInput
+from storage.features.columns import Array, BytesValues, Column, Values
+from storage.features.dtypes import DTYPES, NUMPY_DTYPES
+
+
+def fixed_column(dtype: str, array: Array, valid: Array | None, *, name: str) -> Column:
+    """See Column.from_numpy."""
+    array = np.asarray(array)
+    if array.ndim not in (1, 2):
+        raise InvalidInput(f"{_of(name)}expected shape [B] or [B, width], got {list(array.shape)}", field=name)
+    rows, width = array.shape[0], 1 if array.ndim == 1 else array.shape[1]
+    mask = None
+    if valid is not None:
+        mask = _mask(valid, rows * width, f"[{rows}, {width}]", name)
+    return Column(dtype, rows, width, flat_values(dtype, array, name), None, mask)
+
+
+def padded_column(
+    dtype: str,
+    array: Values,
+    lengths: Array | None,
+    valid: Array | None,
+    *,
+    shape: Sequence[int] | None,
+    name: str,
+) -> Column:
+    """See Column.from_padded."""
+    if shape is None:
+        shape = (len(array), 1) if isinstance(array, BytesValues) else np.shape(array)
+    if len(shape) != 2:
+        raise InvalidInput(f"{_of(name)}a list is a tensor [B, L], got shape {list(shape)}", field=name)
+    rows, length = int(shape[0]), int(shape[1])
+    values = array if isinstance(array, BytesValues) else flat_values(dtype, np.asarray(array), name)
+    if rows < 0 or length < 0 or rows * length != len(values):
+        raise InvalidInput(
+            f"{_of(name)}the shape [{rows}, {length}] does not hold the {len(values)} elements that came", field=name
+        )
+    mask = None if valid is None else _mask(valid, rows, f"[{rows}, 1]", f"{name}.valid" if name else "")
+    if lengths is None:
+        offsets = np.arange(rows + 1, dtype=np.int64) * length
+        return Column(dtype, rows, 1, values, offsets, mask)
+    counts = _lengths(lengths, rows, length, name)
+    offsets = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    if offsets[-1] != len(values):
+        kept = (np.arange(length) < counts[:, None]).reshape(-1)
+        values = values.take(kept) if isinstance(values, BytesValues) else values[kept]
+    return Column(dtype, rows, 1, values, offsets, mask)
+
+
+def jagged_column(dtype: str, values: Values, offsets: Array, valid: Array | None, *, name: str) -> Column:
+    """See Column.from_jagged."""
+    if not isinstance(values, BytesValues):
+        values = flat_values(dtype, np.asarray(values), name)
+    offsets = np.ascontiguousarray(_integers(offsets, "offsets", name))
+    if offsets.ndim != 1 or len(offsets) < 1:
+        raise InvalidInput(f"{_of(name)}offsets must have shape [B + 1], got {list(offsets.shape)}", field=name)
+    rows = len(offsets) - 1
+    return Column(dtype, rows, 1, values, offsets, None if valid is None else _mask(valid, rows, f"[{rows}]", name))
+
+
+def flat_values(dtype: str, array: Array, name: str) -> Values:
+    """The values of an array as a column of `dtype` holds them. Raises InvalidInput when the cast would lose something."""
+    if dtype not in DTYPES:
+        raise InvalidInput(f"{_of(name)}unknown dtype {dtype!r}, expected one of {', '.join(DTYPES)}", field=name)
+    if dtype == "BYTES":
+        from storage.features.python_rows import bytes_values
+
+        if array.dtype.kind == "S":  # numpy drops trailing zero bytes of these, as it does everywhere
+            return bytes_values(array.reshape(-1).tolist(), name)
+        if array.dtype.kind not in "OU" and array.size:
+            raise InvalidInput(f"{_of(name)}expected BYTES, got an array of {array.dtype}", field=name)
+        return bytes_values(array.reshape(-1).tolist(), name)
+    target = NUMPY_DTYPES[dtype]
+    if array.dtype != target:
+        if not np.can_cast(array.dtype, target, "safe") or (array.dtype.kind == "b" and dtype != "BOOL"):
+            raise InvalidInput(f"{_of(name)}expected {dtype}, got an array of {array.dtype}", field=name)
+        array = array.astype(target)
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def _lengths(lengths: Array, rows: int, length: int, name: str) -> Array:
+    field = f"{name}.lengths" if name else ""
+    counts = _integers(lengths, "lengths", field)
+    if counts.shape not in ((rows,), (rows, 1)):
+        raise InvalidInput(f"{_of(field)}expected shape [{rows}, 1], got {list(counts.shape)}", field=field)
+    counts = counts.reshape(-1)
+    bad = np.flatnonzero((counts < 0) | (counts > length))
+    if len(bad):
+        raise InvalidInput(
+            f"{_of(field)}row {bad[0]} has length {counts[bad[0]]}, expected 0 to {length}, the padded length",
+            field=field,
+        )
+    return counts
+
+
+def _integers(array: Array, what: str, name: str) -> Array:
+    array = np.asarray(array)
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(f"{_of(name)}{what} must be integers, got {array.dtype}", field=name)
+    if array.dtype == np.uint64 and np.any(array > np.uint64(2**63 - 1)):
+        raise InvalidInput(f"{_of(name)}{what} holds a value above 2^63 - 1", field=name)
+    return array.astype(np.int64, copy=False)
+
+
+def _mask(valid: Any, count: int, shape: str, name: str) -> Array:
+    mask = np.asarray(valid)
+    if mask.dtype != np.bool_ and mask.dtype != np.uint8:
+        raise InvalidInput(f"{_of(name)}valid must be BOOL, got {mask.dtype}", field=name)
+    if mask.size != count or mask.ndim > 2:
+        raise InvalidInput(f"{_of(name)}valid: expected shape {shape}, got {list(mask.shape)}", field=name)
+    return np.ascontiguousarray(mask).reshape(-1)
+
+
+def _of(name: str) -> str:
+    return f"input {name!r}: " if name else ""

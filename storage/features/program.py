@@ -1,0 +1,122 @@
+"""Builds the C++ program of a spec, call by call; nothing of the spec is parsed in C++."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from storage._features import Builder, Program
+from storage.features.dtypes import DTYPES, ElementType, element_type
+from storage.features.spec import Feature, FeatureSpec, InputSpec
+from storage.features.transforms import (
+    Affine,
+    Bucketise,
+    Clip,
+    Cross,
+    Hash,
+    Log,
+    Pad,
+    Select,
+    Slice,
+    Transform,
+    Truncate,
+    Vocabulary,
+)
+
+
+def build_program(spec: FeatureSpec) -> Program:
+    """The program of a valid spec."""
+    builder = Builder()
+    for entry in spec.inputs:
+        _add_input(builder, entry)
+    places = {entry.name: place for place, entry in enumerate(spec.inputs)}
+    groups = list(spec.dense_groups)
+    filled = dict.fromkeys(groups, 0)
+    for feature in spec.features:
+        inputs = [places[name] for name in feature.inputs]
+        if feature.output == "ids":
+            builder.add_ids_feature(feature.name, inputs, feature.length)
+        else:
+            width = spec.flow(feature.name).high
+            builder.add_dense_feature(feature.name, inputs, groups.index(feature.group), filled[feature.group], width)
+            filled[feature.group] += width
+        _add_transforms(builder, feature, element_type(spec.input(feature.inputs[0]).dtype))
+    return builder.build(list(spec.dense_groups.values()))
+
+
+def _add_input(builder: Builder, entry: InputSpec) -> None:
+    default: list[Any] | None = None
+    if entry.default is not None:
+        values = entry.default if isinstance(entry.default, tuple) else (entry.default,)
+        default = [_native(entry.dtype, value) for value in values]
+    builder.add_input(
+        entry.name,
+        DTYPES.index(entry.dtype),
+        entry.kind == "list",
+        entry.width,
+        entry.max_length,
+        entry.side == "user",
+        entry.missing == "null",
+        entry.empty_is_null,
+        default,
+    )
+
+
+def _native(dtype: str, value: Any) -> bytes | int | float:
+    """A default as the engine holds it: UTF-8, two's complement, double."""
+    match element_type(dtype):
+        case "bytes":
+            return str(value).encode()
+        case "float":
+            return float(value)
+        case _:
+            number = int(value)
+            return number - 2**64 if number >= 2**63 else number
+
+
+def _add_transforms(builder: Builder, feature: Feature, kind: ElementType) -> None:
+    for op in feature.transforms:
+        _add_transform(builder, op, kind)
+        if isinstance(op, Hash | Vocabulary | Bucketise | Cross):
+            kind = "int64"
+        elif isinstance(op, Log | Clip | Affine):
+            kind = "float"
+
+
+def _add_transform(builder: Builder, op: Transform, kind: ElementType) -> None:
+    match op:
+        case Hash():
+            builder.hash(op.seed, op.salt, op.buckets or 0)
+        case Vocabulary():
+            values = [value.encode() if isinstance(value, str) else value for value in op.values]
+            builder.vocabulary(values, None if op.unknown == "absent" else op.unknown)
+        case Bucketise():
+            builder.bucketise([float(boundary) for boundary in op.boundaries])
+        case Log():
+            builder.log()
+        case Clip():
+            builder.clip(-math.inf if op.min is None else float(op.min), math.inf if op.max is None else float(op.max))
+        case Affine():
+            builder.affine(float(op.scale), float(op.shift))
+        case Cross():
+            builder.cross(op.seed, op.buckets or 0, op.max)
+        case Select():
+            builder.slice(op.index, op.index + 1)
+        case Slice():
+            builder.slice(op.start, op.stop)
+        case Truncate():
+            builder.truncate(op.length, op.keep == "last")
+        case Pad():
+            _add_pad(builder, op, kind)
+        case _:
+            raise TypeError(f"no builder for {op.op!r}")
+
+
+def _add_pad(builder: Builder, op: Pad, kind: ElementType) -> None:
+    match kind:
+        case "bytes":
+            builder.pad_bytes(op.length, str(op.value).encode())
+        case "float":
+            builder.pad_floats(op.length, float(op.value))
+        case _:
+            builder.pad_ints(op.length, int(op.value))

@@ -1,0 +1,237 @@
+"""The feature spec: a version's `features.json`, and the `inputs:` and `features:` of the trainer's config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
+
+from storage.errors import ConfigError
+from storage.features.dtypes import Dtype, element_type, integer_range
+from storage.features.pipeline import Flow, trace
+from storage.features.strict_model import StrictModel, did_you_mean
+from storage.features.transforms import MAX_LENGTH, Length, Transform
+
+# What travels beside a tensor on the wire and in golden files: no input may end so.
+COMPANIONS = (".lengths", ".valid", ".offsets", ".data", ".ends")
+Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,254}[^\s\x00-\x1f\x7f])?")
+_PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
+
+
+class WireInput(NamedTuple):
+    """A tensor that a request may carry. dims: without the batch, -1 for a length of the client's choice."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    optional: bool
+
+
+class InputSpec(StrictModel):
+    """One raw input of a request. `column` is the training column that it comes from, its name by default."""
+
+    name: str
+    dtype: Dtype
+    kind: Literal["fixed", "list"] = "fixed"
+    width: Annotated[StrictInt, Field(ge=1, le=65_536)] = 1
+    side: Literal["item", "user"] = "item"
+    missing: Literal["error", "null"] = "error"
+    default: Scalar | tuple[Scalar, ...] | None = None
+    empty: Literal["value", "empty", "null"] | None = None
+    max_length: Length = 1024
+    column: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> InputSpec:
+        _check_name(self.name)
+        if self.kind == "list":
+            self._check_list()
+        else:
+            self._check_fixed()
+        if self.default is not None:
+            for value in self.default if isinstance(self.default, tuple) else (self.default,):
+                _check_default(self.name, self.dtype, value)
+        return self
+
+    def _check_list(self) -> None:
+        if self.width != 1:
+            raise ValueError(f"input {self.name!r} is a list, so it has no width; use max_length")
+        if self.empty == "value":
+            raise ValueError(f"input {self.name!r} is a list: `empty` is 'empty' or 'null'")
+        if self.default is not None and not isinstance(self.default, tuple):
+            raise ValueError(f"input {self.name!r} is a list, so its default is a list, got {self.default!r}")
+        if isinstance(self.default, tuple) and len(self.default) > self.max_length:
+            raise ValueError(f"input {self.name!r}: the default is longer than max_length {self.max_length}")
+
+    def _check_fixed(self) -> None:
+        if "max_length" in self.model_fields_set and self.max_length != 1024:
+            raise ValueError(f"input {self.name!r} is fixed, so it has no max_length; use width, or kind: list")
+        if self.empty == "empty" or (self.empty == "null" and self.dtype != "BYTES"):
+            raise ValueError(f"input {self.name!r}: `empty` is for BYTES ('value' or 'null') and for lists")
+        if isinstance(self.default, tuple):
+            raise ValueError(f"input {self.name!r} is fixed, so its default is one value, got a list")
+
+    @property
+    def empty_is_null(self) -> bool:
+        """Whether an empty string (fixed) or an empty list counts as null."""
+        return self.empty == "null"
+
+    @property
+    def source(self) -> str:
+        """The training column."""
+        return self.column or self.name
+
+    def wire_inputs(self) -> list[WireInput]:
+        """The tensor and its companions, as a request may carry them."""
+        is_list = self.kind == "list"
+        dims = (-1,) if is_list else (self.width,)
+        found = [WireInput(self.name, self.dtype, dims, self.missing == "null")]
+        if is_list:
+            found.append(WireInput(f"{self.name}.lengths", "INT64", (1,), True))
+        found.append(WireInput(f"{self.name}.valid", "BOOL", (1,) if is_list else dims, True))
+        return found
+
+
+class Feature(StrictModel):
+    """One feature: inputs through transforms to the ids of a table or to columns of a dense group.
+
+    table, pooling and length belong to ids (length: only with pooling none, bags are padded or cut to it); group to dense.
+    """
+
+    name: str
+    inputs: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
+    transforms: Annotated[tuple[Transform, ...], Field(max_length=64)] = ()
+    output: Literal["ids", "dense"]
+    table: str = ""
+    pooling: Literal["sum", "mean", "none"] = "sum"
+    length: Annotated[StrictInt, Field(ge=0, le=MAX_LENGTH)] = 0
+    group: str = "dense"
+
+    @model_validator(mode="after")
+    def _check(self) -> Feature:
+        if not _PART_NAME.fullmatch(self.name):
+            raise ValueError(f"feature name {self.name!r}: 1 to 128 letters, digits, '_', '-', '.' or ':'")
+        if self.output == "dense":
+            if self.table or self.length or self.pooling != "sum":
+                raise ValueError(f"feature {self.name!r} is dense: table, pooling and length are for ids")
+            if not _PART_NAME.fullmatch(self.group):
+                raise ValueError(f"feature {self.name!r}: the group {self.group!r} is not a plain name")
+            return self
+        if self.group != "dense":
+            raise ValueError(f"feature {self.name!r} gives ids: `group` is for dense features")
+        if not self.table:
+            raise ValueError(f"feature {self.name!r} gives ids, so it needs a table")
+        if self.pooling == "none" and not self.length:
+            raise ValueError(f"feature {self.name!r} has pooling none, so it needs a length")
+        if self.pooling != "none" and self.length:
+            raise ValueError(f"feature {self.name!r} is pooled: `length` is for pooling none; use truncate to cut")
+        return self
+
+
+class FeatureSpec(StrictModel):
+    """All inputs and features of a model. Its JSON is a version's `features.json`."""
+
+    inputs: Annotated[tuple[InputSpec, ...], Field(min_length=1, max_length=10_000)]
+    features: Annotated[tuple[Feature, ...], Field(min_length=1, max_length=10_000)]
+
+    @classmethod
+    def parse(cls, data: str | bytes | Mapping[str, Any]) -> FeatureSpec:
+        """Reads a spec from JSON text or parsed data. Raises ConfigError whose field is the place at fault."""
+        try:
+            return cls.model_validate_json(data) if isinstance(data, str | bytes) else cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            message = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"feature spec: {place + ': ' if place else ''}{message}", field=place) from None
+
+    @model_validator(mode="after")
+    def _check(self) -> FeatureSpec:
+        _check_unique("input", [entry.name for entry in self.inputs])
+        _check_unique("feature", [entry.name for entry in self.features])
+        names = {entry.name for entry in self.inputs}
+        for feature in self.features:
+            for name in feature.inputs:
+                if name not in names:
+                    raise ValueError(f"feature {feature.name!r}: unknown input {name!r}{did_you_mean(name, names)}")
+            trace(feature, [self.input(name) for name in feature.inputs])
+        return self
+
+    @cached_property
+    def _inputs(self) -> dict[str, InputSpec]:
+        return {entry.name: entry for entry in self.inputs}
+
+    @cached_property
+    def _features(self) -> dict[str, Feature]:
+        return {entry.name: entry for entry in self.features}
+
+    def input(self, name: str) -> InputSpec:
+        """The input of that name. Raises KeyError."""
+        return self._inputs[name]
+
+    def feature(self, name: str) -> Feature:
+        """The feature of that name. Raises KeyError."""
+        return self._features[name]
+
+    def flow(self, name: str) -> Flow:
+        """Type and number of values a row of a feature, after its transforms."""
+        feature = self.feature(name)
+        return trace(feature, [self.input(entry) for entry in feature.inputs])
+
+    @property
+    def ids_features(self) -> tuple[Feature, ...]:
+        """The features that give ids, in order."""
+        return tuple(feature for feature in self.features if feature.output == "ids")
+
+    @cached_property
+    def dense_groups(self) -> dict[str, int]:
+        """Group -> its width: the dense features of a group stand side by side in the order of the spec."""
+        groups: dict[str, int] = {}
+        for feature in self.features:
+            if feature.output == "dense":
+                groups[feature.group] = groups.get(feature.group, 0) + self.flow(feature.name).high
+        return groups
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables in use, in the order of their first feature."""
+        return tuple(dict.fromkeys(feature.table for feature in self.ids_features))
+
+    def wire_inputs(self) -> list[WireInput]:
+        """Every tensor that a request may carry, companions included."""
+        return [tensor for entry in self.inputs for tensor in entry.wire_inputs()]
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"input name {name!r}: 1 to 256 printable characters, no space at either end")
+    for companion in COMPANIONS:
+        if name.endswith(companion):
+            raise ValueError(f"input name {name!r}: the ending {companion!r} is kept for a companion of another input")
+
+
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two {what}s are called {name!r}")
+        seen.add(name)
+
+
+def _check_default(name: str, dtype: str, value: Scalar) -> None:
+    kind = element_type(dtype)
+    if dtype == "BOOL":
+        fits = isinstance(value, bool)
+    elif kind == "bytes":
+        fits = isinstance(value, str)
+    elif kind == "float":
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        low, high = integer_range(dtype)
+        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    if not fits:
+        raise ValueError(f"input {name!r}: the default {value!r} is no value of {dtype}")

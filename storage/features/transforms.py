@@ -1,0 +1,153 @@
+"""The transforms of a feature as data: what each is called, takes and gives. The C++ engine runs them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
+from storage.features.strict_model import StrictModel, did_you_mean
+
+MAX_LENGTH = 1 << 20
+Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
+Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+Buckets = Annotated[StrictInt, Field(ge=1, lt=2**63)]
+Length = Annotated[StrictInt, Field(ge=1, le=MAX_LENGTH)]
+Number = StrictInt | StrictFloat
+
+
+class Hash(StrictModel):
+    """bytes or int64 -> int64: 63 bits, or [0, buckets). Different seeds and salts give unrelated ids."""
+
+    op: Literal["hash"] = "hash"
+    seed: Seed = 0
+    salt: StrictStr = ""
+    buckets: Buckets | None = None
+
+
+class Vocabulary(StrictModel):
+    """bytes or int64 -> the position in `values`; what is not among them is left out, or gets the id `unknown`."""
+
+    op: Literal["vocabulary"] = "vocabulary"
+    values: tuple[StrictStr, ...] | tuple[Int64, ...] = Field(min_length=1)
+    unknown: Literal["absent"] | Int64 = "absent"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_type(cls, value: Any) -> Any:
+        values = value.get("values") if isinstance(value, dict) else None
+        if isinstance(values, list | tuple):
+            if any(isinstance(entry, bool) or not isinstance(entry, int | str) for entry in values):
+                odd = next(e for e in values if isinstance(e, bool) or not isinstance(e, int | str))
+                raise ValueError(f"vocabulary values are strings or integers, got {odd!r} ({type(odd).__name__})")
+            if len({type(entry) for entry in values}) > 1:
+                raise ValueError("vocabulary values are all strings or all integers, got both; quote the integers")
+            if len(set(values)) != len(values):
+                seen: set[Any] = set()
+                twice = next(entry for entry in values if entry in seen or seen.add(entry))
+                raise ValueError(f"vocabulary value {twice!r} stands twice")
+        return value
+
+
+class Bucketise(StrictModel):
+    """int64 or float -> int64: how many boundaries are <= the value, so n boundaries give the ids 0 to n."""
+
+    op: Literal["bucketise"] = "bucketise"
+    boundaries: tuple[Number, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Bucketise:
+        numbers = [float(boundary) for boundary in self.boundaries]
+        for before, after in zip(numbers, numbers[1:], strict=False):
+            if not before < after:
+                raise ValueError(f"boundaries must ascend strictly, but {after:g} follows {before:g}")
+        return self
+
+
+class Log(StrictModel):
+    """int64 or float -> float: log(1 + max(x, 0))."""
+
+    op: Literal["log"] = "log"
+
+
+class Clip(StrictModel):
+    """int64 or float -> float: no less than `min`, no more than `max`; either may be left open."""
+
+    op: Literal["clip"] = "clip"
+    min: Number | None = None
+    max: Number | None = None
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Clip:
+        if self.min is None and self.max is None:
+            raise ValueError("clip needs min, max or both")
+        if self.min is not None and self.max is not None and float(self.min) > float(self.max):
+            raise ValueError(f"clip: min {self.min} is above max {self.max}")
+        return self
+
+
+class Affine(StrictModel):
+    """int64 or float -> float: x * scale + shift."""
+
+    op: Literal["affine"] = "affine"
+    scale: Number = 1.0
+    shift: Number = 0.0
+
+
+class Cross(StrictModel):
+    """k >= 2 inputs of bytes or int64 -> int64: one id for each combination, the last input varying fastest.
+
+    A row with more than `max` combinations is refused.
+    """
+
+    op: Literal["cross"] = "cross"
+    seed: Seed = 0
+    buckets: Buckets | None = None
+    max: Length = 1024
+
+
+class Select(StrictModel):
+    """The value at `index` of a fixed input of width > 1."""
+
+    op: Literal["select"] = "select"
+    index: Annotated[StrictInt, Field(ge=0)]
+
+
+class Slice(StrictModel):
+    """The values `start` to `stop` (left out) of a fixed input of width > 1."""
+
+    op: Literal["slice"] = "slice"
+    start: Annotated[StrictInt, Field(ge=0)] = 0
+    stop: Annotated[StrictInt, Field(ge=1)]
+
+
+class Truncate(StrictModel):
+    """At most `length` values a row: the first, or the last in their order."""
+
+    op: Literal["truncate"] = "truncate"
+    length: Length
+    keep: Literal["first", "last"] = "first"
+
+
+class Pad(StrictModel):
+    """At least `length` values a row: `value` is put behind a shorter row."""
+
+    op: Literal["pad"] = "pad"
+    length: Length
+    value: StrictBool | StrictInt | StrictFloat | StrictStr = 0
+
+
+_Op = Hash | Vocabulary | Bucketise | Log | Clip | Affine | Cross | Select | Slice | Truncate | Pad
+OPS: tuple[str, ...] = tuple(get_args(model.model_fields["op"].annotation)[0] for model in get_args(_Op))
+
+
+def _known_op(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "op" not in value:
+            raise ValueError(f"a transform needs an `op`, one of: {', '.join(OPS)}")
+        if value["op"] not in OPS:
+            raise ValueError(f"unknown op {value['op']!r}{did_you_mean(str(value['op']), OPS)}")
+    return value
+
+
+Transform = Annotated[Annotated[_Op, Field(discriminator="op")], BeforeValidator(_known_op)]
