@@ -25,9 +25,7 @@ def arrow_column(array: Any, spec: InputSpec) -> Column:
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):  # several chunks that do not fit in one 32-bit offset
-            raise InvalidInput(
-                f"column {spec.source!r}: over 2 GiB of strings in one batch; use batches", field=spec.name
-            )
+            raise InvalidInput(f"column {spec.source!r}: over 2 GiB of strings at once; use batches", field=spec.name)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):

@@ -16,7 +16,7 @@ from storage.features.transforms import Cross, Hash
 
 @dataclass(frozen=True, slots=True)
 class CollisionReport:
-    """One feature: distinct values before and after its buckets. `expected` is what a perfect hash function would leave."""
+    """One feature: distinct values before and after its buckets."""
 
     feature: str
     buckets: int

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class BytesValues:
-    """n byte strings in one buffer: element i is data[starts[i]:ends[i]]. data: uint8 (m,); starts, ends: int64 (n,)."""
+    """n byte strings in one buffer: data[starts[i]:ends[i]]. data: uint8 (m,); starts, ends: int64 (n,)."""
 
     data: Array
     starts: Array
@@ -50,7 +50,7 @@ Values = Array | BytesValues
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One raw input. Arrays are borrowed, C-contiguous, one-dimensional, and must not change while the column is in use.
+    """One raw input. Arrays are borrowed, C-contiguous, one-dimensional; they must not change while it is in use.
 
     fixed: rows * width values, offsets None, valid (rows * width,). list: values jagged by offsets int64 (rows + 1,),
     width 1, valid (rows,). valid: uint8 or bool, 0 = null; None = no nulls. Raises InvalidInput for arrays of

@@ -48,5 +48,5 @@ def wire_dtype(dtype: np.dtype[np.generic]) -> str | None:
 
 def integer_range(dtype: str) -> tuple[int, int]:
     """Smallest and largest integer that a dtype holds."""
-    info = np.iinfo(NUMPY_DTYPES[dtype])
-    return int(info.min), int(info.max)
+    bits = 32 if dtype == "INT32" else 64
+    return (0, 2**bits - 1) if dtype == "UINT64" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

@@ -69,7 +69,7 @@ def jagged_column(dtype: str, values: Values, offsets: Array, valid: Array | Non
 
 
 def flat_values(dtype: str, array: Array, name: str) -> Values:
-    """The values of an array as a column of `dtype` holds them. Raises InvalidInput when the cast would lose something."""
+    """An array as the values of a column of `dtype`. Raises InvalidInput when the cast would lose something."""
     if dtype not in DTYPES:
         raise InvalidInput(f"{_of(name)}unknown dtype {dtype!r}, expected one of {', '.join(DTYPES)}", field=name)
     if dtype == "BYTES":

@@ -1,4 +1,4 @@
-"""What flows through a feature's transforms: its type, and how many values a row has. Checked before anything is built."""
+"""What flows through a feature's transforms: its type, and how many values a row has."""
 
 from __future__ import annotations
 
@@ -59,10 +59,7 @@ def trace(feature: Feature, inputs: Sequence[InputSpec]) -> Flow:
         raise ValueError(f"feature {feature.name!r} has {len(flows)} inputs, so its first transform must be a cross")
     for position, op in enumerate(feature.transforms):
         try:
-            if isinstance(op, Cross):
-                flow = _cross(op, flows, position)
-            else:
-                flow = _step(op, flow)
+            flow = _cross(op, flows, position) if isinstance(op, Cross) else _step(op, flow)
         except ValueError as error:
             raise ValueError(f"feature {feature.name!r}, transforms[{position}] ({op.op}): {error}") from None
     _check_output(feature, flow)

@@ -43,7 +43,7 @@ def column_of(spec: InputSpec, rows: Sequence[Any]) -> Column:
 
 
 def list_column(dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str = "") -> Column:
-    """See Column.from_lists. A null inside a list of floats is NaN and keeps its place; in other lists it is left out."""
+    """See Column.from_lists. A null inside a list of floats is NaN and keeps its place; else it is left out."""
     for index, row in enumerate(rows):
         if row is not None and not isinstance(row, list | tuple):
             raise _wrong(name, index, f"expected a list, got {type(row).__name__}")

@@ -99,7 +99,8 @@ class InputSpec(StrictModel):
 class Feature(StrictModel):
     """One feature: inputs through transforms to the ids of a table or to columns of a dense group.
 
-    table, pooling and length belong to ids (length: only with pooling none, bags are padded or cut to it); group to dense.
+    table, pooling and length belong to ids (length: with pooling none only, bags are
+    padded or cut to it); group to dense.
     """
 
     name: str

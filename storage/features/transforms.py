@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
@@ -43,8 +44,7 @@ class Vocabulary(StrictModel):
             if len({type(entry) for entry in values}) > 1:
                 raise ValueError("vocabulary values are all strings or all integers, got both; quote the integers")
             if len(set(values)) != len(values):
-                seen: set[Any] = set()
-                twice = next(entry for entry in values if entry in seen or seen.add(entry))
+                twice = next(entry for place, entry in enumerate(values) if entry in values[:place])
                 raise ValueError(f"vocabulary value {twice!r} stands twice")
         return value
 
@@ -58,7 +58,7 @@ class Bucketise(StrictModel):
     @model_validator(mode="after")
     def _ascending(self) -> Bucketise:
         numbers = [float(boundary) for boundary in self.boundaries]
-        for before, after in zip(numbers, numbers[1:], strict=False):
+        for before, after in pairwise(numbers):
             if not before < after:
                 raise ValueError(f"boundaries must ascend strictly, but {after:g} follows {before:g}")
         return self

@@ -263,7 +263,7 @@ NB_MODULE(_features, m) {
       .def("cross", &Builder::cross, "seed"_a, "buckets"_a, "max"_a)
       .def("hash", &Builder::hash, "seed"_a, "salt"_a, "buckets"_a)
       .def("vocabulary", &Builder::vocabulary, "values"_a, nb::arg("unknown").none(),
-           nb::sig("def vocabulary(self, values: list[bytes] | list[int], unknown: int | None) -> None"))
+           nb::sig("def vocabulary(self, values: list[bytes | int], unknown: int | None) -> None"))
       .def("bucketise", &Builder::bucketise, "boundaries"_a)
       .def("log", &Builder::log)
       .def("clip", &Builder::clip, "min"_a, "max"_a)
