@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from storage.tiers.tiered import TieredStore
 
 _ABSENT, _FOUND, _UNRESOLVED = 0, 1, 2
-# ids of one read; larger misses are shared out over the I/O threads
-READ_IDS = 1024
+# Ids of one read. A cold row is one random read of the disk, so misses are shared out over the I/O threads as soon as
+# that saves more than a hand-over costs; the upper bound keeps one large request from holding a thread for long.
+READ_IDS_MIN = 16
+READ_IDS_MAX = 1024
 
 
 @dataclass
@@ -119,8 +121,9 @@ class LookupPlan:
             where = np.flatnonzero(~store.known_absent(table, ids))
             states[table][where] = _UNRESOLVED
             where = where[np.argsort(ids[where])]  # neighbours share blocks
-            for start in range(0, len(where), READ_IDS):
-                part = where[start : start + READ_IDS]
+            share = min(READ_IDS_MAX, max(READ_IDS_MIN, -(-len(where) // store.limits.io_threads)))
+            for start in range(0, len(where), share):
+                part = where[start : start + share]
                 reads.append(_Read(table, part, ids[part]))
         if deadline is None and len(reads) == 1:
             found = [(reads[0], store.read(reads[0].table, reads[0].ids))]  # nothing to overlap: no hand-over

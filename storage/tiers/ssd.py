@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import rocksdict
 
-from storage.errors import StoreError
+from storage.errors import EmberlineError, StoreError
 from storage.tiers.ssd_options import SsdOptions, ingest_options, rocks_options, synced
 
 _MARKERS = 0xFFFF_FFFF
@@ -217,8 +217,8 @@ def _marker_key(name: str) -> bytes:
 def _errors(doing: str) -> Iterator[None]:
     try:
         yield
-    except StoreError:
-        raise
+    except EmberlineError:
+        raise  # ours already, such as a shard that is not what was published
     except OSError as error:
         raise StoreError(f"{doing}: {error}") from error
     except Exception as error:  # rocksdict raises plain Exception with RocksDB's text

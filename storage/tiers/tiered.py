@@ -93,7 +93,12 @@ class TieredStore:
         names = [spec.name for spec in tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"tables: a name stands twice in {names}", field="tables")
-        return cls(SsdTier.open(Path(directory), limits.ssd), tables, dram_bytes, limits)
+        ssd = SsdTier.open(Path(directory), limits.ssd)
+        try:
+            return cls(ssd, tables, dram_bytes, limits)
+        except BaseException:
+            ssd.close()
+            raise
 
     def load(self, version: TableSource, progress: LoadProgress | None = None) -> None:
         """Puts a version's rows on SSD, unless a marker says that they are there, then fills DRAM, hottest first.

@@ -34,16 +34,18 @@ def warm(
                 tied = np.flatnonzero(freq == threshold)[:at_threshold]
                 chosen[tied] = True
                 at_threshold -= len(tied)
+            ids, rows = shard.ids[part], shard.rows[part]
             if not chosen.all():
                 complete = False
-            if chosen.any():
+                ids, rows = ids[chosen], rows[chosen]
+            if len(ids):
                 try:
-                    table.insert_or_assign(shard.ids[part][chosen], shard.rows[part][chosen])
+                    table.insert_or_assign(ids, rows)
                 except CapacityExceeded:
                     if capacity is None:
                         raise
                     return False  # full a little early: the rest stays on SSD
-            done += int(chosen.sum())
+            done += len(ids)
             if progress is not None:
                 progress(done)
     return complete

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from storage.checkpoint.tables import Shard
-from storage.errors import ConfigError, InvalidInput, StoreError
+from storage.errors import ConfigError, IntegrityError, InvalidInput, StoreError
 from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.budget import row_cost, split_budget
@@ -388,6 +388,17 @@ def test_a_load_that_broke_off_is_done_again(tmp_path: Path) -> None:
                     raise OSError(5, "Input/output error")
                 yield shard
 
+    class Damaged(Rows):
+        def shards(self, table: str) -> Iterator[Shard]:
+            yield from super().shards(table)
+            raise IntegrityError("tables/x: ids are not strictly ascending")
+
+    damaged = Damaged(make_rows(18).content)
+    with (
+        TieredStore.open(tmp_path / "s", damaged.tables, dram_bytes=200) as store,
+        pytest.raises(IntegrityError, match="tables/x"),
+    ):
+        store.load(damaged)
     broken = Breaking(make_rows(18, shard_rows=50).content, shard_rows=50)
     with open_store(tmp_path / "s", make_rows(19), 200):
         pass
@@ -434,18 +445,6 @@ def test_wrong_use_is_refused_with_a_reason(tmp_path: Path) -> None:
         LookupSpec("x", "user", "max")
     with pytest.raises(ConfigError, match="length"):
         LookupSpec("x", "user", "none")
-
-
-def test_a_budget_is_split_by_bytes() -> None:
-    tables = [TableSpec("a", 4, rows=1000), TableSpec("b", 64, rows=1000), TableSpec("c", 4, rows=0)]
-    whole = sum(spec.rows * row_cost(spec) for spec in tables)
-    assert split_budget(tables, None) == [None] * 3
-    assert split_budget(tables, whole) == [None] * 3
-    tenth = split_budget(tables, whole // 10)
-    assert tenth == [99, 99, 1] or tenth == [100, 100, 1]
-    assert split_budget(tables, 0) == [1, 1, 1]
-    with pytest.raises(ConfigError):
-        split_budget(tables, -1)
 
 
 class StoreMachine(RuleBasedStateMachine):
