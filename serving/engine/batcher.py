@@ -1,0 +1,115 @@
+"""The bounded queue of a model, and how sessions take batches from it.
+
+One session at a time gathers a batch (it may wait for more requests); the others wait for their turn to gather. So two
+sessions never compete for the same late request, and an idle one never breaks up a batch that is being gathered.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from serving.engine.model_config import QueueSettings
+from serving.engine.requests import Answers, QueuedRequest
+from storage.errors import DeadlineExceeded, Overloaded, Unavailable
+
+
+class RequestQueue:
+    """First in, first out. Every method may be called from any thread."""
+
+    def __init__(self, model: str, settings: QueueSettings, max_batch_size: int) -> None:
+        self._model = model
+        self._settings = settings
+        self._limit = max_batch_size
+        self._waiting: deque[QueuedRequest] = deque()
+        self._turn = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, request: QueuedRequest) -> None:
+        """Adds a request. Raises Overloaded when the queue is full, Unavailable when it is closed."""
+        with self._changed:
+            if self._closed:
+                raise Unavailable(f"model {self._model!r} is shutting down")
+            if len(self._waiting) >= self._settings.max_queue_size:
+                raise Overloaded(
+                    f"model {self._model!r}: exceeds maximum queue size of {self._settings.max_queue_size}; try later"
+                )
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def discard(self, request: QueuedRequest) -> bool:
+        """Takes a request out again, freeing its place; False when a session has it already."""
+        with self._changed:
+            request.abandoned = True
+            try:
+                self._waiting.remove(request)
+            except ValueError:
+                return False
+            return True
+
+    def take(self) -> list[QueuedRequest] | None:
+        """The next batch; waits for one. None when the queue is closed and empty."""
+        with self._turn, self._changed:
+            batch: list[QueuedRequest] = []
+            size = 0
+            while True:
+                size, full = self._gather(batch, size)
+                if not batch:
+                    if self._closed:
+                        return None
+                    self._changed.wait()
+                    continue
+                if full or self._closed or self._settings.delay_us == 0 or size in self._settings.preferred:
+                    return batch
+                left_ns = batch[0].arrived_ns + self._settings.delay_us * 1000 - time.monotonic_ns()
+                if left_ns <= 0:
+                    return batch
+                self._changed.wait(left_ns / 1e9)
+
+    def close(self) -> list[QueuedRequest]:
+        """No more requests from now on; those that wait are still taken. Returns what waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            return list(self._waiting)
+
+    def clear(self) -> list[QueuedRequest]:
+        """Takes everything out, to be refused."""
+        with self._changed:
+            left = list(self._waiting)
+            self._waiting.clear()
+            return left
+
+    def _gather(self, batch: list[QueuedRequest], size: int) -> tuple[int, bool]:
+        """Moves what fits into `batch`; returns its size and whether nothing more will fit."""
+        now_ns = time.monotonic_ns()
+        stop = self._stop_at(size)
+        expired = Answers()
+        full = False
+        while self._waiting and not full:
+            request = self._waiting[0]
+            if request.abandoned:
+                self._waiting.popleft()
+            elif request.deadline_ns and request.deadline_ns <= now_ns:
+                expired.add(self._waiting.popleft(), DeadlineExceeded("request timeout expired in the queue"))
+            elif batch and size + request.batch > stop:
+                full = True
+            else:
+                batch.append(self._waiting.popleft())
+                size += request.batch
+                full = size >= stop or not self._settings.merge
+        expired.send()
+        return size, full
+
+    def _stop_at(self, size: int) -> int:
+        """How large the batch may grow: the largest preferred size that what waits can fill, else the limit."""
+        preferred = self._settings.preferred
+        if not preferred:
+            return self._limit
+        waiting = size + sum(request.batch for request in self._waiting)
+        return max((entry for entry in preferred if entry <= waiting), default=preferred[-1])

@@ -1,0 +1,60 @@
+"""Our own options of a model: what may stand under `parameters` of its config.pbtxt."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from storage.errors import ConfigError
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS.update({"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40})
+_SIZE = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
+
+
+def parse_bytes(value: Any) -> int:
+    """Bytes from 1048576, "1048576" or "1MiB". Raises ValueError."""
+    if type(value) is int:
+        return value
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found[2].lower() not in _UNITS:
+        raise ValueError(f"expected a number of bytes such as 536870912 or 512MiB, got {value!r}")
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+class ModelOptions(BaseModel):
+    """Options of one model.
+
+    dram_bytes: what its rows may take in DRAM; absent, all of them are held. timeout_ms: deadline of a request that names
+    none. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: of one session.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dram_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
+    timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    lookup_timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
+
+    @classmethod
+    def parse(cls, parameters: Mapping[str, str]) -> ModelOptions:
+        """Reads key -> text. Raises ConfigError that names the key, and the nearest known one for an unknown key."""
+        for key in parameters:
+            if key not in cls.model_fields:
+                close = difflib.get_close_matches(key, cls.model_fields, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(cls.model_fields)}"
+                raise ConfigError(f"parameters: unknown option {key!r}; {hint}", field=f"parameters.{key}")
+        try:
+            return cls.model_validate(dict(parameters))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = str(first["loc"][0])
+            message = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"parameters.{key}: {message}, got {parameters[key]!r}", field=f"parameters.{key}") from None

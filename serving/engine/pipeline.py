@@ -1,0 +1,79 @@
+"""Raw columns to scores: features, lookup, dense graph. One pipeline a thread; the parts that it drives are shared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from storage.checkpoint import DenseGraph, GraphInput
+from storage.errors import CheckpointError
+from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, concat_batches
+from storage.specs import LookupSpec
+from storage.tiers.tiered import LookupResult, TieredStore
+
+_NUMPY = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
+_Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
+
+
+@dataclass(slots=True)
+class Scores:
+    """What a batch gave. outputs: of the whole batch, in the graph's order. unresolved: ids without an answer in time."""
+
+    outputs: list[np.ndarray]
+    unresolved: int
+    infer_ns: int
+
+
+class Pipeline:
+    """Not thread-safe: it owns a lookup plan. Its memory beside the shared parts is that plan's scratch."""
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        engine: FeatureEngine,
+        store: TieredStore,
+        graph: DenseGraph,
+        lookup_timeout_s: float | None,
+    ) -> None:
+        self._engine = engine
+        self._graph = graph
+        self._lookup_timeout_s = lookup_timeout_s
+        # Features that the graph does not read are not looked up.
+        self._features = list(dict.fromkeys(entry.source for entry in graph.inputs if entry.kind != "dense"))
+        features = [spec.feature(name) for name in self._features]
+        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length) for f in features])
+        self._picks = [self._pick(entry) for entry in graph.inputs]
+
+    def features(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
+        """Runs the feature engine over one request. Raises InvalidInput naming the input at fault."""
+        return self._engine.run(columns, batch)
+
+    def score(self, batches: Sequence[FeatureBatch]) -> Scores:
+        """Scores requests together. Raises StoreError when a disk fails."""
+        started_ns = time.monotonic_ns()
+        whole = concat_batches(batches)
+        found = self._plan.lookup(whole.batch, [whole.ids[name] for name in self._features], self._lookup_timeout_s)
+        tensors = [torch.from_numpy(pick(whole, found)) for pick in self._picks]
+        outputs = [tensor.numpy() for tensor in self._graph.run(tensors)]
+        return Scores(outputs, found.counts.unresolved, time.monotonic_ns() - started_ns)
+
+    def _pick(self, entry: GraphInput) -> _Pick:
+        """How one input of the graph is taken out of features and lookup, in the dtype that the graph wants."""
+        dtype = np.dtype(_NUMPY[entry.dtype])
+        if entry.kind == "dense":
+            source = entry.source
+            return lambda features, found: features.dense[source].astype(dtype, copy=False)
+        index = self._features.index(entry.source)
+        part = {"pooled": "outputs", "rows": "outputs", "lengths": "lengths", "mask": "masks"}[entry.kind]
+
+        def pick(features: FeatureBatch, found: LookupResult) -> np.ndarray:
+            value = getattr(found, part)[index]
+            if value is None:
+                raise CheckpointError(f"graph input {entry.name!r}: the feature {entry.source!r} is pooled")
+            return np.asarray(value).astype(dtype, copy=False)
+
+        return pick

@@ -1,0 +1,182 @@
+"""The model repository: which models and versions there are, in which state, and why not where one failed."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serving.config import ServerConfig
+from serving.engine.model import LoadedModel
+from serving.engine.model_config import CONFIG, read_model_config
+from serving.engine.stale_stores import remove_stale_stores
+from storage.errors import ConfigError, EmberlineError, NotFound, Unavailable
+
+logger = logging.getLogger("emberline.serving")
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@dataclass(slots=True)
+class VersionEntry:
+    """One version of a model. version "": the model could not be read as far as its versions. state: as Triton's index."""
+
+    model: str
+    version: str
+    state: str = "LOADING"
+    reason: str = ""
+    loaded: LoadedModel | None = None
+
+
+@dataclass(slots=True)
+class _Model:
+    versions: list[VersionEntry] = field(default_factory=list)
+
+
+class ModelRepository:
+    """Loads at the start; answers `get` from any thread."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Finds the models. Raises NotFound for a repository or a model that is not there, ConfigError for a bad store."""
+        self._config = config
+        root = config.model_repository
+        if not root.is_dir():
+            raise NotFound(f"model repository {str(root)!r} is not a folder; publish a model there first, or name another")
+        if config.store_dir.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(
+                f"store {str(config.store_dir)!r} lies inside the model repository; choose a folder outside", field="store"
+            )
+        found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        for name in config.models:
+            if name not in found:
+                close = difflib.get_close_matches(name, found, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(found) or 'none'}"
+                raise NotFound(f"model repository {str(root)!r} has no model {name!r}{hint}")
+        self._names = list(dict.fromkeys(config.models)) or [name for name in found if _is_model(root / name)]
+        self._models = {name: _Model([VersionEntry(name, "")]) for name in self._names}
+        self._loaded_all = threading.Event()
+        self._stopping = False
+        self._closing = False
+
+    @property
+    def names(self) -> list[str]:
+        """The models to serve."""
+        return list(self._names)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether loading has ended, for better or worse."""
+        return self._loaded_all.is_set()
+
+    def load(self) -> None:
+        """Loads every model, one after the other. A model that fails is UNAVAILABLE with the reason; nothing is raised."""
+        for name in self._names:
+            if self._stopping:
+                break
+            self._load_model(name)
+        self._loaded_all.set()
+
+    def index(self) -> list[VersionEntry]:
+        """Every version with its state."""
+        return [entry for model in self._models.values() for entry in model.versions]
+
+    def loaded(self) -> Iterator[LoadedModel]:
+        """Every version that is ready."""
+        return iter([entry.loaded for entry in self.index() if entry.loaded is not None])
+
+    def is_ready(self) -> bool:
+        """Whether the server takes requests; see `strict_readiness`."""
+        if not self.is_loaded or self._stopping:
+            return False
+        states = [entry.state == "READY" for entry in self.index()]
+        return (all(states) if self._config.strict_readiness else any(states)) and bool(states)
+
+    def get(self, name: str, version: str = "") -> LoadedModel:
+        """The version asked for, or the newest one. Raises NotFound, or Unavailable with the reason."""
+        model = self._models.get(name)
+        if model is None:
+            raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
+        if not version:
+            entry = model.versions[-1]
+        else:
+            for entry in model.versions:
+                if entry.version == version:
+                    break
+            else:
+                raise NotFound(f"Request for unknown model: {name!r} version {version[:40]} is not found")
+        if entry.loaded is None or self._closing:
+            reason = f": {entry.reason}" if entry.reason else ""
+            state = "is shutting down" if self._closing else f"is not ready ({entry.state}){reason}"
+            raise Unavailable(f"model {name!r} {state}")
+        return entry.loaded
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a request for it would be taken; False for a model that there is not."""
+        try:
+            self.get(name, version)
+        except (NotFound, Unavailable):
+            return False
+        return True
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model that are ready."""
+        return [entry.version for entry in self._models[name].versions if entry.loaded is not None]
+
+    def loaded_versions(self, name: str) -> list[LoadedModel]:
+        """Every ready version of a model. Raises NotFound, or Unavailable when there is none."""
+        self.get(name)
+        return [entry.loaded for entry in self._models[name].versions if entry.loaded is not None]
+
+    def stop_loading(self) -> None:
+        """Loads no further model, and is not ready from now on; requests to loaded models are still answered."""
+        self._stopping = True
+
+    def close(self, timeout_s: float) -> None:
+        """Closes every model; what waits in a queue is worked off for at most `timeout_s`."""
+        self._stopping = self._closing = True
+        for entry in self.index():
+            if entry.loaded is not None:
+                entry.loaded.close(timeout_s)
+                entry.state = "UNAVAILABLE"
+
+    def _load_model(self, name: str) -> None:
+        folder = self._config.model_repository / name
+        store = self._config.store_dir / name
+        try:
+            config = read_model_config(folder)
+            found = [int(entry.name) for entry in folder.iterdir() if entry.is_dir() and _VERSION.fullmatch(entry.name)]
+            if not found:
+                raise NotFound(f"{folder} has no version: no folder with a number for a name; publish one")
+            versions = config.choose_versions(found)
+        except (EmberlineError, OSError) as error:
+            self._fail(VersionEntry(name, ""), error)
+            return
+        entries = [VersionEntry(name, str(version)) for version in versions]
+        self._models[name].versions = entries
+        for entry in entries:
+            try:
+                entry.loaded = LoadedModel.load(config, folder / entry.version, store / entry.version)
+                entry.state = "READY"
+            except Exception as error:  # whatever is wrong with one model, the others are served
+                self._fail(entry, error)
+        if all(entry.loaded for entry in entries):  # else the store of an older version may be wanted again
+            remove_stale_stores(store, {entry.version for entry in entries})
+
+    def _fail(self, entry: VersionEntry, error: Exception) -> None:
+        entry.state = "UNAVAILABLE"
+        entry.reason = str(error) or type(error).__name__
+        if not entry.version:
+            self._models[entry.model].versions = [entry]
+        label = f"{entry.model}/{entry.version}" if entry.version else entry.model
+        known = isinstance(error, EmberlineError | OSError)
+        logger.error(
+            "%s: UNAVAILABLE: %s; no older version is tried", label, entry.reason, exc_info=None if known else error
+        )
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / CONFIG).exists() or any(_VERSION.fullmatch(entry.name) for entry in folder.iterdir())

@@ -1,0 +1,74 @@
+"""Counts and times of one model, as Triton's statistics and the metrics page report them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often a stage ran, and nanoseconds in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        """Adds `count` runs that took `ns` together."""
+        self.count += count
+        self.ns += ns
+
+
+@dataclass(slots=True)
+class BatchTimes:
+    """Times of the executions of one batch size."""
+
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+class ModelStatistics:
+    """Thread-safe. inference_count counts rows, execution_count batches, stages["success"] requests."""
+
+    # Batch sizes kept apart; a client that sends every size must not make this grow without end.
+    MAX_BATCH_SIZES = 1024
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.inference_count = 0
+        self.execution_count = 0
+        self.last_inference_ms = 0
+        self.unresolved = 0
+        self.rejected = 0
+        self.stages = {name: Duration() for name in STAGES}
+        self.batches: dict[int, BatchTimes] = {}
+
+    def executed(self, *, rows: int, queue_ns: list[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Notes one batch. queue_ns: of each of its requests. The other times are the batch's, once for all of them."""
+        requests = len(queue_ns)
+        with self._lock:
+            self.inference_count += rows
+            self.execution_count += 1
+            self.last_inference_ms = time.time_ns() // 1_000_000
+            self.stages["queue"].add(sum(queue_ns), requests)
+            self.stages["compute_input"].add(input_ns * requests, requests)
+            self.stages["compute_infer"].add(infer_ns * requests, requests)
+            self.stages["compute_output"].add(output_ns * requests, requests)
+            times = self.batches.get(rows)
+            if times is None:
+                if len(self.batches) >= self.MAX_BATCH_SIZES:
+                    return
+                times = self.batches[rows] = BatchTimes()
+            times.compute_input.add(input_ns)
+            times.compute_infer.add(infer_ns)
+            times.compute_output.add(output_ns)
+
+    def finished(self, ns: int, *, failed: bool = False, rejected: bool = False) -> None:
+        """Notes the end of one request. rejected: it was turned away before a session had it."""
+        with self._lock:
+            self.stages["fail" if failed else "success"].add(ns)
+            self.rejected += rejected

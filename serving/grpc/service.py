@@ -1,0 +1,139 @@
+"""GRPCInferenceService: the calls of KServe v2 and Triton's metadata, statistics and index; the rest says UNIMPLEMENTED."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.engine.repository import ModelRepository
+from serving.errors import status_of
+from serving.protocol import metadata
+from serving.protocol.columns import to_columns
+from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response
+from storage.errors import InvalidInput, Unsupported
+
+_LONGEST_TIMEOUT_S = 86_400.0
+_NOT_BUILT = (
+    "ModelStreamInfer",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+    "TraceSetting",
+    "LogSettings",
+)
+_Method = Callable[[Any, Any, Any], Awaitable[Any]]
+
+
+def _answered(method: _Method) -> _Method:
+    """Turns what a method raises into the call's status."""
+
+    @functools.wraps(method)
+    async def guarded(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except Exception as error:
+            _, code, text = status_of(error)
+        await context.abort(code, text)
+        raise AssertionError("abort returned")
+
+    return guarded
+
+
+class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """The servicer, for a `grpc.aio` server."""
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self._repository = repository
+        for name in _NOT_BUILT:
+            setattr(self, name, functools.partial(_refuse, name))
+
+    @_answered
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Scores one request."""
+        model = self._repository.get(request.model_name, request.model_version)
+        decoded = decode_proto_request(model.signature, request)
+        columns, batch = to_columns(model.signature, decoded.tensors)
+        timeout_us = decoded.timeout_us
+        left_s = context.time_remaining()
+        if left_s is not None and left_s < _LONGEST_TIMEOUT_S:
+            left_us = max(1, int(left_s * 1e6))
+            timeout_us = min(timeout_us, left_us) if timeout_us else left_us
+        result = await model.infer(columns, batch, timeout_us)
+        parameters: dict[str, Any] = {"snapshot": model.snapshot}
+        if result.unresolved:
+            parameters["unresolved"] = result.unresolved
+        return encode_proto_response(model.signature, model.version, decoded, result.outputs, parameters)
+
+    @_answered
+    async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether the process answers."""
+        return service_pb2.ServerLiveResponse(live=True)
+
+    @_answered
+    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether models are loaded."""
+        return service_pb2.ServerReadyResponse(ready=self._repository.is_ready())
+
+    @_answered
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether one model is loaded; false for a model that there is not."""
+        return service_pb2.ModelReadyResponse(ready=self._repository.is_model_ready(request.name, request.version))
+
+    @_answered
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Name, version, extensions."""
+        return metadata.server_metadata()
+
+    @_answered
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Inputs and outputs."""
+        model = self._repository.get(request.name, request.version)
+        return metadata.model_metadata(model, self._repository.versions(request.name))
+
+    @_answered
+    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The completed config.pbtxt."""
+        return service_pb2.ModelConfigResponse(config=self._repository.get(request.name, request.version).proto)
+
+    @_answered
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Counts and times, of one model or of all."""
+        if not request.name:
+            return metadata.model_statistics(self._repository.loaded())
+        if not request.version:
+            return metadata.model_statistics(self._repository.loaded_versions(request.name))
+        return metadata.model_statistics([self._repository.get(request.name, request.version)])
+
+    @_answered
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Every model version and its state."""
+        if request.repository_name:
+            raise InvalidInput("repository_name is not supported: there is one repository", field="repository_name")
+        return metadata.repository_index(self._repository.index(), ready_only=request.ready)
+
+
+async def _refuse(name: str, request: Any, context: Any) -> None:
+    _, code, text = status_of(Unsupported(f"{name} is not supported by this server"))
+    await context.abort(code, text)
+
+
+def grpc_server(repository: ModelRepository, *, max_message_bytes: int, max_concurrent: int) -> grpc.aio.Server:
+    """The server without its port. Made on the event loop that it will run on."""
+    options = [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Without this a second server could take the same port and silently get half of the calls.
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_concurrent)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(InferenceService(repository), server)
+    return server

@@ -1,0 +1,1 @@
+"""The HTTP front end: inference as plain ASGI, everything else through FastAPI."""

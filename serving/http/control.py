@@ -1,0 +1,107 @@
+"""Health, metadata, configuration, statistics and the index: the routes where a framework does no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from serving.config import ServerConfig
+from serving.engine.repository import ModelRepository
+from serving.errors import BodyTooLarge, status_of
+from serving.http.body import BodyReader
+from serving.protocol import metadata
+from serving.protocol.json_text import dump_json, parse_object
+from serving.protocol.proto_json import message_to_json
+from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
+
+
+def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
+    """The application for everything but inference."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    bodies = BodyReader(config)
+
+    @app.get("/v2/health/live")
+    async def live() -> Response:
+        return Response(status_code=200)
+
+    @app.get("/v2/health/ready")
+    async def ready() -> Response:
+        return Response(status_code=200 if repository.is_ready() else 400)
+
+    @app.get("/v2")
+    async def server() -> Response:
+        return _message(metadata.server_metadata())
+
+    @app.get("/v2/models/stats")
+    async def all_statistics() -> Response:
+        return _message(metadata.model_statistics(repository.loaded()))
+
+    @app.get("/v2/models/{name}")
+    @app.get("/v2/models/{name}/versions/{version}")
+    async def model(name: str, version: str = "") -> Response:
+        return _message(metadata.model_metadata(repository.get(name, version), repository.versions(name)))
+
+    @app.get("/v2/models/{name}/ready")
+    @app.get("/v2/models/{name}/versions/{version}/ready")
+    async def model_ready(name: str, version: str = "") -> Response:
+        return Response(status_code=200 if repository.is_model_ready(name, version) else 400)
+
+    @app.get("/v2/models/{name}/config")
+    @app.get("/v2/models/{name}/versions/{version}/config")
+    async def model_config(name: str, version: str = "") -> Response:
+        return _json(message_to_json(repository.get(name, version).proto))
+
+    @app.get("/v2/models/{name}/stats")
+    @app.get("/v2/models/{name}/versions/{version}/stats")
+    async def statistics(name: str, version: str = "") -> Response:
+        models = [repository.get(name, version)] if version else repository.loaded_versions(name)
+        return _message(metadata.model_statistics(models))
+
+    @app.post("/v2/repository/index")
+    async def index(request: Request) -> Response:
+        body = await bodies.read(dict(request.scope["headers"]), request.receive)
+        bodies.release(len(body))
+        ready_only = parse_object(body, what="the request").get("ready", False) if body.strip() else False
+        if type(ready_only) is not bool:
+            raise InvalidInput("'ready' must be true or false", field="ready")
+        answer = metadata.repository_index(repository.index(), ready_only=ready_only)
+        return _json([_without_empty(message_to_json(entry)) for entry in answer.models])
+
+    @app.get("/v1/models")
+    async def v1_models() -> Response:
+        return _json({"models": repository.names})
+
+    @app.get("/v1/models/{name}")
+    async def v1_model(name: str) -> Response:
+        if name not in repository.names:
+            raise NotFound(f"model {name[:200]!r} is not found")
+        if not repository.is_model_ready(name):
+            repository.get(name)  # raises with the reason
+            raise Unavailable(f"model {name!r} is not ready")
+        return _json({"name": name, "ready": True})
+
+    @app.exception_handler(EmberlineError)
+    async def refuse(_: Request, error: EmberlineError) -> Response:
+        status, _, text = status_of(error)
+        headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
+        return _json({"error": text}, status, headers)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_route(_: Request, error: HTTPException) -> Response:
+        return _json({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+
+    return app
+
+
+def _message(message: Any) -> Response:
+    return _json(message_to_json(message))
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(dump_json(content), status, headers, "application/json")
+
+
+def _without_empty(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if value != ""}

@@ -1,0 +1,26 @@
+"""Taking the server's ports, so that one in use is an error before anything is loaded."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from storage.errors import ConfigError
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int, field: str) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ConfigError naming the option."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(port_message(host, port, field, error), field=field) from None
+
+
+def port_message(host: str, port: int, field: str, error: OSError | None) -> str:
+    """What to tell when a port cannot be taken."""
+    if error is None or error.errno == errno.EADDRINUSE:
+        return f"{field}: port {port} of {host} is in use; stop the other process, or choose another port"
+    return f"{field}: cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,0 +1,49 @@
+"""Tensors as bytes: little-endian, row-major, BYTES elements with a 32-bit length in front; no copy where memory allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.tensors import WireTensor, byte_count_error
+from storage.errors import InvalidInput
+from storage.features import Column
+
+LENGTH_BYTES = 4
+
+
+def decode_binary_tensor(
+    name: str, dtype: str, shape: tuple[int, ...], count: int, buffer: bytes | memoryview
+) -> WireTensor:
+    """Views a buffer as a tensor.
+
+    count: the product of `shape`, not trusted: it is compared with the bytes before anything is made.
+    Raises InvalidInput naming the input when the bytes are not what dtype and shape say.
+    """
+    wire = WIRE_TYPES[dtype]
+    size = len(buffer)
+    if wire.item_bytes == 0:
+        if count * LENGTH_BYTES > size:
+            raise InvalidInput(
+                f"input {name!r}: BYTES {list(shape)} needs at least {count * LENGTH_BYTES} bytes, "
+                f"the request holds {size}",
+                field=name,
+            )
+        try:
+            return WireTensor(name, dtype, shape, Column.wire_bytes(buffer, count))
+        except InvalidInput as error:
+            raise InvalidInput(f"input {name!r}: {error}", field=name) from None
+    if count * wire.item_bytes != size:
+        raise byte_count_error(name, dtype, shape, count * wire.item_bytes, size)
+    if dtype == "BOOL":
+        # Any byte but 0 is true; a bool array over other bytes would be undefined behaviour in native code.
+        return WireTensor(name, dtype, shape, np.frombuffer(buffer, np.uint8) != 0)
+    values = np.frombuffer(buffer, wire.numpy)
+    if not values.flags.aligned:
+        values = values.copy()
+    return WireTensor(name, dtype, shape, values)
+
+
+def encode_binary(values: np.ndarray) -> bytes:
+    """The wire bytes of an output."""
+    return values.tobytes()

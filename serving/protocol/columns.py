@@ -1,0 +1,141 @@
+"""From tensors to raw columns: lengths, validity, JSON nulls and the batch of a request are settled here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from serving.protocol.signature import LENGTHS, VALID, ModelSignature
+from serving.protocol.tensors import WireTensor
+from storage.errors import InvalidInput
+from storage.features import BytesValues, Column, InputSpec
+
+
+def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> tuple[dict[str, Column], int]:
+    """The columns of a request and its batch.
+
+    The batch is that of the item side; user-side inputs may have one row instead. Raises InvalidInput naming the input
+    that is missing, has another shape, or another batch than the rest, and when the batch is over the model's limit.
+    """
+    columns: dict[str, Column] = {}
+    batch, first = -1, ""
+    users: list[InputSpec] = []
+    for raw in signature.raw:
+        tensor = tensors.get(raw.name)
+        if tensor is None:
+            _refuse_missing(signature, raw, tensors)
+            continue
+        rows = tensor.shape[0]
+        if raw.side == "item":
+            if batch == -1:
+                batch, first = rows, raw.name
+            elif rows != batch:
+                raise _batch_error(raw.name, rows, first, batch)
+        else:
+            users.append(raw)
+        build = _list_column if raw.kind == "list" else _fixed_column
+        columns[raw.name] = build(raw, tensor, tensors.get(raw.name + LENGTHS), tensors.get(raw.name + VALID))
+    if batch == -1:
+        batch = max((columns[raw.name].rows for raw in users), default=0)
+        first = next((raw.name for raw in users if columns[raw.name].rows == batch), "")
+    for raw in users:
+        rows = columns[raw.name].rows
+        if rows not in (1, batch):
+            raise _batch_error(raw.name, rows, first, batch)
+    if not columns:
+        raise InvalidInput("the request holds no input", field="inputs")
+    signature.check_batch(batch)
+    return columns, batch
+
+
+def _refuse_missing(signature: ModelSignature, raw: InputSpec, tensors: Mapping[str, WireTensor]) -> None:
+    for companion in (raw.name + LENGTHS, raw.name + VALID):
+        if companion in tensors:
+            raise InvalidInput(f"input {companion!r} came without its input {raw.name!r}", field=raw.name)
+    if raw.missing == "error":
+        raise InvalidInput(
+            f"input {raw.name!r} ({raw.dtype}) is missing from the request to model {signature.model!r}", field=raw.name
+        )
+
+
+def _batch_error(name: str, rows: int, first: str, batch: int) -> InvalidInput:
+    return InvalidInput(f"input {name!r} has a batch of {rows}, but input {first!r} has {batch}", field=name)
+
+
+def _fixed_column(
+    raw: InputSpec, tensor: WireTensor, lengths: WireTensor | None, valid: WireTensor | None
+) -> Column:
+    shape = tensor.shape
+    if shape[1:] != (raw.width,) and not (raw.width == 1 and len(shape) == 1):
+        raise InvalidInput(
+            f"input {raw.name!r}: expected shape [batch, {raw.width}], got {list(shape)}", field=raw.name
+        )
+    present = None if tensor.nulls is None else ~tensor.nulls
+    if valid is not None:
+        given = _companion(raw, valid, shape[0], raw.width)
+        present = given if present is None else present & given
+    return Column(tensor.dtype, shape[0], raw.width, tensor.values, None, _flags(present))
+
+
+def _list_column(raw: InputSpec, tensor: WireTensor, lengths: WireTensor | None, valid: WireTensor | None) -> Column:
+    if len(tensor.shape) != 2:
+        raise InvalidInput(
+            f"input {raw.name!r}: expected shape [batch, length], got {list(tensor.shape)}", field=raw.name
+        )
+    rows, width = tensor.shape
+    present = None if valid is None else _companion(raw, valid, rows, 1)
+    values = tensor.values
+    if lengths is None:
+        counts = np.full(rows, width, np.int64)
+    else:
+        counts = _companion(raw, lengths, rows, 1).astype(np.int64)
+        if rows and (counts.min() < 0 or counts.max() > width):
+            wrong = int(counts.min() if counts.min() < 0 else counts.max())
+            raise InvalidInput(
+                f"input {lengths.name!r}: a length of {wrong} does not lie in 0 to {width}, the size of "
+                f"{raw.name!r} {list(tensor.shape)}",
+                field=lengths.name,
+            )
+    kept = None if lengths is None else (np.arange(width) < counts[:, None]).ravel()
+    if tensor.nulls is not None:
+        kept = np.ones(rows * width, np.bool_) if kept is None else kept
+        values, kept, counts, present = _without_nulls(tensor, values, kept, counts, present)
+    if kept is not None:
+        values = values.take(kept) if isinstance(values, BytesValues) else values[kept]
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return Column(tensor.dtype, rows, 1, values, offsets, _flags(present))
+
+
+def _without_nulls(
+    tensor: WireTensor, values: np.ndarray | BytesValues, kept: np.ndarray, counts: np.ndarray, present: np.ndarray | None
+) -> tuple[np.ndarray | BytesValues, np.ndarray, np.ndarray, np.ndarray | None]:
+    """A row of nulls only is null. A null inside a list of floats is NaN, in another list it is left out, as in training."""
+    assert tensor.nulls is not None
+    rows, width = tensor.shape
+    nulls = tensor.nulls & kept
+    missing = nulls.reshape(rows, width).sum(axis=1)
+    whole = (missing == counts) & (counts > 0)
+    given = ~whole if present is None else present & ~whole
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        values = np.where(nulls, np.nan, values).astype(values.dtype)
+        nulls &= np.repeat(whole, width)
+        missing = np.where(whole, missing, 0)
+    return values, kept & ~nulls, counts - missing, given
+
+
+def _companion(raw: InputSpec, tensor: WireTensor, rows: int, width: int) -> np.ndarray:
+    if tensor.shape != (rows, width) and not (width == 1 and tensor.shape == (rows,)):
+        raise InvalidInput(
+            f"input {tensor.name!r}: expected shape [{rows}, {width}] as {raw.name!r} has, got {list(tensor.shape)}",
+            field=tensor.name,
+        )
+    if tensor.nulls is not None:
+        raise InvalidInput(f"input {tensor.name!r}: null is not allowed here", field=tensor.name)
+    assert isinstance(tensor.values, np.ndarray)
+    return tensor.values
+
+
+def _flags(present: np.ndarray | None) -> np.ndarray | None:
+    return None if present is None else present.view(np.uint8)

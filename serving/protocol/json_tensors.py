@@ -1,0 +1,120 @@
+"""Tensors as JSON lists, flat or nested: exact integers, nothing converted silently, nulls kept apart."""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.tensors import WireTensor, element_count_error
+from storage.errors import InvalidInput
+from storage.features import BytesValues
+
+# Elements that stand for `null` in place of a row. They are made here, not received, so they need a bound of their own.
+MAX_NULL_ELEMENTS = 1 << 22
+
+_NONE = type(None)
+_ALLOWED: dict[str, frozenset[type]] = {
+    "integer": frozenset({int, _NONE}),
+    "float": frozenset({int, float, _NONE}),
+    "bytes": frozenset({str, _NONE}),
+    "bool": frozenset({bool, _NONE}),
+}
+_EXPECTED = {"integer": "whole numbers", "float": "numbers", "bytes": "strings", "bool": "true or false"}
+_FILLER: dict[str, Any] = {"integer": 0, "float": 0.0, "bool": False}
+
+
+def decode_json_tensor(name: str, dtype: str, shape: tuple[int, ...], count: int, data: Any) -> WireTensor:
+    """Turns the `data` of an input into a tensor.
+
+    count: the product of `shape`. A null element is marked in `nulls`; a null in place of a whole row is a row of nulls.
+    Raises InvalidInput naming the input for a wrong number of elements, a ragged list or a value of another kind.
+    """
+    if type(data) is not list:
+        raise InvalidInput(f"input {name!r}: 'data' must be a list, got {type(data).__name__}", field=name)
+    flat, kinds = _flatten(name, shape, data)
+    if len(flat) != count:
+        raise element_count_error(name, shape, count, len(flat))
+    return WireTensor(name, dtype, shape, *to_values(name, dtype, flat, kinds))
+
+
+def to_values(
+    name: str, dtype: str, flat: list[Any], kinds: set[type] | None = None
+) -> tuple[np.ndarray | BytesValues, np.ndarray | None]:
+    """Converts a flat list to the values of a dtype and a mask of its nulls (None when there are none)."""
+    wire = WIRE_TYPES[dtype]
+    if kinds is None:
+        kinds = set(map(type, flat))
+    if not kinds <= _ALLOWED[wire.family]:
+        wrong = next(value for value in flat if type(value) not in _ALLOWED[wire.family])
+        raise InvalidInput(
+            f"input {name!r}: {dtype} takes {_EXPECTED[wire.family]}, got {str(wrong)[:40]!r} "
+            f"({type(wrong).__name__})",
+            field=name,
+        )
+    nulls = None
+    if _NONE in kinds:
+        nulls = np.fromiter((value is None for value in flat), np.bool_, len(flat))
+        if wire.family != "bytes":
+            filler = _FILLER[wire.family]
+            flat = [filler if value is None else value for value in flat]
+    if wire.family == "bytes":
+        return _bytes_values(name, flat), nulls
+    try:
+        return np.array(flat, wire.numpy), nulls
+    except OverflowError:
+        limits = np.iinfo(wire.numpy) if wire.family == "integer" else np.finfo(wire.numpy)
+        wrong = next((v for v in flat if not limits.min <= v <= limits.max), "a number")
+        raise InvalidInput(
+            f"input {name!r}: {str(wrong)[:40]} is outside {dtype}, which holds {limits.min} to {limits.max}", field=name
+        ) from None
+
+
+def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> tuple[list[Any], set[type]]:
+    kinds = set(map(type, data))
+    for depth in range(1, len(shape)):
+        if list not in kinds:
+            return data, kinds
+        if len(data) != math.prod(shape[:depth]):
+            raise InvalidInput(
+                f"input {name!r}: 'data' has {len(data)} lists at depth {depth}, shape {list(shape)} says otherwise",
+                field=name,
+            )
+        if kinds - {list, _NONE}:
+            raise InvalidInput(f"input {name!r}: 'data' mixes lists and values at depth {depth}", field=name)
+        width = shape[depth]
+        wrong = {len(row) for row in data if row is not None} - {width}
+        if wrong:
+            raise InvalidInput(
+                f"input {name!r}: 'data' holds a list of {min(wrong)} where shape {list(shape)} says {width}", field=name
+            )
+        if _NONE in kinds:
+            if sum(row is None for row in data) * width > MAX_NULL_ELEMENTS:
+                raise InvalidInput(
+                    f"input {name!r}: null rows of {width} elements are too many; send {name}.valid instead", field=name
+                )
+            null_row = [None] * width
+            data = [null_row if row is None else row for row in data]
+        data = list(chain.from_iterable(data))
+        kinds = set(map(type, data))
+    if list in kinds:
+        raise InvalidInput(f"input {name!r}: 'data' is nested deeper than shape {list(shape)}", field=name)
+    return data, kinds
+
+
+def _bytes_values(name: str, flat: list[Any]) -> BytesValues:
+    try:
+        parts = [b"" if value is None else value.encode() for value in flat]
+    except UnicodeEncodeError:
+        raise InvalidInput(f"input {name!r}: holds a string that is not valid Unicode", field=name) from None
+    return bytes_values(parts)
+
+
+def bytes_values(parts: list[bytes]) -> BytesValues:
+    """A list of byte strings as one buffer with the places where each starts and ends."""
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return BytesValues(np.frombuffer(b"".join(parts), np.uint8), ends - sizes, ends)

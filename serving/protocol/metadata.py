@@ -1,0 +1,78 @@
+"""What the server says about itself and its models. HTTP sends these messages as JSON, gRPC as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from serving.engine.model import LoadedModel
+from serving.engine.repository import VersionEntry
+from serving.engine.statistics import BatchTimes, Duration
+
+SERVER_NAME = "emberline"
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics", "parameters")
+PLATFORM = "emberline"
+
+
+def server_version() -> str:
+    """The version of this package."""
+    try:
+        return version("emberline")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "0.1.0"
+
+
+def server_metadata() -> Any:
+    """Name, version and protocol extensions of the server."""
+    return service_pb2.ServerMetadataResponse(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS)
+
+
+def model_metadata(model: LoadedModel, versions: Iterable[str]) -> Any:
+    """Inputs and outputs of a model; shapes with the batch first, -1 where free."""
+    answer = service_pb2.ModelMetadataResponse(name=model.name, versions=versions, platform=PLATFORM)
+    for entry in model.signature.inputs.values():
+        answer.inputs.add(name=entry.name, datatype=entry.dtype, shape=(-1, *entry.dims))
+    for output in model.signature.outputs:
+        answer.outputs.add(name=output.name, datatype=output.dtype, shape=(-1, *output.dims))
+    return answer
+
+
+
+def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> Any:
+    """Every model version with its state, and the reason where it is not served."""
+    answer = service_pb2.RepositoryIndexResponse()
+    for entry in entries:
+        if entry.state == "READY" or not ready_only:
+            answer.models.add(name=entry.model, version=entry.version, state=entry.state, reason=entry.reason)
+    return answer
+
+
+def model_statistics(models: Iterable[LoadedModel]) -> Any:
+    """Counts and times of each model, in Triton's form."""
+    answer = service_pb2.ModelStatisticsResponse()
+    for model in models:
+        statistics = model.statistics
+        entry = answer.model_stats.add(
+            name=model.name,
+            version=model.version,
+            last_inference=statistics.last_inference_ms,
+            inference_count=statistics.inference_count,
+            execution_count=statistics.execution_count,
+        )
+        for stage, duration in statistics.stages.items():
+            _fill(getattr(entry.inference_stats, stage), duration)
+        for stage in ("cache_hit", "cache_miss"):
+            _fill(getattr(entry.inference_stats, stage), Duration())
+        for size, times in sorted(statistics.batches.copy().items()):
+            batch = entry.batch_stats.add(batch_size=size)
+            for stage in BatchTimes.__slots__:
+                _fill(getattr(batch, stage), getattr(times, stage))
+    return answer
+
+
+def _fill(message: Any, duration: Duration) -> None:
+    message.SetInParent()
+    message.count, message.ns = duration.count, duration.ns

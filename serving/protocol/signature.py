@@ -1,0 +1,127 @@
+"""What a model takes and gives on the wire: its raw inputs with their companions, and its outputs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serving.protocol.dtypes import WIRE_TYPES, accepts
+from storage.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from storage.checkpoint import GraphOutput
+    from storage.features import FeatureSpec, InputSpec
+
+LENGTHS = ".lengths"
+VALID = ".valid"
+
+
+@dataclass(frozen=True)
+class TensorSignature:
+    """One tensor that a request may hold.
+
+    dims: without the batch, -1 where free. role: "value", "lengths" or "valid" of the raw input `raw`.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    optional: bool
+    raw: str
+    role: str
+
+    def check_dtype(self, dtype: str) -> None:
+        """Raises InvalidInput when `dtype` cannot feed this tensor."""
+        if dtype not in WIRE_TYPES:
+            raise InvalidInput(
+                f"input {self.name!r}: datatype {dtype!r} is not one of {', '.join(WIRE_TYPES)}", field=self.name
+            )
+        if not accepts(self.dtype, dtype):
+            raise InvalidInput(f"input {self.name!r}: expected datatype {self.dtype}, got {dtype}", field=self.name)
+
+
+@dataclass(frozen=True)
+class OutputSignature:
+    """One output. dims: without the batch."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+
+class ModelSignature:
+    """The names, dtypes and shapes of a model's tensors. Immutable."""
+
+    def __init__(
+        self, model: str, raw: Sequence[InputSpec], outputs: Sequence[OutputSignature], max_batch_size: int
+    ) -> None:
+        self.model = model
+        self.raw = tuple(raw)
+        self.outputs = tuple(outputs)
+        self.output_names = tuple(entry.name for entry in outputs)
+        self.max_batch_size = max_batch_size
+        self.inputs: dict[str, TensorSignature] = {}
+        for entry in raw:
+            is_list = entry.kind == "list"
+            dims = (-1,) if is_list else (entry.width,)
+            self._add(TensorSignature(entry.name, entry.dtype, dims, entry.missing == "null", entry.name, "value"))
+            if is_list:
+                self._add(TensorSignature(entry.name + LENGTHS, "INT64", (1,), True, entry.name, "lengths"))
+            valid_dims = (1,) if is_list else dims
+            self._add(TensorSignature(entry.name + VALID, "BOOL", valid_dims, True, entry.name, "valid"))
+
+    @classmethod
+    def of(cls, model: str, spec: FeatureSpec, outputs: Iterable[GraphOutput], max_batch_size: int) -> ModelSignature:
+        """The signature of a published version."""
+        results = [OutputSignature(o.name, o.dtype, tuple(o.shape[1:])) for o in outputs]
+        return cls(model, spec.inputs, results, max_batch_size)
+
+    def input(self, name: str) -> TensorSignature:
+        """The input of that name. Raises InvalidInput that names the nearest one."""
+        found = self.inputs.get(name)
+        if found is None:
+            raise InvalidInput(
+                f"model {self.model!r} has no input {_shown(name)}{_nearest(name, self.inputs)}; "
+                f"its inputs are {_listed(e.name for e in self.raw)}",
+                field=name,
+            )
+        return found
+
+    def output(self, name: str) -> int:
+        """The position of the output of that name. Raises InvalidInput that names the nearest one."""
+        try:
+            return self.output_names.index(name)
+        except ValueError:
+            raise InvalidInput(
+                f"model {self.model!r} has no output {_shown(name)}{_nearest(name, self.output_names)}; "
+                f"its outputs are {_listed(self.output_names)}",
+                field=name,
+            ) from None
+
+    def check_batch(self, batch: int) -> None:
+        """Raises InvalidInput when a batch is over the limit."""
+        if batch > self.max_batch_size:
+            raise InvalidInput(
+                f"inference request batch-size must be <= {self.max_batch_size} for {self.model!r}, got {batch}; "
+                "send it in parts",
+                field="batch",
+            )
+
+    def _add(self, entry: TensorSignature) -> None:
+        self.inputs.setdefault(entry.name, entry)
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 100 else name[:100] + "...")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name[:100], list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = [repr(name) for name in names]
+    return ", ".join(every[:20]) + (f" and {len(every) - 20} more" if len(every) > 20 else "")

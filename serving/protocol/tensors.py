@@ -1,0 +1,119 @@
+"""A decoded request: tensors whose claimed shapes were checked against what arrived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.errors import InvalidInput, Unsupported
+
+if TYPE_CHECKING:
+    from storage.features import BytesValues
+
+MAX_RANK = 8
+MAX_ID_LENGTH = 1024
+_SCALARS = (bool, int, float, str)
+_SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+
+
+@dataclass(slots=True)
+class WireTensor:
+    """One input tensor. values: flat, as many as `shape` says. nulls: (n,) bool, True where JSON said null."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    values: np.ndarray | BytesValues
+    nulls: np.ndarray | None = None
+
+
+@dataclass(slots=True)
+class RequestedOutput:
+    """One output that the caller asked for; index: its place in the model's outputs."""
+
+    index: int
+    binary: bool
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """What a caller asks of a model. timeout_us: how long it may wait in the queue; 0 for no limit of its own."""
+
+    tensors: dict[str, WireTensor]
+    outputs: list[RequestedOutput]
+    id: str = ""
+    timeout_us: int = 0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def checked_shape(name: str, shape: Sequence[Any]) -> tuple[tuple[int, ...], int]:
+    """The shape as a tuple and its product, which may be anything: compare it before allocating.
+
+    Raises InvalidInput for what is not a list of non-negative integers.
+    """
+    if not 1 <= len(shape) <= MAX_RANK:
+        raise InvalidInput(
+            f"input {name!r}: shape has {len(shape)} dimensions, expected the batch first and at most {MAX_RANK}",
+            field=name,
+        )
+    for size in shape:
+        if type(size) is not int or not 0 <= size < 2**63:
+            raise InvalidInput(
+                f"input {name!r}: shape must hold non-negative integers, got {str(size)[:40]!r}", field=name
+            )
+    return tuple(shape), math.prod(shape)
+
+
+def element_count_error(name: str, shape: Sequence[int], expected: int, got: int) -> InvalidInput:
+    """The error for a tensor with more or fewer elements than its shape says."""
+    return InvalidInput(
+        f"input {name!r}: shape {list(shape)} needs {expected} elements, the request holds {got}", field=name
+    )
+
+
+def byte_count_error(name: str, dtype: str, shape: Sequence[int], expected: int, got: int) -> InvalidInput:
+    """The error for a binary tensor with more or fewer bytes than its shape says."""
+    return InvalidInput(
+        f"input {name!r}: {dtype} {list(shape)} needs {expected} bytes, the request holds {got}", field=name
+    )
+
+
+def check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
+    """Refuses parameters that are no scalars, or that ask for what this server does not do."""
+    for key, value in parameters.items():
+        if value is not None and type(value) not in _SCALARS:
+            raise InvalidInput(
+                f"{where}: parameter {key!r} must be a string, number or bool, got {type(value).__name__}", field=key
+            )
+        if key in _SHARED_MEMORY:
+            raise Unsupported(f"{where}: shared memory is not supported; send the tensor in the request")
+        if key == "classification" and value:
+            raise Unsupported(f"{where}: classification is not supported; take the scores and rank them")
+        if key == "sequence_id" and value not in (0, "", None):
+            raise Unsupported(f"{where}: sequences are not supported; remove sequence_id")
+
+
+def request_timeout_us(parameters: Mapping[str, Any]) -> int:
+    """The request parameter `timeout`, microseconds. Raises InvalidInput."""
+    timeout = parameters.get("timeout", 0)
+    if type(timeout) is str and timeout.isdecimal() and len(timeout) < 20:
+        timeout = int(timeout)
+    if type(timeout) is not int or not 0 <= timeout < 2**63:
+        raise InvalidInput(
+            f"parameter 'timeout' must be a number of microseconds, 0 or more, got {str(timeout)[:40]!r}",
+            field="timeout",
+        )
+    return timeout
+
+
+def checked_id(value: Any) -> str:
+    """The request's id. Raises InvalidInput when it is not a short string."""
+    if type(value) is not str:
+        raise InvalidInput(f"'id' must be a string, got {type(value).__name__}", field="id")
+    if len(value) > MAX_ID_LENGTH:
+        raise InvalidInput(f"'id' has {len(value)} characters, at most {MAX_ID_LENGTH} are taken", field="id")
+    return value

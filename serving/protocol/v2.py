@@ -1,0 +1,179 @@
+"""The KServe v2 inference request and response over HTTP: a JSON header, with tensors in it or as bytes behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from serving.protocol.binary_tensors import decode_binary_tensor, encode_binary
+from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.json_tensors import decode_json_tensor
+from serving.protocol.json_text import dump_json, parse_object
+from serving.protocol.signature import ModelSignature
+from serving.protocol.tensors import (
+    InferRequest,
+    RequestedOutput,
+    WireTensor,
+    check_parameters,
+    checked_id,
+    checked_shape,
+    request_timeout_us,
+)
+from storage.errors import InvalidInput
+
+_REQUEST_KEYS = frozenset({"id", "inputs", "outputs", "parameters"})
+_INPUT_KEYS = frozenset({"name", "shape", "datatype", "parameters", "data"})
+_OUTPUT_KEYS = frozenset({"name", "parameters"})
+
+
+def decode_request(signature: ModelSignature, body: bytes, header_length: int | None) -> InferRequest:
+    """Reads a request's body.
+
+    header_length: bytes of JSON at its start, the rest are binary tensors; None when all of it is JSON.
+    Raises InvalidInput naming the field at fault, Unsupported for shared memory, classification and sequences.
+    """
+    view = memoryview(body)
+    if header_length is None:
+        header_length = len(view)
+    elif not 0 < header_length <= len(view):
+        raise InvalidInput(
+            f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes",
+            field="Inference-Header-Content-Length",
+        )
+    header = parse_object(body if header_length == len(view) else view[:header_length], what="the request")
+    _check_keys("the request", header, _REQUEST_KEYS)
+    parameters = _parameters("the request", header)
+    tensors = _decode_inputs(signature, header.get("inputs"), view[header_length:])
+    outputs = _decode_outputs(signature, header.get("outputs"), parameters)
+    request_id = header.get("id")
+    return InferRequest(
+        tensors,
+        outputs,
+        "" if request_id is None else checked_id(request_id),
+        request_timeout_us(parameters) if parameters else 0,
+        parameters,
+    )
+
+
+def encode_response(
+    signature: ModelSignature,
+    version: str,
+    request: InferRequest,
+    outputs: list[np.ndarray],
+    parameters: dict[str, Any],
+) -> tuple[bytes, int | None]:
+    """The response's body and, when tensors follow it as bytes, the length of its JSON."""
+    described: list[dict[str, Any]] = []
+    sections: list[bytes] = []
+    finite = True
+    for wanted in request.outputs:
+        values = outputs[wanted.index]
+        entry: dict[str, Any] = {
+            "name": signature.output_names[wanted.index],
+            "datatype": signature.outputs[wanted.index].dtype,
+            "shape": values.shape,
+        }
+        if wanted.binary:
+            section = encode_binary(values)
+            sections.append(section)
+            entry["parameters"] = {"binary_data_size": len(section)}
+        else:
+            finite = finite and (values.dtype.kind != "f" or bool(np.isfinite(values).all()))
+            entry["data"] = np.ascontiguousarray(values).reshape(-1)
+        described.append(entry)
+    header: dict[str, Any] = {"id": request.id} if request.id else {}
+    header["model_name"] = signature.model
+    header["model_version"] = version
+    header["parameters"] = parameters
+    header["outputs"] = described
+    text = dump_json(header, finite=finite)
+    if not sections:
+        return text, None
+    return b"".join([text, *sections]), len(text)
+
+
+def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview) -> dict[str, WireTensor]:
+    if type(inputs) is not list:
+        what = "is missing" if inputs is None else f"must be a list, got {type(inputs).__name__}"
+        raise InvalidInput(f"'inputs' {what}", field="inputs")
+    tensors: dict[str, WireTensor] = {}
+    position = 0
+    for index, entry in enumerate(inputs):
+        if type(entry) is not dict or type(entry.get("name")) is not str:
+            raise InvalidInput(f"inputs[{index}] must be an object with a string 'name'", field="inputs")
+        name = entry["name"]
+        declared = signature.input(name)
+        if name in tensors:
+            raise InvalidInput(f"input {name!r} stands twice in the request", field=name)
+        _check_keys(f"input {name!r}", entry, _INPUT_KEYS)
+        dtype = entry.get("datatype")
+        if type(dtype) is not str:
+            raise InvalidInput(f"input {name!r}: 'datatype' must be one of {', '.join(WIRE_TYPES)}", field=name)
+        declared.check_dtype(dtype)
+        claimed = entry.get("shape")
+        if type(claimed) is not list:
+            raise InvalidInput(f"input {name!r}: 'shape' must be a list of integers", field=name)
+        shape, count = checked_shape(name, claimed)
+        size = _parameters(f"input {name!r}", entry).get("binary_data_size")
+        if size is None:
+            if "data" not in entry:
+                raise InvalidInput(f"input {name!r} has neither 'data' nor 'binary_data_size'", field=name)
+            tensors[name] = decode_json_tensor(name, dtype, shape, count, entry["data"])
+            continue
+        if "data" in entry:
+            raise InvalidInput(f"input {name!r} has both 'data' and 'binary_data_size'; send one", field=name)
+        if type(size) is not int or not 0 <= size <= len(tail) - position:
+            raise InvalidInput(
+                f"input {name!r}: binary_data_size is {str(size)[:40]}, {len(tail) - position} bytes are left in the body",
+                field=name,
+            )
+        tensors[name] = decode_binary_tensor(name, dtype, shape, count, tail[position : position + size])
+        position += size
+    if position != len(tail):
+        raise InvalidInput(
+            f"the body holds {len(tail) - position} bytes more than its inputs' binary_data_size say", field="body"
+        )
+    return tensors
+
+
+def _decode_outputs(signature: ModelSignature, outputs: Any, parameters: dict[str, Any]) -> list[RequestedOutput]:
+    all_binary = parameters.get("binary_data_output", False)
+    if type(all_binary) is not bool:
+        raise InvalidInput("parameter 'binary_data_output' must be true or false", field="binary_data_output")
+    if not outputs:
+        if outputs is not None and type(outputs) is not list:
+            raise InvalidInput(f"'outputs' must be a list, got {type(outputs).__name__}", field="outputs")
+        return [RequestedOutput(index, all_binary) for index in range(len(signature.outputs))]
+    if type(outputs) is not list:
+        raise InvalidInput(f"'outputs' must be a list, got {type(outputs).__name__}", field="outputs")
+    chosen: dict[int, RequestedOutput] = {}
+    for index, entry in enumerate(outputs):
+        if type(entry) is not dict or type(entry.get("name")) is not str:
+            raise InvalidInput(f"outputs[{index}] must be an object with a string 'name'", field="outputs")
+        name = entry["name"]
+        place = signature.output(name)
+        _check_keys(f"output {name!r}", entry, _OUTPUT_KEYS)
+        binary = _parameters(f"output {name!r}", entry).get("binary_data", all_binary)
+        if type(binary) is not bool:
+            raise InvalidInput(f"output {name!r}: 'binary_data' must be true or false", field=name)
+        chosen.setdefault(place, RequestedOutput(place, binary))
+    return list(chosen.values())
+
+
+def _parameters(where: str, holder: dict[str, Any]) -> dict[str, Any]:
+    parameters = holder.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise InvalidInput(f"{where}: 'parameters' must be an object", field="parameters")
+    check_parameters(where, parameters)
+    return parameters
+
+
+def _check_keys(where: str, holder: dict[str, Any], known: frozenset[str]) -> None:
+    if not holder.keys() <= known:
+        extra = min(holder.keys() - known)
+        raise InvalidInput(
+            f"{where}: unknown key {extra[:100]!r}; expected {', '.join(sorted(known))}", field=extra[:100]
+        )
