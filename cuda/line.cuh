@@ -1,79 +1,111 @@
-// The arithmetic of an index line, shared by host and device: mixing, probe order, score update, victim test.
+// The arithmetic of a table's index and of its use counters, shared by host and device.
 //
-// A line is 64 bytes, one cache line and two GPU sectors: five ids, five row slots, one version. An id has two candidate lines. No id is
-// reserved: a position is empty when its slot is kEmptySlot, whatever its id says.
+// A line is 64 bytes: five ids, five 32-bit slots, one 32-bit version. An id may stand in two lines: its first, and, when that
+// one is full, its second. Slot 0 means that the position is empty, so zeroed memory is an empty index and no id is reserved.
 //
-// The host reads and writes the fields through std::atomic_ref, the device through cuda::atomic_ref or volatile loads; only plain
-// arithmetic lives here, so that both compile it and the CPU tests exercise what the GPU runs.
+// This file compiles as plain C++ and under NVRTC, so it holds arithmetic only: who loads what, and in which order, differs
+// between a CPU and a GPU and stands with the table of each.
 #pragma once
 
-#include <cstdint>
-
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define EMBERLINE_HD __host__ __device__ __forceinline__
 #else
 #define EMBERLINE_HD inline
 #endif
 
+#if defined(__CUDACC_RTC__)
+namespace emberline {
+typedef signed long long int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned int uint32_t;
+typedef unsigned char uint8_t;
+}  // namespace emberline
+#else
+#include <cstdint>
+namespace emberline {
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+}  // namespace emberline
+#endif
+
 namespace emberline {
 
-inline constexpr int kWays = 5;
-inline constexpr uint32_t kEmptySlot = 0xFFFFFFFFu;
+constexpr int kLineIds = 5;
+constexpr uint32_t kEmptySlot = 0;
 
-struct alignas(64) Line {
-  int64_t ids[kWays];
-  uint32_t slots[kWays];
-  uint32_t version;
-};
-static_assert(sizeof(Line) == 64, "a line is one cache line");
+// A line's version word: bit 0 says that an id of this line was ever put into its second line; the rest counts the moves into
+// this line. A reader that found nothing looks again when the word has changed meanwhile.
+constexpr uint32_t kOverflowBit = 1;
+constexpr uint32_t kVersionStep = 2;
 
-// Stafford's variant 13 of the 64-bit finaliser of MurmurHash3: every input bit flips every output bit with probability one half.
-EMBERLINE_HD uint64_t mix64(uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xBF58476D1CE4E5B9ull;
-  x ^= x >> 27;
-  x *= 0x94D049BB133111EBull;
-  x ^= x >> 31;
-  return x;
+// A bijection of 64 bits with full avalanche (the finaliser of SplitMix64, D. Stafford's variant 13).
+EMBERLINE_HD uint64_t mix(uint64_t value) {
+  value ^= value >> 30;
+  value *= 0xBF58476D1CE4E5B9ull;
+  value ^= value >> 27;
+  value *= 0x94D049BB133111EBull;
+  value ^= value >> 31;
+  return value;
 }
 
-EMBERLINE_HD uint64_t mulhi64(uint64_t a, uint64_t b) {
-#ifdef __CUDA_ARCH__
+// Small ids are common, and mix(0) is 0: the offset keeps them apart from it.
+EMBERLINE_HD uint64_t mix_id(int64_t id) { return mix(static_cast<uint64_t>(id) + 0x9E3779B97F4A7C15ull); }
+
+EMBERLINE_HD uint64_t multiply_high(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
   return __umul64hi(a, b);
 #else
-  __extension__ using uint128 = unsigned __int128;
+  __extension__ typedef unsigned __int128 uint128;
   return static_cast<uint64_t>((static_cast<uint128>(a) * b) >> 64);
 #endif
 }
 
-// The two candidate lines of an id among `lines` lines: distinct whenever lines > 1. Lemire's range reduction, no division.
-struct Candidates {
-  uint64_t first;
-  uint64_t second;
-};
+EMBERLINE_HD uint64_t first_line(uint64_t mixed, uint64_t lines) { return multiply_high(mixed, lines); }
 
-EMBERLINE_HD Candidates candidate_lines(int64_t id, uint64_t lines) {
-  const uint64_t hash = mix64(static_cast<uint64_t>(id) + 0x9E3779B97F4A7C15ull);
-  const uint64_t first = mulhi64(hash, lines);
-  // The second hash chooses among the other lines, counted from the first one on, so that the two never meet.
-  const uint64_t step = lines > 1 ? 1 + mulhi64(mix64(hash), lines - 1) : 0;
-  const uint64_t second = first + step < lines ? first + step : first + step - lines;
-  return {first, second};
+// Never the first line again. `lines` is at least 2 and below 2^32, so the halves of the mixed id choose independently.
+EMBERLINE_HD uint64_t second_line(uint64_t mixed, uint64_t lines) {
+  const uint64_t second = multiply_high((mixed << 32) | (mixed >> 32), lines);
+  if (second != first_line(mixed, lines)) return second;
+  return second + 1 == lines ? 0 : second + 1;
 }
 
-// Access scores are 8 bits: linear below 16, then logarithmic (each further step is half as likely as the one before). `random` is any 32
-// uniform bits. Morris, "Counting large numbers of events in small registers", 1978.
-EMBERLINE_HD uint8_t touch_score(uint8_t score, uint32_t random) {
-  if (score < 16) return static_cast<uint8_t>(score + 1);
-  if (score == 255) return score;
-  const uint32_t shift = (score - 16u) / 8u + 1u;
-  return (random & ((1u << (shift < 31u ? shift : 31u)) - 1u)) == 0u ? static_cast<uint8_t>(score + 1) : score;
+// Bit i is set where load(i) is the id.
+template <class Load>
+EMBERLINE_HD uint32_t match(Load load, int64_t id) {
+  uint32_t mask = 0;
+  for (int i = 0; i < kLineIds; ++i) mask |= static_cast<uint32_t>(load(i) == id) << i;
+  return mask;
 }
 
-// Ageing halves the count behind a score: halving in the linear part, eight steps down in the logarithmic one.
-EMBERLINE_HD uint8_t age_score(uint8_t score) { return score < 24 ? static_cast<uint8_t>(score / 2) : static_cast<uint8_t>(score - 8); }
+// Use counters: eight bits, exact to 32, then floating point with four bits of mantissa, to half a million.
+constexpr uint32_t kMaxCount = 31u << 14;
 
-// A candidate displaces a victim only when it is strictly hotter: ties keep what is in memory, so a scan cannot flush the cache.
-EMBERLINE_HD bool displaces(uint8_t candidate_score, uint8_t victim_score) { return candidate_score > victim_score; }
+EMBERLINE_HD uint32_t count_value(uint8_t code) {
+  return code < 16 ? code : (16u + (code & 15u)) << ((code >> 4) - 1);
+}
+
+// The code of a count; what lies between two codes is rounded by chance, so that sums come out right on average.
+EMBERLINE_HD uint8_t count_code(uint32_t count, uint32_t random) {
+  if (count >= kMaxCount) return 255;
+  int shift = 0;
+  while ((count >> shift) > 31) ++shift;
+  const uint32_t rest = count & ((1u << shift) - 1);
+  const uint32_t up = (random & ((1u << shift) - 1)) < rest ? 1 : 0;
+  return static_cast<uint8_t>((shift << 4) + (count >> shift) + up);
+}
+
+EMBERLINE_HD uint8_t count_add(uint8_t code, uint32_t uses, uint32_t random) {
+  return count_code(count_value(code) + uses, random);
+}
+
+// Ageing: one half.
+EMBERLINE_HD uint8_t count_halve(uint8_t code) {
+  return code < 32 ? static_cast<uint8_t>(code >> 1) : static_cast<uint8_t>(code - 16);
+}
+
+// A candidate takes the place of a row that was used less. Equal counts leave the row: moving it would gain nothing.
+EMBERLINE_HD bool is_victim(uint8_t row_code, uint32_t candidate_count) { return count_value(row_code) < candidate_count; }
 
 }  // namespace emberline

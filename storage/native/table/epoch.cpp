@@ -1,44 +1,76 @@
 #include "table/epoch.h"
 
-#include <algorithm>
 #include <thread>
 
 namespace emberline {
+namespace {
 
-std::atomic<uint64_t>* Epochs::enter() {
-  static std::atomic<unsigned> next_hint{0};
-  thread_local unsigned hint = next_hint.fetch_add(1, std::memory_order_relaxed);
-  for (;;) {
-    for (int tried = 0; tried < kReaders; ++tried) {
-      std::atomic<uint64_t>& slot = slots_[(hint + static_cast<unsigned>(tried)) % kReaders].epoch;
-      uint64_t free = 0;
-      const uint64_t now = epoch_.load(std::memory_order_acquire);
-      if (slot.compare_exchange_strong(free, now, std::memory_order_acq_rel, std::memory_order_relaxed)) {
-        hint = (hint + static_cast<unsigned>(tried)) % kReaders;
-        return &slot;
-      }
-    }
-    std::this_thread::yield();  // more simultaneous readers than slots: wait for one to leave
+std::atomic<std::uint64_t> global_epoch{1};
+std::atomic<ReaderNode*> all_nodes{nullptr};
+
+ReaderNode* claim_node() {
+  for (ReaderNode* node = all_nodes.load(std::memory_order_acquire); node != nullptr; node = node->next) {
+    bool taken = false;
+    if (node->taken.compare_exchange_strong(taken, true)) return node;
   }
+  auto* node = new ReaderNode;
+  node->taken.store(true);
+  node->next = all_nodes.load();
+  while (!all_nodes.compare_exchange_weak(node->next, node)) {
+  }
+  return node;
 }
 
-uint64_t Epochs::safe_below() {
-  uint64_t oldest = epoch_.load(std::memory_order_acquire);
-  for (Slot& slot : slots_) {
-    // An addition of nothing: it takes its place in the slot's modification order, which a load would not.
-    const uint64_t announced = slot.epoch.fetch_add(0, std::memory_order_acq_rel);
-    if (announced != 0) oldest = std::min(oldest, announced);
+struct ThreadNode {
+  ReaderNode* node = claim_node();
+  ~ThreadNode() { node->taken.store(false); }
+};
+
+// The oldest epoch that a reader has announced; the current one when nobody reads.
+std::uint64_t oldest_epoch() {
+  std::uint64_t oldest = global_epoch.load();
+  for (ReaderNode* node = all_nodes.load(); node != nullptr; node = node->next) {
+    const std::uint64_t epoch = node->epoch.load();
+    if (epoch != 0 && epoch < oldest) oldest = epoch;
   }
   return oldest;
 }
 
-void Epochs::wait_for(uint64_t stamp) {
-  while (safe_below() <= stamp) std::this_thread::yield();
+}  // namespace
+
+ReaderSection::ReaderSection() {
+  thread_local ThreadNode own;
+  node_ = own.node;
+  std::uint64_t epoch = global_epoch.load();
+  for (;;) {
+    node_->epoch.store(epoch);
+    // An advance between the load and the store would leave this reader unseen in the epoch it announces.
+    const std::uint64_t now = global_epoch.load();
+    if (now == epoch) return;
+    epoch = now;
+  }
 }
 
-Epochs& Epochs::global() {
-  static Epochs epochs;
-  return epochs;
+ReaderSection::~ReaderSection() { node_->epoch.store(0, std::memory_order_release); }
+
+void Grace::seal() { sealed_.emplace_back(group_++, global_epoch.fetch_add(1)); }
+
+void Grace::look() {
+  const std::uint64_t oldest = oldest_epoch();
+  while (!sealed_.empty() && sealed_.front().second < oldest) {
+    passed_ = sealed_.front().first;
+    sealed_.pop_front();
+  }
+}
+
+void Grace::poll() {
+  seal();
+  look();
+}
+
+void Grace::wait(std::uint64_t group) {
+  if (group >= group_) seal();
+  for (look(); !passed(group); look()) std::this_thread::yield();
 }
 
 }  // namespace emberline

@@ -1,54 +1,56 @@
-// Epochs: how a writer knows that no reader can still hold what it unlinked.
+// Epochs: how a writer learns that nobody can hold any more what it has taken away.
 //
-// A reader announces the current epoch in a slot of its own and clears it when it leaves. A writer unlinks something, takes a stamp
-// (which advances the epoch), and may reuse the thing when every announced epoch is greater than the stamp.
-//
-// No fences: the reader's announcement and the writer's scan are read-modify-writes of the same slot, so one comes first in the slot's
-// modification order. If the scan came first, the reader's announcement reads from it and therefore sees what the writer unlinked.
+// A reader announces the global epoch before its first load and takes the announcement back after its last one. A writer takes
+// something away (stores), then seals it by advancing the epoch, and may reuse it once every announced epoch is newer than the
+// seal. The advance is a read-modify-write: a reader that announces a newer epoch has read it, or a later one, and so sees
+// the stores before it. A plain load of the epoch as the tag would not give that.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <utility>
 
 namespace emberline {
 
-class Epochs {
+// One reader's announcement. 0: not reading. Nodes live for ever and are handed from thread to thread.
+struct alignas(64) ReaderNode {
+  std::atomic<std::uint64_t> epoch{0};
+  std::atomic<bool> taken{false};
+  ReaderNode* next = nullptr;
+};
+
+// A section in which loaded slots and lines stay valid. Keep it short, never wait in it for a writer, never nest it.
+class ReaderSection {
  public:
-  static constexpr int kReaders = 128;
-
-  // Held for the length of one batch call, never across I/O: a held guard keeps every row retired since from being reused.
-  class Guard {
-   public:
-    explicit Guard(Epochs& epochs) : slot_(epochs.enter()) {}
-    ~Guard() { slot_->store(0, std::memory_order_release); }
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-
-   private:
-    std::atomic<uint64_t>* slot_;
-  };
-
-  // Stamp for what was unlinked before this call.
-  uint64_t retire() { return epoch_.fetch_add(1, std::memory_order_acq_rel); }
-
-  // Everything stamped below the result is out of every reader's reach.
-  uint64_t safe_below();
-
-  // Waits until `stamp` is safe. Readers hold a guard for one batch at most, so the wait is short.
-  void wait_for(uint64_t stamp);
-
-  // One domain for the process: a lookup over many tables announces itself once.
-  static Epochs& global();
+  ReaderSection();
+  ~ReaderSection();
+  ReaderSection(const ReaderSection&) = delete;
+  ReaderSection& operator=(const ReaderSection&) = delete;
 
  private:
-  struct alignas(64) Slot {
-    std::atomic<uint64_t> epoch{0};
-  };
+  ReaderNode* node_;
+};
 
-  std::atomic<uint64_t>* enter();
+// A writer's view: numbered groups of things taken away, and which of them no reader can hold any more.
+// Used under the writer's mutex.
+class Grace {
+ public:
+  // The number of the group that is being filled.
+  std::uint64_t group() const { return group_; }
+  bool passed(std::uint64_t group) const { return group <= passed_; }
+  // Seals the group being filled and looks which groups have passed.
+  void poll();
+  // Polls until a group has passed. Readers never wait for writers, so this ends.
+  void wait(std::uint64_t group);
 
-  alignas(64) std::atomic<uint64_t> epoch_{1};
-  Slot slots_[kReaders];
+ private:
+  void seal();
+  void look();
+
+  std::uint64_t group_ = 1;
+  std::uint64_t passed_ = 0;
+  std::deque<std::pair<std::uint64_t, std::uint64_t>> sealed_;  // group, epoch
 };
 
 }  // namespace emberline

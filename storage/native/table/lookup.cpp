@@ -1,161 +1,221 @@
 #include "table/lookup.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
+#include <string>
 
-#include "table/pooling.h"
+#include "table/pipeline.h"
 
 namespace emberline {
+namespace {
 
-Lookup::Lookup(std::vector<std::shared_ptr<Table>> tables, std::vector<FeatureLookup> features)
-    : tables_(std::move(tables)), features_(std::move(features)), missing_(tables_.size()) {
-  for (const FeatureLookup& feature : features_) {
-    if (feature.table >= tables_.size()) throw std::invalid_argument("a feature names a table that was not given");
-    if (feature.pooling == Pooling::kNone && feature.length == 0) throw std::invalid_argument("pooling none needs a length above 0");
+// Ids per reader section, whole bags: short sections, and addresses that stay in the first-level cache.
+constexpr std::size_t kWindow = 1024;
+
+}  // namespace
+
+void check_offsets(const std::int64_t* offsets, std::size_t batch, std::size_t values, const char* name) {
+  if (offsets[0] != 0) {
+    throw std::invalid_argument(std::string(name) + ": must start at 0, starts at " + std::to_string(offsets[0]));
+  }
+  for (std::size_t b = 0; b < batch; ++b) {
+    if (offsets[b + 1] < offsets[b]) {
+      throw std::invalid_argument(std::string(name) + ": must not fall, but " + std::to_string(offsets[b + 1]) +
+                                  " follows " + std::to_string(offsets[b]));
+    }
+  }
+  if (static_cast<std::size_t>(offsets[batch]) != values) {
+    throw std::invalid_argument(std::string(name) + ": must end at the number of values, " + std::to_string(values) +
+                                ", ends at " + std::to_string(offsets[batch]));
   }
 }
 
-size_t Lookup::begin(uint64_t batch, const std::vector<FeatureBatch>& inputs) {
-  inputs_ = inputs;
-  counts_ = {};
-  late_bags_.clear();
+Lookup::Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features)
+    : tables_(std::move(tables)), features_(std::move(features)), misses_(tables_.size()) {
+  for (std::size_t f = 0; f < features_.size(); ++f) {
+    if (features_[f].table >= tables_.size()) {
+      throw std::invalid_argument("features[" + std::to_string(f) + "]: table " + std::to_string(features_[f].table) +
+                                  " of " + std::to_string(tables_.size()));
+    }
+  }
+}
+
+std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inputs) {
+  for (std::size_t f = 0; f < inputs.size(); ++f) {
+    const std::string name = "offsets[" + std::to_string(f) + "]";
+    check_offsets(inputs[f].offsets, batch, inputs[f].value_count, name.c_str());
+  }
+  for (Misses& misses : misses_) {
+    misses.positions.clear();
+    misses.ids.clear();
+    misses.supplied = false;
+  }
   late_.clear();
-  late_rows_.clear();
-  for (Missing& missing : missing_) {
-    missing.ids.clear();
-    missing.positions.clear();
-    missing.state.clear();
+  sources_.clear();
+  kept_.clear();
+  totals_ = {};
+  for (std::uint32_t f = 0; f < inputs.size(); ++f) {
+    if (features_[f].pooling == Pooling::kNone) {
+      begin_unpooled(f, batch, inputs[f]);
+    } else {
+      begin_pooled(f, batch, inputs[f]);
+    }
   }
-  {
-    const Epochs::Guard guard(Epochs::global());
-    for (uint32_t number = 0; number < features_.size(); ++number) run_feature(number, batch, inputs[number]);
-  }
-  size_t total = 0;
-  for (const Missing& missing : missing_) total += missing.ids.size();
-  return total;
+  std::size_t missing = 0;
+  for (const Misses& misses : misses_) missing += misses.ids.size();
+  return missing;
 }
 
-void Lookup::run_feature(uint32_t number, uint64_t batch, const FeatureBatch& input) {
-  constexpr uint64_t kChunk = 256;  // ids resolved ahead of their use: their rows are on the way into L2
-  const FeatureLookup& feature = features_[number];
-  const Table& table = *tables_[feature.table];
-  const size_t dim = table.dim();
-  uint64_t bag = 0;
+void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const LookupInput& input) {
+  const Table& from = *tables_[features_[feature].table];
+  const std::uint32_t dim = from.dim();
+  std::size_t bag = 0;
   while (bag < batch) {
-    // As many whole bags as fill a chunk; a single long bag makes a chunk of its own.
-    uint64_t end = bag + 1;
-    while (end < batch && input.offsets[end + 1] - input.offsets[bag] <= static_cast<int64_t>(kChunk)) ++end;
-    const int64_t first = input.offsets[bag];
-    const size_t n = static_cast<size_t>(input.offsets[end] - first);
-    if (slots_.size() < n) slots_.resize(n);
-    table.resolve(input.values + first, n, slots_.data());
-    for (; bag < end; ++bag) {
-      const uint64_t given = static_cast<uint64_t>(input.offsets[bag + 1] - input.offsets[bag]);
-      const uint64_t used = feature.pooling == Pooling::kNone ? std::min<uint64_t>(given, feature.length) : given;
-      const uint32_t* slots = slots_.data() + (input.offsets[bag] - first);
-      const size_t hits = used - static_cast<size_t>(std::count(slots, slots + used, kEmptySlot));
-      counts_.resident += hits;
-      if (hits < used) {
-        set_aside(number, bag, input.values + input.offsets[bag], slots, used);
+    // A window of whole bags: those that fit, or one that is larger.
+    std::size_t last = bag + 1;
+    const auto start = static_cast<std::size_t>(input.offsets[bag]);
+    while (last < batch && static_cast<std::size_t>(input.offsets[last + 1]) - start <= kWindow) ++last;
+    const std::size_t count = static_cast<std::size_t>(input.offsets[last]) - start;
+    if (rows_.size() < count) rows_.resize(count);
+    const ReaderSection section;
+    RowPipeline pipeline(from, input.values + start, count, rows_.data());
+    for (; bag < last; ++bag) {
+      const std::size_t begin_at = static_cast<std::size_t>(input.offsets[bag]) - start;
+      const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
+      pipeline.advance(end_at);
+      const std::size_t n = end_at - begin_at;
+      const float* const* rows = rows_.data() + begin_at;
+      float* output = input.output + bag * dim;
+      const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
+      totals_.dram += hits;
+      if (hits == n) {
+        pool_rows(rows, n, dim, features_[feature].pooling, output);
+      } else {
+        keep_aside(feature, input.values + start + begin_at, rows, n, output);
+      }
+    }
+  }
+}
+
+void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input) {
+  const Table& from = *tables_[features_[feature].table];
+  const std::uint32_t dim = from.dim();
+  const std::size_t length = features_[feature].length;
+  const std::size_t bags_at_once = std::max<std::size_t>(1, kWindow / std::max<std::size_t>(1, length));
+  const auto used = [&](std::size_t bag) {
+    return std::min(length, static_cast<std::size_t>(input.offsets[bag + 1] - input.offsets[bag]));
+  };
+  for (std::size_t bag = 0; bag < batch;) {
+    const std::size_t last = std::min(batch, bag + bags_at_once);
+    window_ids_.clear();
+    for (std::size_t b = bag; b < last; ++b) {
+      const std::int64_t* ids = input.values + input.offsets[b];
+      window_ids_.insert(window_ids_.end(), ids, ids + used(b));
+    }
+    if (rows_.size() < window_ids_.size()) rows_.resize(window_ids_.size());
+    const ReaderSection section;
+    RowPipeline pipeline(from, window_ids_.data(), window_ids_.size(), rows_.data());
+    std::size_t at = 0;
+    for (; bag < last; ++bag) {
+      const std::size_t n = used(bag);
+      pipeline.advance(at + n);
+      float* output = input.output + bag * length * dim;
+      std::uint8_t* mask = input.mask + bag * length;
+      for (std::size_t i = 0; i < n; ++i, ++at) {
+        const float* row = rows_[at];
+        mask[i] = row != nullptr;
+        if (row != nullptr) {
+          std::memcpy(output + i * dim, row, dim * sizeof(float));
+          ++totals_.dram;
+          continue;
+        }
+        std::memset(output + i * dim, 0, dim * sizeof(float));
+        late_.push_back({feature, 1, sources_.size(), output + i * dim, mask + i});
+        sources_.push_back(miss(features_[feature].table, window_ids_[at]));
+      }
+      std::memset(output + n * dim, 0, (length - n) * dim * sizeof(float));
+      std::memset(mask + n, 0, length - n);
+    }
+  }
+}
+
+void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, std::size_t n,
+                        float* output) {
+  const std::uint32_t table = features_[feature].table;
+  const std::uint32_t dim = tables_[table]->dim();
+  late_.push_back({feature, static_cast<std::uint32_t>(n), sources_.size(), output, nullptr});
+  for (std::size_t i = 0; i < n; ++i) {
+    if (rows[i] == nullptr) {
+      sources_.push_back(miss(table, ids[i]));
+      continue;
+    }
+    sources_.push_back(static_cast<std::int64_t>(kept_.size()));
+    kept_.insert(kept_.end(), rows[i], rows[i] + dim);
+  }
+  std::memset(output, 0, dim * sizeof(float));
+}
+
+std::int64_t Lookup::miss(std::uint32_t table, std::int64_t id) {
+  Misses& misses = misses_[table];
+  std::uint32_t& position = misses.positions[id];
+  if (position == 0) {
+    misses.ids.push_back(id);
+    position = static_cast<std::uint32_t>(misses.ids.size());
+  }
+  return -static_cast<std::int64_t>(position);
+}
+
+void Lookup::supply(std::size_t table, const float* rows, const std::uint8_t* states) {
+  Misses& misses = misses_[table];
+  const std::size_t count = misses.ids.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (states[i] > static_cast<std::uint8_t>(RowState::kUnresolved)) {
+      throw std::invalid_argument("state: 0 absent, 1 found, 2 unresolved; got " + std::to_string(states[i]));
+    }
+  }
+  misses.rows.assign(rows, rows + count * tables_[table]->dim());
+  misses.states.assign(states, states + count);
+  misses.supplied = true;
+}
+
+LookupTotals Lookup::finish() {
+  for (std::size_t t = 0; t < misses_.size(); ++t) {
+    if (!misses_[t].ids.empty() && !misses_[t].supplied) {
+      throw std::invalid_argument("finish: table " + std::to_string(t) + " has " + std::to_string(misses_[t].ids.size()) +
+                                  " missing ids; call supply first");
+    }
+  }
+  for (const Late& late : late_) {
+    const LookupFeature& feature = features_[late.feature];
+    const std::uint32_t dim = tables_[feature.table]->dim();
+    const Misses& misses = misses_[feature.table];
+    if (rows_.size() < late.count) rows_.resize(late.count);
+    for (std::size_t i = 0; i < late.count; ++i) {
+      const std::int64_t source = sources_[late.first + i];
+      if (source >= 0) {
+        rows_[i] = kept_.data() + source;
         continue;
       }
-      if (feature.pooling == Pooling::kNone) {
-        float* out = input.output + bag * feature.length * dim;
-        for (uint64_t i = 0; i < used; ++i) copy_row(out + i * dim, table.row(slots[i]), dim);
-        std::memset(out + used * dim, 0, (feature.length - used) * dim * sizeof(float));
-        uint8_t* mask = input.mask + bag * feature.length;
-        std::memset(mask, 1, used);
-        std::memset(mask + used, 0, feature.length - used);
-        continue;
-      }
-      float* out = input.output + bag * dim;
-      if (used == 0) {
-        zero_row(out, dim);
-        continue;
-      }
-      copy_row(out, table.row(slots[0]), dim);
-      for (uint64_t i = 1; i < used; ++i) add_row(out, table.row(slots[i]), dim);
-      if (feature.pooling == Pooling::kMean) divide_row(out, dim, used);
+      const auto position = static_cast<std::size_t>(-source - 1);
+      const auto state = static_cast<RowState>(misses.states[position]);
+      rows_[i] = state == RowState::kFound ? misses.rows.data() + position * dim : nullptr;
+      totals_.supplied += state == RowState::kFound;
+      totals_.absent += state == RowState::kAbsent;
+      totals_.unresolved += state == RowState::kUnresolved;
+    }
+    if (feature.pooling != Pooling::kNone) {
+      pool_rows(rows_.data(), late.count, dim, feature.pooling, late.output);
+    } else if (rows_[0] != nullptr) {
+      std::memcpy(late.output, rows_[0], dim * sizeof(float));
+      *late.mask = 1;
     }
   }
-}
-
-void Lookup::set_aside(uint32_t number, uint64_t bag, const int64_t* values, const uint32_t* slots, uint64_t count) {
-  const Table& table = *tables_[features_[number].table];
-  Missing& missing = missing_[features_[number].table];
-  late_bags_.push_back({number, bag, late_.size(), count});
-  for (uint64_t i = 0; i < count; ++i) {
-    if (slots[i] == kEmptySlot) {
-      const auto [entry, added] = missing.positions.try_emplace(values[i], static_cast<uint32_t>(missing.ids.size()));
-      if (added) missing.ids.push_back(values[i]);
-      late_.push_back({false, entry->second});
-    } else {
-      late_.push_back({true, late_rows_.size()});
-      const float* row = table.row(slots[i]);
-      late_rows_.insert(late_rows_.end(), row, row + table.dim());
-    }
-  }
-}
-
-void Lookup::supply(size_t number, const float* rows, const uint8_t* state) {
-  Missing& missing = missing_[number];
-  const size_t m = missing.ids.size();
-  missing.rows.assign(rows, rows + m * tables_[number]->dim());
-  missing.state.assign(state, state + m);
-}
-
-void Lookup::finish_bag(const LateBag& late) {
-  const FeatureLookup& feature = features_[late.feature];
-  const FeatureBatch& input = inputs_[late.feature];
-  const Missing& missing = missing_[feature.table];
-  const size_t dim = tables_[feature.table]->dim();
-  const bool pooled = feature.pooling != Pooling::kNone;
-  float* out = input.output + late.bag * dim * (pooled ? 1 : feature.length);
-  std::memset(out, 0, dim * (pooled ? 1 : feature.length) * sizeof(float));
-  if (!pooled) std::memset(input.mask + late.bag * feature.length, 0, feature.length);
-  bool first = true;
-  for (uint64_t i = 0; i < late.count; ++i) {
-    const LateId& id = late_[late.first + i];
-    const float* row = nullptr;
-    if (id.resident) {
-      row = late_rows_.data() + id.at;
-    } else {
-      switch (static_cast<RowState>(missing.state[id.at])) {
-        case RowState::kFound:
-          row = missing.rows.data() + id.at * dim;
-          ++counts_.supplied;
-          break;
-        case RowState::kAbsent:
-          ++counts_.absent;
-          break;
-        case RowState::kUnresolved:
-          ++counts_.unresolved;
-          break;
-      }
-    }
-    if (row == nullptr) continue;
-    if (!pooled) {
-      copy_row(out + i * dim, row, dim);
-      input.mask[late.bag * feature.length + i] = 1;
-    } else if (first) {
-      copy_row(out, row, dim);
-    } else {
-      add_row(out, row, dim);
-    }
-    first = false;
-  }
-  if (feature.pooling == Pooling::kMean) divide_row(out, dim, late.count);
-}
-
-LookupCounts Lookup::finish() {
-  for (size_t number = 0; number < tables_.size(); ++number) {
-    if (missing_[number].state.size() != missing_[number].ids.size()) {
-      throw std::logic_error("finish() before the missing rows of every table were supplied");
-    }
-  }
-  for (const LateBag& late : late_bags_) finish_bag(late);
-  late_bags_.clear();
-  return counts_;
+  const LookupTotals totals = totals_;
+  for (Misses& misses : misses_) misses.ids.clear();
+  late_.clear();
+  totals_ = {};
+  return totals;
 }
 
 }  // namespace emberline

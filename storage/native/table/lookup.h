@@ -1,88 +1,90 @@
-// One batch over many tables and features: find, pool, and what to do about misses.
+// The lookups of one serving lane: the ids of all features of a batch against shared tables, misses answered from outside.
 //
-// begin() answers every bag whose rows are all in DRAM, straight into the caller's buffers. A bag with a miss is set aside: the rows at
-// hand are copied out, so that no epoch is held while the caller fetches the rest. supply() takes the missing rows, finish() sums the bags
-// set aside, in the order of their ids: results are bit-identical whatever tier a row came from.
-//
-// One object a lane; it keeps its scratch between calls and is not thread-safe. The tables are shared.
+// begin() answers from the tables every bag whose rows are all there. A bag with a miss is kept aside: its rows are copied,
+// because no reader section may last while a disk is read; finish() pools it in the order of its ids. B batch, D dim.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "table/id_map.h"
+#include "table/pooling.h"
 #include "table/table.h"
 
 namespace emberline {
 
-enum class Pooling : int { kSum = 0, kMean = 1, kNone = 2 };
-enum class RowState : uint8_t { kAbsent = 0, kFound = 1, kUnresolved = 2 };
+enum class RowState : std::uint8_t { kAbsent = 0, kFound = 1, kUnresolved = 2 };
 
-struct FeatureLookup {
-  uint32_t table;
+struct LookupFeature {
+  std::uint32_t table;
   Pooling pooling;
-  uint32_t length;  // kNone: rows a bag, padded with zeros, cut to the first `length` ids
+  std::uint32_t length;  // of an unpooled feature
 };
 
-// What one feature of a batch reads and writes. offsets has batch + 1 entries from 0 to the number of values, never falling.
-struct FeatureBatch {
-  const int64_t* values;
-  const int64_t* offsets;
-  float* output;  // (batch, dim) or (batch, length, dim), fully written
-  uint8_t* mask;  // (batch, length), 1 where a row was found; kNone only, else null
+// One feature's share of a batch. Pointers must hold until finish().
+struct LookupInput {
+  const std::int64_t* values;
+  std::size_t value_count;
+  const std::int64_t* offsets;  // (B + 1)
+  float* output;                // (B, D) or (B, length, D)
+  std::uint8_t* mask;           // (B, length) or null
 };
 
-struct LookupCounts {
-  uint64_t resident = 0, supplied = 0, absent = 0, unresolved = 0;
+struct LookupTotals {
+  std::uint64_t dram = 0, supplied = 0, absent = 0, unresolved = 0;
 };
 
 class Lookup {
  public:
-  Lookup(std::vector<std::shared_ptr<Table>> tables, std::vector<FeatureLookup> features);
+  // The tables outlive the lookup. Throws std::invalid_argument.
+  Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features);
 
-  const std::vector<FeatureLookup>& features() const { return features_; }
-  const Table& table(size_t number) const { return *tables_[number]; }
-  size_t tables() const { return tables_.size(); }
+  const std::vector<LookupFeature>& features() const { return features_; }
+  const Table& table(std::size_t index) const { return *tables_[index]; }
+  std::size_t table_count() const { return tables_.size(); }
 
-  // Returns the number of different missing ids over all tables.
-  size_t begin(uint64_t batch, const std::vector<FeatureBatch>& inputs);
-  const std::vector<int64_t>& missing(size_t table) const { return missing_[table].ids; }
-  // rows (m, dim) and state (m), in the order of missing(table); copied.
-  void supply(size_t table, const float* rows, const uint8_t* state);
-  LookupCounts finish();
+  // inputs: one a feature. Returns the number of missing ids, each counted once a table.
+  std::size_t begin(std::size_t batch, const std::vector<LookupInput>& inputs);
+  const std::vector<std::int64_t>& missing(std::size_t table) const { return misses_[table].ids; }
+  // rows (m, D), states (m) for the ids of missing(table), copied.
+  void supply(std::size_t table, const float* rows, const std::uint8_t* states);
+  // Pools the late bags. Throws std::invalid_argument when a table with missing ids was not supplied.
+  LookupTotals finish();
 
  private:
-  struct Missing {
-    std::vector<int64_t> ids;
-    std::unordered_map<int64_t, uint32_t> positions;
+  struct Misses {
+    IdMap positions;  // id -> position + 1
+    std::vector<std::int64_t> ids;
     std::vector<float> rows;
-    std::vector<uint8_t> state;
+    std::vector<std::uint8_t> states;
+    bool supplied = false;
   };
-  struct LateBag {
-    uint32_t feature;
-    uint64_t bag;
-    size_t first;  // into late_
-    uint64_t count;
-  };
-  struct LateId {
-    bool resident;
-    size_t at;  // resident: into late_rows_; else: position in missing_[table]
+  // A bag, or one position of an unpooled feature, that waits for rows.
+  struct Late {
+    std::uint32_t feature;
+    std::uint32_t count;      // ids
+    std::size_t first;        // in sources_
+    float* output;
+    std::uint8_t* mask;       // of the one position, or null
   };
 
-  void run_feature(uint32_t number, uint64_t batch, const FeatureBatch& input);
-  void set_aside(uint32_t number, uint64_t bag, const int64_t* values, const uint32_t* slots, uint64_t count);
-  void finish_bag(const LateBag& late);
+  void begin_pooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
+  void begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
+  void keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, std::size_t n, float* output);
+  std::int64_t miss(std::uint32_t table, std::int64_t id);
 
-  std::vector<std::shared_ptr<Table>> tables_;
-  std::vector<FeatureLookup> features_;
-  std::vector<FeatureBatch> inputs_;
-  std::vector<uint32_t> slots_;
-  std::vector<Missing> missing_;
-  std::vector<LateBag> late_bags_;
-  std::vector<LateId> late_;
-  std::vector<float> late_rows_;
-  LookupCounts counts_;
+  std::vector<const Table*> tables_;
+  std::vector<LookupFeature> features_;
+  std::vector<Misses> misses_;
+  std::vector<Late> late_;
+  std::vector<std::int64_t> sources_;  // where a late id's row is: >= 0 offset in kept_, else -1 - position among the misses
+  std::vector<float> kept_;
+  std::vector<const float*> rows_;
+  std::vector<std::int64_t> window_ids_;
+  LookupTotals totals_;
 };
 
 }  // namespace emberline

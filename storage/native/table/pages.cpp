@@ -2,41 +2,50 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <new>
+#include <utility>
 
 namespace emberline {
-
 namespace {
-constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096;
+
 }  // namespace
 
-Pages::Pages(size_t bytes) : reserved_(round_up(std::max<size_t>(bytes, 1), 4096)) {
-  // Arrays of several huge pages start on one, else the kernel cannot use them.
-  const size_t slack = reserved_ >= kHugePage ? kHugePage : 0;
-  void* mapped = mmap(nullptr, reserved_ + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
-  const uintptr_t start = reinterpret_cast<uintptr_t>(mapped);
-  const uintptr_t aligned = slack ? round_up(start, kHugePage) : start;
-  if (aligned > start) munmap(mapped, aligned - start);
-  const size_t tail = slack - (aligned - start);
-  if (tail) munmap(reinterpret_cast<void*>(aligned + reserved_), tail);
-  base_ = reinterpret_cast<std::byte*>(aligned);
+Pages::Pages(std::size_t bytes) {
+  const bool huge = bytes >= kHugePage;
+  const std::size_t unit = huge ? kHugePage : kPage;
+  bytes = (bytes + unit - 1) / unit * unit;
+  // A huge page must start at a multiple of its size: map one more, give back what sticks out.
+  const std::size_t mapped = huge ? bytes + kHugePage : bytes;
+  void* start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) throw std::bad_alloc();
+  char* data = static_cast<char*>(start);
+  if (huge) {
+    const auto address = reinterpret_cast<std::uintptr_t>(start);
+    const std::size_t before = (kHugePage - address % kHugePage) % kHugePage;
+    if (before > 0) munmap(data, before);
+    data += before;
+    if (before < kHugePage) munmap(data + bytes, kHugePage - before);
+    madvise(data, bytes, MADV_HUGEPAGE);  // advice: a kernel without huge pages serves small ones
+  }
+  data_ = data;
+  bytes_ = bytes;
 }
 
-Pages::~Pages() { munmap(base_, reserved_); }
+Pages::~Pages() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
 
-void Pages::commit(size_t bytes) {
-  if (bytes <= committed_) return;
-  if (bytes > reserved_) throw std::bad_alloc();
-  const size_t unit = bytes >= kHugePage ? kHugePage : 4096;
-  const size_t target = std::min(round_up(bytes, unit), reserved_);
-  if (mprotect(base_ + committed_, target - committed_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
-  if (target >= kHugePage) madvise(base_, target, MADV_HUGEPAGE);  // a wish: plain pages serve as well, only slower
-  committed_ = target;
+Pages::Pages(Pages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Pages& Pages::operator=(Pages&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
 }
 
 }  // namespace emberline

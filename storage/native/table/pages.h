@@ -1,5 +1,4 @@
-// Large zeroed arrays that grow in place: address space is reserved once, pages are committed as the array grows, on 2 MB pages
-// where the kernel has them. The base address never changes, so readers need no indirection and no lock.
+// Zeroed memory straight from the kernel, on 2 MB pages where that pays. Untouched pages cost nothing.
 #pragma once
 
 #include <cstddef>
@@ -8,23 +7,18 @@ namespace emberline {
 
 class Pages {
  public:
-  // Reserves `bytes` of address space and commits none of it. Throws std::bad_alloc when the address space is not to be had.
-  explicit Pages(size_t bytes);
+  Pages() = default;
+  explicit Pages(std::size_t bytes);  // throws std::bad_alloc
   ~Pages();
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&& other) noexcept;
 
-  // Makes the first `bytes` usable. Throws std::bad_alloc.
-  void commit(size_t bytes);
-
-  std::byte* data() const { return base_; }
-  size_t committed_bytes() const { return committed_; }
-  size_t reserved_bytes() const { return reserved_; }
+  char* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
 
  private:
-  std::byte* base_ = nullptr;
-  size_t reserved_ = 0;
-  size_t committed_ = 0;
+  char* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace emberline

@@ -1,102 +1,130 @@
-// One embedding table in DRAM: an index of lines over a slab of rows.
+// A table of embedding rows in DRAM: exact ids, readers without locks beside one writer at a time.
 //
-// Many readers beside one writer. Rows are immutable once visible: an update writes a fresh slot and publishes its number; the old slot waits in
-// limbo until every reader that could hold it has left. Training uses the in-place accessors in phases where no reader runs.
+// Rows are immutable once visible: an update fills a fresh slot and publishes it with one store. Old slots, and old line arrays
+// after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim + extra.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
-#include "table/frequency.h"
-#include "table/index.h"
-#include "table/pages.h"
+#include "table/epoch.h"
+#include "table/lines.h"
+#include "table/sketch.h"
+#include "table/slab.h"
 
 namespace emberline {
 
+// No room: the capacity is used up, or the ids crowd so few lines that more of them would not help.
 struct CapacityExceeded : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct ExportedRows {
+  std::int64_t next_cursor = -1;
+  std::vector<std::int64_t> ids;
+  std::vector<float> rows;
+  std::vector<std::uint8_t> freq;
+};
+
 class Table {
  public:
-  // dim: floats of a row that lookups return. extra: floats behind them (optimizer slots). capacity_rows: 0 grows without a bound.
-  Table(uint32_t dim, uint32_t extra, uint64_t capacity_rows);
-  ~Table();
+  // extra: floats per row behind dim. capacity_rows: 0 grows without bound. Throws std::invalid_argument.
+  Table(std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows);
 
-  uint32_t dim() const { return dim_; }
-  uint32_t extra() const { return extra_; }
-  uint32_t row_floats() const { return dim_ + extra_; }
-  uint64_t capacity_rows() const { return capacity_; }
-  uint64_t size() const { return size_.load(std::memory_order_relaxed); }
-  size_t memory_bytes() const;
+  std::uint32_t dim() const { return dim_; }
+  std::uint32_t extra() const { return extra_; }
+  std::uint64_t capacity_rows() const { return capacity_; }
+  std::uint64_t size() const { return size_.load(std::memory_order_relaxed); }
+  std::size_t memory_bytes() const;
 
-  // ids (n) -> out (n, dim), found (n); absent rows are zero. Returns the hits.
-  size_t find(const int64_t* ids, size_t n, float* out, uint8_t* found) const;
+  // ids (n), out (n, dim), found (n). Rows of absent ids are zeros. Returns the number found.
+  std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const;
 
-  // ids (n) -> slots (n), kEmptySlot where absent; prefetches the rows. The caller holds a guard while it uses the slots.
-  void resolve(const int64_t* ids, size_t n, uint32_t* slots) const;
-  const float* row(uint32_t slot) const { return rows_at(slot); }
+  // rows (n, D). freq: use counts as in line.cuh, or null. Throws CapacityExceeded; the ids before the one that did not fit are in.
+  void insert_or_assign(const std::int64_t* ids, std::size_t n, const float* rows, const std::uint8_t* freq);
+  // Leaves rows that are there. A full table admits an id that was asked for more often than the row it displaces.
+  std::size_t insert_and_evict(const std::int64_t* ids, std::size_t n, const float* rows);
+  std::size_t assign(const std::int64_t* ids, std::size_t n, const float* rows);
+  std::size_t erase(const std::int64_t* ids, std::size_t n);
+  void reserve(std::uint64_t rows);
 
-  // The writer's verbs; rows are (n, dim + extra). All or nothing where they throw CapacityExceeded.
-  void insert_or_assign(const int64_t* ids, const float* rows, size_t n);
-  size_t insert_and_evict(const int64_t* ids, const float* rows, size_t n);
-  size_t assign(const int64_t* ids, const float* rows, size_t n);
-  size_t erase(const int64_t* ids, size_t n);
-  void reserve(uint64_t rows);
-
-  // Walks the index from line `cursor`; stops after the line that reaches `limit` rows. Returns the next cursor, -1 at the end.
-  int64_t export_batch(int64_t cursor, size_t limit, std::vector<int64_t>& ids, std::vector<float>& rows,
-                       std::vector<uint8_t>& scores) const;
-
-  // Throws std::logic_error when index, slab and free list disagree.
+  // From cursor 0 until next_cursor is -1. A table that nobody inserts into meanwhile gives every row once.
+  ExportedRows export_batch(std::uint64_t cursor, std::size_t limit) const;
+  // Throws std::logic_error that says which rule is broken.
   void check_integrity() const;
 
-  // For training, in phases without readers: the row's own memory, and a new row of zeros.
-  float* row_in_place(uint32_t slot) { return rows_at(slot); }
-  uint32_t slot_of(int64_t id) const;
-  uint32_t create(int64_t id);
+  // For the training phases, in which nobody reads beside the one caller: rows may be written in place.
+  std::uint32_t locate(std::int64_t id) const;           // slot, or kEmptySlot
+  std::uint32_t create(std::int64_t id);                 // the id must be absent; the row is not initialised
+  float* row(std::uint32_t slot) const { return slab_.row(slot); }
+  template <class Visit>
+  void each(Visit visit) const {  // visit(id, slot), in no order that means anything
+    for (std::uint64_t index = 0; index < lines().count(); ++index) {
+      const Line& line = lines().line(index);
+      for (int at = 0; at < kLineIds; ++at) {
+        const std::uint32_t slot = line.slots[at].load(std::memory_order_relaxed);
+        if (slot != kEmptySlot) visit(line.ids[at].load(std::memory_order_relaxed), slot);
+      }
+    }
+  }
 
  private:
-  static constexpr uint32_t kSampleEvery = 4;
+  friend class RowPipeline;
 
-  float* rows_at(uint32_t slot) const { return reinterpret_cast<float*>(slab_.data()) + size_t{slot} * row_floats(); }
-  std::atomic_ref<uint8_t> score(uint32_t slot) const {
-    return std::atomic_ref<uint8_t>(*reinterpret_cast<uint8_t*>(scores_.data() + slot));
-  }
-  Index& index() const { return *index_.load(std::memory_order_acquire); }
-  bool take_slot(uint32_t& slot);
-  void retire_slot(uint32_t slot);
-  void harvest();
-  void place(int64_t id, uint32_t slot);
-  void grow(uint64_t lines);
-  void publish_row(int64_t id, const float* row, uint32_t slot, bool present);
-  bool evict_for(int64_t id);
+  struct Place {
+    Line* line = nullptr;
+    int at = 0;
+  };
+
+  // write.cpp, under the mutex
+  Place find_place(std::int64_t id) const;
+  std::uint32_t take_slot();
+  void write_row(std::uint32_t slot, const float* row);
+  bool insert_new(std::int64_t id, const float* row, std::uint8_t score, bool may_grow);
+  bool enter(std::int64_t id, std::uint32_t slot, bool may_grow);
+  void replace_row(Place place, const float* row);
+  void remove(Place place);
+  void reclaim();
+  bool make_room(std::uint32_t candidate_count);
   void age();
 
-  const uint32_t dim_;
-  const uint32_t extra_;
-  const uint64_t capacity_;
+  // placement.cpp, under the mutex
+  bool place(std::int64_t id, std::uint32_t slot, bool may_grow);
+  bool try_place(LineArray& lines, std::int64_t id, std::uint32_t slot, bool shared);
+  bool try_line(LineArray& lines, Line& line, std::int64_t id, std::uint32_t slot, bool shared);
+  bool displace(LineArray& lines, std::int64_t id, std::uint32_t slot, bool shared);
+  bool may_change_owner(const LineArray& lines, const Line& line, int at, bool shared);
+  void set_owner(const LineArray& lines, Line& line, int at, std::int64_t id, std::uint32_t slot, bool shared);
+  void grow(std::uint64_t count);
 
-  Pages slab_;
-  Pages scores_;
-  std::atomic<Index*> index_{nullptr};
-  std::unique_ptr<Index> current_;
-  std::atomic<uint64_t> size_{0};
+  LineArray& lines() const { return *lines_.load(std::memory_order_relaxed); }
 
-  mutable std::mutex writer_;
-  uint64_t next_slot_ = 0;
-  std::vector<uint32_t> free_;
-  std::deque<std::pair<uint64_t, uint32_t>> limbo_;  // (stamp, slot), oldest first
-  std::optional<Sketch> sketch_;                     // caches only
-  uint64_t hand_ = 0;                                // next line that eviction looks at
-  uint64_t touches_ = 0;
-  mutable std::atomic<uint64_t> sampled_{0};
+  std::uint32_t dim_;
+  std::uint32_t extra_;
+  std::uint64_t capacity_;
+  std::atomic<std::uint64_t> size_{0};
+  std::atomic<LineArray*> lines_;
+  Slab slab_;
+  mutable std::atomic<std::uint64_t> uses_{0};  // since the last ageing
+
+  mutable std::mutex mutex_;
+  Grace grace_;
+  std::unique_ptr<LineArray> owned_lines_;
+  std::deque<std::pair<std::uint64_t, std::unique_ptr<LineArray>>> old_lines_;  // grace group, array
+  std::deque<std::pair<std::uint64_t, std::uint32_t>> old_slots_;               // grace group, slot
+  std::vector<std::uint32_t> free_slots_;
+  // Grace group of the last change of owner, by hash of the position: an older entry is overwritten, never forgotten early.
+  std::vector<std::uint64_t> changed_;
+  bool blocked_ = false;  // a position was free but too recently changed
+  std::unique_ptr<Sketch> sketch_;
+  std::uint64_t hand_ = 0;
 };
 
 }  // namespace emberline

@@ -2,189 +2,236 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 
-#include "table/pooling.h"
+#include "table/pipeline.h"
 
 namespace emberline {
 
-TrainingTable::TrainingTable(const TrainingOptions& options) : options_(options), table_(options.dim, options.slots, 0) {}
-
-uint32_t& TrainingTable::count_of(uint32_t slot) {
-  if (slot >= counts_.size()) counts_.resize(std::max<size_t>(slot + 1, counts_.size() * 2));
-  return counts_[slot];
+float initial_value(std::uint64_t seed, std::int64_t id, std::uint32_t j, float scale) {
+  const std::uint64_t bits = mix(mix_id(id) + mix(seed) + j * 0x9E3779B97F4A7C15ull) >> 40;
+  return scale * (static_cast<float>(bits) * 0x1p-23f - 1.0f);
 }
 
-uint32_t TrainingTable::slot_for(int64_t id, bool train, float initial_slot) {
-  uint32_t slot = table_.slot_of(id);
-  if (!train) return slot;
-  if (slot != kEmptySlot) {
-    uint32_t& count = count_of(slot);
-    count += count != UINT32_MAX;
-    return slot;
+void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling, const float* grad,
+                   float* grads) {
+  for (std::size_t b = 0; b < batch; ++b, grad += dim) {
+    const std::int64_t n = offsets[b + 1] - offsets[b];
+    for (std::int64_t i = 0; i < n; ++i, grads += dim) {
+      if (pooling == Pooling::kMean) {
+        for (std::uint32_t d = 0; d < dim; ++d) grads[d] = grad[d] / static_cast<float>(n);
+      } else {
+        std::memcpy(grads, grad, dim * sizeof(float));
+      }
+    }
   }
-  uint32_t seen = 1;
-  if (options_.admit_after > 1) {
-    seen = ++waiting_[id];
-    if (seen < options_.admit_after) return kEmptySlot;
-    waiting_.erase(id);
+}
+
+TrainingTable::TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64_t seed, float init_scale,
+                             std::uint32_t admit_after)
+    : table_(dim, slots, 0), seed_(seed), init_scale_(init_scale), admit_after_(admit_after) {
+  if (!(init_scale >= 0) || std::isinf(init_scale)) {
+    throw std::invalid_argument("init_scale: must be 0 or more, got " + std::to_string(init_scale));
   }
-  slot = table_.create(id);
-  count_of(slot) = seen;
-  float* row = table_.row_in_place(slot);
-  for (uint32_t d = 0; d < options_.dim; ++d) {
-    const uint64_t bits = mix64(mix64(static_cast<uint64_t>(id) ^ options_.seed * 0x9E3779B97F4A7C15ull) + d);
-    const float unit = static_cast<float>(bits >> 40) * 0x1.0p-24f;  // [0, 1), every value exact
-    row[d] = (2.0f * unit - 1.0f) * options_.init_scale;
+}
+
+std::size_t TrainingTable::memory_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return table_.memory_bytes() + counts_.capacity() * sizeof(counts_[0]) + seen_.bytes();
+}
+
+std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot) {
+  const std::lock_guard lock(mutex_);
+  find_rows(ids, n, train, initial_slot);
+  const std::size_t bytes = dim() * sizeof(float);
+  std::size_t hits = 0;
+  for (std::size_t i = 0; i < n; ++i, out += dim()) {
+    if (rows_[i] == nullptr) {
+      std::memset(out, 0, bytes);
+    } else {
+      std::memcpy(out, rows_[i], bytes);
+      ++hits;
+    }
   }
-  std::fill(row + options_.dim, row + options_.dim + options_.slots, initial_slot);
+  return hits;
+}
+
+std::size_t TrainingTable::pool(const std::int64_t* values, const std::int64_t* offsets, std::size_t batch,
+                                std::size_t value_count, Pooling pooling, float* out, bool train, float initial_slot) {
+  check_offsets(offsets, batch, value_count, "offsets");
+  const std::lock_guard lock(mutex_);
+  find_rows(values, value_count, train, initial_slot);
+  for (std::size_t b = 0; b < batch; ++b) {
+    pool_rows(rows_.data() + offsets[b], static_cast<std::size_t>(offsets[b + 1] - offsets[b]), dim(), pooling,
+              out + b * dim());
+  }
+  return value_count - static_cast<std::size_t>(std::count(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(value_count), nullptr));
+}
+
+// Fills rows_; all occurrences of an id in one call see the same row, also the call in which it is admitted.
+void TrainingTable::find_rows(const std::int64_t* ids, std::size_t n, bool train, float initial_slot) {
+  if (rows_.size() < n) {
+    rows_.resize(n);
+    slots_.resize(n);
+  }
+  RowPipeline(table_, ids, n, rows_.data(), slots_.data()).advance(n);
+  if (!train) return;
+  bool created = false;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (slots_[i] == kEmptySlot && created) slots_[i] = table_.locate(ids[i]);
+    if (slots_[i] != kEmptySlot) {
+      std::uint32_t& count = counts_[slots_[i]];
+      count += count != std::numeric_limits<std::uint32_t>::max();
+      continue;
+    }
+    std::uint32_t count = 1;
+    if (admit_after_ > 1) {
+      std::uint32_t& seen = seen_[ids[i]];
+      count = ++seen;
+      if (count < admit_after_) continue;
+      seen_.erase(ids[i]);
+    }
+    slots_[i] = admit(ids[i], count, initial_slot);
+    created = true;
+  }
+  if (!created) return;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (rows_[i] != nullptr) continue;
+    const std::uint32_t slot = slots_[i] != kEmptySlot ? slots_[i] : table_.locate(ids[i]);
+    if (slot != kEmptySlot) rows_[i] = table_.row(slot);
+  }
+}
+
+std::uint32_t TrainingTable::admit(std::int64_t id, std::uint32_t count, float initial_slot) {
+  const std::uint32_t slot = table_.create(id);
+  float* row = table_.row(slot);
+  for (std::uint32_t j = 0; j < dim(); ++j) row[j] = initial_value(seed_, id, j, init_scale_);
+  std::fill_n(row + dim(), slots(), initial_slot);
+  set_count(slot, count);
   return slot;
 }
 
-size_t TrainingTable::lookup(const int64_t* ids, size_t n, float* out, bool train, float initial_slot) {
-  size_t hits = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t slot = slot_for(ids[i], train, initial_slot);
-    float* to = out + i * options_.dim;
-    if (slot == kEmptySlot) {
-      zero_row(to, options_.dim);
-      continue;
-    }
-    copy_row(to, table_.row(slot), options_.dim);
-    ++hits;
-  }
-  return hits;
+void TrainingTable::set_count(std::uint32_t slot, std::uint32_t count) {
+  if (counts_.size() <= slot) counts_.resize(std::max<std::size_t>(std::size_t{slot} + 1, counts_.size() * 3 / 2));
+  counts_[slot] = count;
 }
 
-size_t TrainingTable::pool(const int64_t* values, const int64_t* offsets, size_t bags, Pooling pooling, float* out, bool train,
-                           float initial_slot) {
-  const size_t dim = options_.dim;
-  size_t hits = 0;
-  for (size_t bag = 0; bag < bags; ++bag) {
-    float* to = out + bag * dim;
-    bool first = true;
-    for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i) {
-      const uint32_t slot = slot_for(values[i], train, initial_slot);
-      if (slot == kEmptySlot) continue;
-      ++hits;
-      if (first) {
-        copy_row(to, table_.row(slot), dim);
-      } else {
-        add_row(to, table_.row(slot), dim);
-      }
-      first = false;
-    }
-    const uint64_t given = static_cast<uint64_t>(offsets[bag + 1] - offsets[bag]);
-    if (first) {
-      zero_row(to, dim);
-    } else if (pooling == Pooling::kMean) {
-      divide_row(to, dim, given);
-    }
+// Adds up the gradients of each row that exists, in the order given: stepped_ and sums_, one entry a row.
+std::size_t TrainingTable::gather_gradients(const std::int64_t* ids, std::size_t n, const float* grads) {
+  if (rows_.size() < n) {
+    rows_.resize(n);
+    slots_.resize(n);
   }
-  return hits;
-}
-
-size_t TrainingTable::sum_gradients(const int64_t* ids, const float* grads, size_t n) {
-  const size_t dim = options_.dim;
-  touched_.clear();
-  touched_slots_.clear();
+  RowPipeline(table_, ids, n, rows_.data(), slots_.data()).advance(n);
+  positions_.clear();
+  stepped_.clear();
   sums_.clear();
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t slot = table_.slot_of(ids[i]);
-    if (slot == kEmptySlot) continue;
-    const auto [entry, added] = touched_.try_emplace(slot, static_cast<uint32_t>(touched_slots_.size()));
-    if (added) {
-      touched_slots_.push_back(slot);
-      sums_.insert(sums_.end(), grads + i * dim, grads + (i + 1) * dim);
+  const std::size_t width = dim();
+  for (std::size_t i = 0; i < n; ++i) {
+    if (slots_[i] == kEmptySlot) continue;
+    const float* grad = grads + i * width;
+    std::uint32_t& position = positions_[ids[i]];
+    if (position == 0) {
+      stepped_.push_back(slots_[i]);
+      position = static_cast<std::uint32_t>(stepped_.size());
+      sums_.insert(sums_.end(), grad, grad + width);
     } else {
-      add_row(sums_.data() + entry->second * dim, grads + i * dim, dim);
+      float* sum = sums_.data() + (position - 1) * width;
+      for (std::size_t d = 0; d < width; ++d) sum[d] += grad[d];
     }
   }
-  return touched_slots_.size();
+  return stepped_.size();
 }
 
-// Duchi, Hazan, Singer, "Adaptive subgradient methods", 2011; epsilon outside the root, as in torch.optim.Adagrad.
-size_t TrainingTable::adagrad(const int64_t* ids, const float* grads, size_t n, float learning_rate, float epsilon) {
-  const size_t dim = options_.dim;
-  const size_t rows = sum_gradients(ids, grads, n);
-  for (size_t r = 0; r < rows; ++r) {
-    float* row = table_.row_in_place(touched_slots_[r]);
-    float* squares = row + dim;
-    const float* gradient = sums_.data() + r * dim;
-    for (size_t d = 0; d < dim; ++d) {
-      squares[d] += gradient[d] * gradient[d];
-      row[d] -= learning_rate * gradient[d] / (std::sqrt(squares[d]) + epsilon);
+std::size_t TrainingTable::adagrad(const std::int64_t* ids, std::size_t n, const float* grads, float lr, float eps) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t width = dim();
+  if (slots() != width) {
+    throw std::invalid_argument("adagrad: needs slots == dim (" + std::to_string(width) + "), the table has " +
+                                std::to_string(slots()));
+  }
+  const std::size_t count = gather_gradients(ids, n, grads);
+  for (std::size_t k = 0; k < count; ++k) {
+    float* __restrict row = table_.row(stepped_[k]);
+    const float* __restrict grad = sums_.data() + k * width;
+    for (std::uint32_t d = 0; d < width; ++d) {
+      const float squares = row[width + d] + grad[d] * grad[d];
+      row[width + d] = squares;
+      row[d] -= lr * grad[d] / (std::sqrt(squares) + eps);
     }
   }
-  return rows;
+  return count;
 }
 
-size_t TrainingTable::sgd(const int64_t* ids, const float* grads, size_t n, float learning_rate) {
-  const size_t dim = options_.dim;
-  const size_t rows = sum_gradients(ids, grads, n);
-  for (size_t r = 0; r < rows; ++r) {
-    float* row = table_.row_in_place(touched_slots_[r]);
-    const float* gradient = sums_.data() + r * dim;
-    for (size_t d = 0; d < dim; ++d) row[d] -= learning_rate * gradient[d];
+std::size_t TrainingTable::sgd(const std::int64_t* ids, std::size_t n, const float* grads, float lr) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t width = dim();
+  const std::size_t count = gather_gradients(ids, n, grads);
+  for (std::size_t k = 0; k < count; ++k) {
+    float* __restrict row = table_.row(stepped_[k]);
+    const float* __restrict grad = sums_.data() + k * width;
+    for (std::uint32_t d = 0; d < width; ++d) row[d] -= lr * grad[d];
   }
-  return rows;
+  return count;
 }
 
-TrainedRows TrainingTable::export_rows() const {
-  std::vector<int64_t> ids;
-  std::vector<float> rows;
-  std::vector<uint8_t> scores;
-  for (int64_t cursor = 0; cursor >= 0;) cursor = table_.export_batch(cursor, ids.size() + 65536, ids, rows, scores);
-  std::vector<size_t> order(ids.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
-
-  TrainedRows out;
-  out.ids.reserve(ids.size());
-  out.rows.reserve(ids.size() * options_.dim);
-  out.slots.reserve(ids.size() * options_.slots);
-  out.counts.reserve(ids.size());
-  for (size_t from : order) {
-    const float* row = rows.data() + from * table_.row_floats();
-    out.ids.push_back(ids[from]);
-    out.rows.insert(out.rows.end(), row, row + options_.dim);
-    out.slots.insert(out.slots.end(), row + options_.dim, row + table_.row_floats());
-    out.counts.push_back(counts_[table_.slot_of(ids[from])]);
+TrainingRows TrainingTable::export_rows() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::int64_t, std::uint32_t>> order;
+  order.reserve(table_.size());
+  table_.each([&](std::int64_t id, std::uint32_t slot) { order.emplace_back(id, slot); });
+  std::sort(order.begin(), order.end());
+  TrainingRows all;
+  all.ids.reserve(order.size());
+  all.rows.reserve(order.size() * dim());
+  all.slots.reserve(order.size() * slots());
+  all.counts.reserve(order.size());
+  for (const auto& [id, slot] : order) {
+    const float* row = table_.row(slot);
+    all.ids.push_back(id);
+    all.rows.insert(all.rows.end(), row, row + dim());
+    all.slots.insert(all.slots.end(), row + dim(), row + dim() + slots());
+    all.counts.push_back(counts_[slot]);
   }
-  return out;
+  return all;
 }
 
-void TrainingTable::restore(const int64_t* ids, const float* rows, const float* slots, const uint32_t* counts, size_t n) {
+IdCounts TrainingTable::export_counts() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::int64_t, std::uint32_t>> order;
+  seen_.each([&](std::int64_t id, std::uint32_t count) { order.emplace_back(id, count); });
+  std::sort(order.begin(), order.end());
+  IdCounts all;
+  for (const auto& [id, count] : order) {
+    all.ids.push_back(id);
+    all.counts.push_back(count);
+  }
+  return all;
+}
+
+void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slot_values,
+                            const std::uint32_t* counts) {
+  const std::lock_guard lock(mutex_);
   table_.reserve(table_.size() + n);
-  for (size_t i = 0; i < n; ++i) {
-    uint32_t slot = table_.slot_of(ids[i]);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t slot = table_.locate(ids[i]);
     if (slot == kEmptySlot) slot = table_.create(ids[i]);
-    float* row = table_.row_in_place(slot);
-    std::copy_n(rows + i * options_.dim, options_.dim, row);
-    std::copy_n(slots + i * options_.slots, options_.slots, row + options_.dim);
-    count_of(slot) = counts[i];
+    float* row = table_.row(slot);
+    std::memcpy(row, rows + i * dim(), dim() * sizeof(float));
+    if (slots() > 0) std::memcpy(row + dim(), slot_values + i * slots(), slots() * sizeof(float));
+    set_count(slot, counts[i]);
+    seen_.erase(ids[i]);
   }
 }
 
-void TrainingTable::export_waiting(std::vector<int64_t>& ids, std::vector<uint32_t>& counts) const {
-  ids.reserve(waiting_.size());
-  for (const auto& [id, count] : waiting_) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  for (int64_t id : ids) counts.push_back(waiting_.at(id));
-}
-
-void TrainingTable::restore_waiting(const int64_t* ids, const uint32_t* counts, size_t n) {
-  for (size_t i = 0; i < n; ++i) waiting_[ids[i]] = counts[i];
-}
-
-void expand_gradient(const int64_t* offsets, size_t bags, size_t dim, Pooling pooling, const float* grad, float* out) {
-  for (size_t bag = 0; bag < bags; ++bag) {
-    const int64_t first = offsets[bag], end = offsets[bag + 1];
-    for (int64_t i = first; i < end; ++i) {
-      float* to = out + static_cast<size_t>(i - offsets[0]) * dim;
-      copy_row(to, grad + bag * dim, dim);
-      if (pooling == Pooling::kMean) divide_row(to, dim, static_cast<uint64_t>(end - first));
-    }
+void TrainingTable::restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (table_.locate(ids[i]) == kEmptySlot && counts[i] > 0) seen_[ids[i]] = counts[i];
   }
 }
 

@@ -1,75 +1,84 @@
-// A table that is trained: rows are born when their id has been seen often enough, and are updated in place by fused optimizers.
+// A table that trains: rows are created when an id was seen often enough, and written in place by fused sparse optimizers.
 //
-// One thread at a time: training alternates lookup and update, and nobody reads in between.
+// A row is dim weights, then the optimizer's slots. Phases: nobody reads beside the one caller; a mutex keeps callers apart.
+// N ids, B batch, D dim. Floats are added and multiplied in float32 in the order given, without contraction.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <mutex>
 #include <vector>
 
-#include "table/lookup.h"
+#include "table/id_map.h"
+#include "table/pooling.h"
 #include "table/table.h"
 
 namespace emberline {
 
-struct TrainingOptions {
-  uint32_t dim;
-  uint32_t slots;       // optimizer floats behind a row: dim for Adagrad, 0 for SGD
-  uint64_t seed;
-  float init_scale;     // a new row is uniform in [-init_scale, init_scale), from (seed, id) alone
-  uint32_t admit_after; // occurrences until an id gets a row; 0 and 1 admit at once
+struct TrainingRows {
+  std::vector<std::int64_t> ids;  // ascending
+  std::vector<float> rows;        // (n, D)
+  std::vector<float> slots;       // (n, slots)
+  std::vector<std::uint32_t> counts;
 };
 
-struct TrainedRows {
-  std::vector<int64_t> ids;  // ascending
-  std::vector<float> rows;   // (n, dim)
-  std::vector<float> slots;  // (n, slots)
-  std::vector<uint32_t> counts;
+struct IdCounts {
+  std::vector<std::int64_t> ids;  // ascending
+  std::vector<std::uint32_t> counts;
 };
 
 class TrainingTable {
  public:
-  explicit TrainingTable(const TrainingOptions& options);
+  // Throws std::invalid_argument.
+  TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64_t seed, float init_scale, std::uint32_t admit_after);
 
-  const TrainingOptions& options() const { return options_; }
-  uint64_t size() const { return table_.size(); }
-  size_t memory_bytes() const { return table_.memory_bytes(); }
+  std::uint32_t dim() const { return table_.dim(); }
+  std::uint32_t slots() const { return table_.extra(); }
+  std::uint64_t size() const { return table_.size(); }
+  std::size_t memory_bytes() const;
 
-  // ids (n) -> out (n, dim), zeros where there is no row. With `train`, counts the occurrences and creates admitted rows, whose
-  // optimizer slots start at initial_slot. Returns the ids that had a row.
-  size_t lookup(const int64_t* ids, size_t n, float* out, bool train, float initial_slot);
+  // out (n, D). train: counts every occurrence, creates the rows of ids that reach admit_after; ids below give zeros.
+  // Returns the ids (occurrences) that have a row.
+  std::size_t lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot);
+  std::size_t pool(const std::int64_t* values, const std::int64_t* offsets, std::size_t batch, std::size_t value_count,
+                   Pooling pooling, float* out, bool train, float initial_slot);
 
-  // Bags of values (offsets has bags + 1 entries) -> out (bags, dim); mean divides by the ids given.
-  size_t pool(const int64_t* values, const int64_t* offsets, size_t bags, Pooling pooling, float* out, bool train, float initial_slot);
+  // grads (n, D). Gradients of one id are added in order, then the row takes one step. Returns the rows stepped.
+  std::size_t adagrad(const std::int64_t* ids, std::size_t n, const float* grads, float lr, float eps);
+  std::size_t sgd(const std::int64_t* ids, std::size_t n, const float* grads, float lr);
 
-  // Gradients of equal ids are summed in their order, then each row takes one step. Ids without a row are dropped. Returns rows updated.
-  size_t adagrad(const int64_t* ids, const float* grads, size_t n, float learning_rate, float epsilon);
-  size_t sgd(const int64_t* ids, const float* grads, size_t n, float learning_rate);
-
-  TrainedRows export_rows() const;
-  void restore(const int64_t* ids, const float* rows, const float* slots, const uint32_t* counts, size_t n);
-
-  // Ids seen, but not often enough yet.
-  void export_waiting(std::vector<int64_t>& ids, std::vector<uint32_t>& counts) const;
-  void restore_waiting(const int64_t* ids, const uint32_t* counts, size_t n);
+  TrainingRows export_rows() const;
+  IdCounts export_counts() const;  // ids seen and not admitted
+  void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots, const std::uint32_t* counts);
+  void restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts);
 
  private:
-  uint32_t slot_for(int64_t id, bool train, float initial_slot);
-  size_t sum_gradients(const int64_t* ids, const float* grads, size_t n);
-  uint32_t& count_of(uint32_t slot);
+  void find_rows(const std::int64_t* ids, std::size_t n, bool train, float initial_slot);
+  std::uint32_t admit(std::int64_t id, std::uint32_t count, float initial_slot);
+  void set_count(std::uint32_t slot, std::uint32_t count);
+  std::size_t gather_gradients(const std::int64_t* ids, std::size_t n, const float* grads);
 
-  TrainingOptions options_;
+  mutable std::mutex mutex_;
   Table table_;
-  std::vector<uint32_t> counts_;                   // by slot
-  std::unordered_map<int64_t, uint32_t> waiting_;  // id -> occurrences, until it is admitted
-
-  // Scratch of one update: the rows touched, in the order of first appearance, and their summed gradients.
-  std::unordered_map<uint32_t, uint32_t> touched_;
-  std::vector<uint32_t> touched_slots_;
+  std::uint64_t seed_;
+  float init_scale_;
+  std::uint32_t admit_after_;
+  std::vector<std::uint32_t> counts_;  // by slot
+  IdMap seen_;                         // ids without a row
+  // scratch
+  std::vector<const float*> rows_;
+  std::vector<std::uint32_t> slots_;
+  IdMap positions_;
+  std::vector<std::uint32_t> stepped_;  // slots
   std::vector<float> sums_;
 };
 
-// d(pooled) -> d(rows): grad (bags, dim) -> out (values, dim).
-void expand_gradient(const int64_t* offsets, size_t bags, size_t dim, Pooling pooling, const float* grad, float* out);
+// Value j of a new row: uniform in [-scale, scale), from the seed and the id alone. With mix and mix_id of line.cuh:
+// u = mix(mix_id(id) + mix(seed) + j * 0x9E3779B97F4A7C15) >> 40; scale * (u * 2^-23 - 1).
+float initial_value(std::uint64_t seed, std::int64_t id, std::uint32_t j, float scale);
+
+// grads (N, D): the gradient of a bag for each of its ids; mean divides it by the ids of the bag.
+void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling, const float* grad,
+                   float* grads);
 
 }  // namespace emberline

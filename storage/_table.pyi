@@ -1,0 +1,219 @@
+"""
+Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.
+"""
+
+import numpy
+import numpy.typing
+
+class CapacityExceeded(RuntimeError):  # noqa: N818
+    pass
+
+class Table:
+    """
+    Rows of one embedding table in DRAM, by int64 id. Readers take no lock; one writer at a time.
+
+    dim: float32 values of a row. extra: float32 values behind them. capacity_rows: 0 grows without bound.
+    Arrays are C-contiguous and of the exact dtype. Raises TypeError or ValueError that names the argument.
+    """
+
+    def __init__(self, dim: int, *, extra: int = 0, capacity_rows: int = 0) -> None: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def extra(self) -> int: ...
+    @property
+    def capacity_rows(self) -> int: ...
+    def size(self) -> int:
+        """Rows in the table."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that index, rows and counters take."""
+
+    def find(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        out: numpy.typing.NDArray[numpy.float32],
+        found: numpy.typing.NDArray[numpy.uint8],
+    ) -> int:
+        """
+        ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.
+        """
+
+    def insert_or_assign(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32],
+        freq: numpy.typing.NDArray[numpy.uint8] | None = None,
+    ) -> None:
+        """
+        ids (n,), rows (n, dim + extra), freq (n,) logarithmic use counts as export_batch gives them.
+
+        Raises CapacityExceeded at the first id that does not fit; those before it are in.
+        """
+
+    def insert_and_evict(
+        self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32]
+    ) -> int:
+        """
+        As a cache: leaves rows that are there; when full, admits an id that is hotter than the row it displaces.
+
+        Returns the number admitted.
+        """
+
+    def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32]) -> int:
+        """
+        Replaces rows that are there, leaves out the others. Returns the number replaced.
+        """
+
+    def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """Returns the number erased."""
+
+    def reserve(self, rows: int) -> None:
+        """Makes room in the index for this many rows in all."""
+
+    def export_batch(
+        self, cursor: int, limit: int
+    ) -> tuple[
+        int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.uint8]
+    ]:
+        """
+        At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim + extra), freq.
+
+        Every row comes once if nothing is inserted between the calls.
+        """
+
+    def check_integrity(self) -> None:
+        """
+        Raises RuntimeError that says which rule of the table is broken. Slow; for tests.
+        """
+
+class Lookup:
+    """
+    The lookups of one lane over shared tables, in one call for all features. Not thread-safe.
+
+    features: (table index, pooling 0 sum 1 mean 2 none, length of an unpooled one), one each.
+    Calls go begin, supply for each table with missing ids, finish.
+    """
+
+    def __init__(self, tables: list[Table], features: list[tuple[int, int, int]]) -> None: ...
+    def begin(
+        self,
+        batch: int,
+        values: list[numpy.typing.NDArray[numpy.int64]],
+        offsets: list[numpy.typing.NDArray[numpy.int64]],
+        outputs: list[numpy.typing.NDArray[numpy.float32]],
+        masks: list[numpy.typing.NDArray[numpy.uint8] | None],
+    ) -> int:
+        """
+        values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written
+        in place, by finish where rows are missing. Returns how many distinct ids are missing.
+        """
+
+    def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]:
+        """The missing ids of a table, each once."""
+
+    def supply(
+        self, table: int, rows: numpy.typing.NDArray[numpy.float32], state: numpy.typing.NDArray[numpy.uint8]
+    ) -> None:
+        """
+        rows (m, dim) and state (m,) for the ids of missing(table), copied: 0 absent, 1 found, 2 unresolved.
+        """
+
+    def finish(self) -> tuple[int, int, int, int]:
+        """
+        Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved.
+        """
+
+class TrainingTable:
+    """
+    A table that trains: rows appear when an id was seen often enough, and are stepped in place.
+
+    slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are
+    uniform in [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row.
+    """
+
+    def __init__(self, dim: int, *, slots: int, seed: int, init_scale: float, admit_after: int) -> None: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    def size(self) -> int:
+        """Rows in the table."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that index, rows and counters take."""
+
+    def lookup(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        out: numpy.typing.NDArray[numpy.float32],
+        train: bool,
+        initial_slot: float,
+    ) -> int:
+        """
+        out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that are due.
+
+        Returns the occurrences that have a row.
+        """
+
+    def pool(
+        self,
+        values: numpy.typing.NDArray[numpy.int64],
+        offsets: numpy.typing.NDArray[numpy.int64],
+        mode: int,
+        out: numpy.typing.NDArray[numpy.float32],
+        train: bool,
+        initial_slot: float,
+    ) -> int:
+        """
+        As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row included.
+        """
+
+    @staticmethod
+    def pool_backward(
+        offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: numpy.typing.NDArray[numpy.float32]
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        The gradient (N, dim) of each id from those of the bags, grad (B, dim).
+        """
+
+    def adagrad(
+        self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float, eps: float
+    ) -> int:
+        """
+        Adds the gradients (n, dim) of equal ids in order, then steps each row once; ids without a row are dropped.
+
+        Returns the rows stepped.
+        """
+
+    def sgd(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float) -> int:
+        """As adagrad, without optimizer values."""
+
+    def export_rows(
+        self,
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.int64],
+        numpy.typing.NDArray[numpy.float32],
+        numpy.typing.NDArray[numpy.float32],
+        numpy.typing.NDArray[numpy.uint32],
+    ]:
+        """
+        ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,).
+        """
+
+    def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
+        """ids (n,) ascending and occurrences (n,) of ids that have no row yet."""
+
+    def restore(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32],
+        slots: numpy.typing.NDArray[numpy.float32],
+        counts: numpy.typing.NDArray[numpy.uint32],
+    ) -> None:
+        """Puts back what export_rows gave."""
+
+    def restore_counts(
+        self, ids: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.uint32]
+    ) -> None:
+        """Puts back what export_counts gave."""

@@ -1,0 +1,164 @@
+// TrainingTable for Python.
+#include <nanobind/nanobind.h>
+
+#include "table/bind_arrays.h"
+#include "table/training.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace emberline::bind {
+namespace {
+
+Pooling pooling_of(int mode) {
+  if (mode != 0 && mode != 1) fail("mode: expected 0 (sum) or 1 (mean), got " + std::to_string(mode));
+  return static_cast<Pooling>(mode);
+}
+
+std::size_t bags_of(const Ids& offsets) {
+  if (offsets.size() == 0) fail("offsets: expected one entry more than bags, got none");
+  return offsets.size() - 1;
+}
+
+nb::object pool_backward_of(nb::handle offsets, int mode, nb::handle grad) {
+  const Ids ends = Ids::of_rank(1, offsets, "offsets");
+  const std::size_t batch = bags_of(ends);
+  const Floats from = Floats::of_rank(2, grad, "grad");
+  const auto dim = static_cast<std::uint32_t>(from.shape(1));
+  const Floats checked(grad, "grad", {batch, dim});
+  const Pooling pooling = pooling_of(mode);
+  const auto n = static_cast<std::size_t>(std::max<std::int64_t>(0, ends.data()[batch]));
+  check_offsets(ends.data(), batch, n, "offsets");
+  std::vector<float> grads(n * dim);
+  {
+    const nb::gil_scoped_release release;
+    pool_backward(ends.data(), batch, dim, pooling, from.data(), grads.data());
+  }
+  return to_numpy(std::move(grads), {n, dim});
+}
+
+}  // namespace
+
+void bind_training(nb::module_& module) {
+  nb::class_<TrainingTable>(module, "TrainingTable",
+                            "A table that trains: rows appear when an id was seen often enough, and are stepped in place.\n\n"
+                            "slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are\n"
+                            "uniform in [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row.")
+      .def(nb::init<std::uint32_t, std::uint32_t, std::uint64_t, float, std::uint32_t>(), "dim"_a, nb::kw_only(), "slots"_a,
+           "seed"_a, "init_scale"_a, "admit_after"_a)
+      .def_prop_ro("dim", &TrainingTable::dim)
+      .def_prop_ro("slots", &TrainingTable::slots)
+      .def("size", &TrainingTable::size, "Rows in the table.")
+      .def("memory_bytes", &TrainingTable::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
+           "Bytes of memory that index, rows and counters take.")
+      .def(
+          "lookup",
+          [](TrainingTable& table, nb::handle ids, nb::handle out, bool train, float initial_slot) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const ArrayView<float> to(out, "out", {id.size(), table.dim()});
+            const nb::gil_scoped_release release;
+            return table.lookup(id.data(), id.size(), to.data(), train, initial_slot);
+          },
+          "ids"_a, "out"_a, "train"_a, "initial_slot"_a,
+          nb::sig("def lookup(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], train: bool, "
+                  "initial_slot: float) -> int"),
+          "out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that are due.\n\n"
+          "Returns the occurrences that have a row.")
+      .def(
+          "pool",
+          [](TrainingTable& table, nb::handle values, nb::handle offsets, int mode, nb::handle out, bool train,
+             float initial_slot) {
+            const Ids ids = Ids::of_rank(1, values, "values");
+            const Ids ends = Ids::of_rank(1, offsets, "offsets");
+            const std::size_t batch = bags_of(ends);
+            const ArrayView<float> to(out, "out", {batch, table.dim()});
+            const Pooling pooling = pooling_of(mode);
+            const nb::gil_scoped_release release;
+            return table.pool(ids.data(), ends.data(), batch, ids.size(), pooling, to.data(), train, initial_slot);
+          },
+          "values"_a, "offsets"_a, "mode"_a, "out"_a, "train"_a, "initial_slot"_a,
+          nb::sig("def pool(self, values: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], mode: int, "
+                  "out: numpy.typing.NDArray[numpy.float32], train: bool, initial_slot: float) -> int"),
+          "As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row included.")
+      .def_static("pool_backward", &pool_backward_of, "offsets"_a, "mode"_a, "grad"_a,
+                  nb::sig("def pool_backward(offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: numpy.typing.NDArray[numpy.float32]) -> "
+                          "numpy.typing.NDArray[numpy.float32]"),
+                  "The gradient (N, dim) of each id from those of the bags, grad (B, dim).")
+      .def(
+          "adagrad",
+          [](TrainingTable& table, nb::handle ids, nb::handle grads, float lr, float eps) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Floats grad(grads, "grads", {id.size(), table.dim()});
+            const nb::gil_scoped_release release;
+            return table.adagrad(id.data(), id.size(), grad.data(), lr, eps);
+          },
+          "ids"_a, "grads"_a, "lr"_a, "eps"_a,
+          nb::sig("def adagrad(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float, eps: float) -> int"),
+          "Adds the gradients (n, dim) of equal ids in order, then steps each row once; ids without a row are dropped.\n\n"
+          "Returns the rows stepped.")
+      .def(
+          "sgd",
+          [](TrainingTable& table, nb::handle ids, nb::handle grads, float lr) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Floats grad(grads, "grads", {id.size(), table.dim()});
+            const nb::gil_scoped_release release;
+            return table.sgd(id.data(), id.size(), grad.data(), lr);
+          },
+          "ids"_a, "grads"_a, "lr"_a,
+          nb::sig("def sgd(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float) -> int"),
+          "As adagrad, without optimizer values.")
+      .def(
+          "export_rows",
+          [](const TrainingTable& table) {
+            TrainingRows all;
+            {
+              const nb::gil_scoped_release release;
+              all = table.export_rows();
+            }
+            const std::size_t n = all.ids.size();
+            return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.rows), {n, table.dim()}),
+                                  to_numpy(std::move(all.slots), {n, table.slots()}), to_numpy(std::move(all.counts)));
+          },
+          nb::sig("def export_rows(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
+                  "numpy.typing.NDArray[numpy.uint32]]"),
+          "ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,).")
+      .def(
+          "export_counts",
+          [](const TrainingTable& table) {
+            IdCounts all;
+            {
+              const nb::gil_scoped_release release;
+              all = table.export_counts();
+            }
+            return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.counts)));
+          },
+          nb::sig("def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
+          "ids (n,) ascending and occurrences (n,) of ids that have no row yet.")
+      .def(
+          "restore",
+          [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Floats row(rows, "rows", {id.size(), table.dim()});
+            const Floats slot(slots, "slots", {id.size(), table.slots()});
+            const ArrayView<const std::uint32_t> count(counts, "counts", {id.size()});
+            const nb::gil_scoped_release release;
+            table.restore(id.data(), id.size(), row.data(), slot.data(), count.data());
+          },
+          "ids"_a, "rows"_a, "slots"_a, "counts"_a,
+          nb::sig("def restore(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
+                  "counts: numpy.typing.NDArray[numpy.uint32]) -> None"),
+          "Puts back what export_rows gave.")
+      .def(
+          "restore_counts",
+          [](TrainingTable& table, nb::handle ids, nb::handle counts) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const ArrayView<const std::uint32_t> count(counts, "counts", {id.size()});
+            const nb::gil_scoped_release release;
+            table.restore_counts(id.data(), id.size(), count.data());
+          },
+          "ids"_a, "counts"_a,
+          nb::sig("def restore_counts(self, ids: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.uint32]) -> None"),
+          "Puts back what export_counts gave.");
+}
+
+}  // namespace emberline::bind

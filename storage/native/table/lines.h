@@ -1,0 +1,79 @@
+// The index: an array of lines, read without locks while one writer changes it.
+//
+// How one position changes, with a release store each:
+//   emptied     slot := 0, the id stays
+//   new owner   id := new, then slot := new. Only when every reader that was in at the last change of owner has left.
+//   new row     slot := new
+// A reader loads id, slot, and id again. A slot of another owner between two equal ids would need two changes of owner within
+// one reader's section, which the rule above excludes. So a slot that is accepted belonged to the id at that moment.
+//
+// How an id moves from one of its lines to the other: it is written there, then emptied here. Readers look into the first
+// line, then the second. A move to the second is seen there at the latest; a move to the first steps the first line's version,
+// and a reader that found nothing looks again when that has changed.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "line.cuh"
+#include "table/pages.h"
+
+namespace emberline {
+
+struct alignas(64) Line {
+  std::atomic<std::int64_t> ids[kLineIds];
+  std::atomic<std::uint32_t> slots[kLineIds];
+  std::atomic<std::uint32_t> version;
+};
+static_assert(sizeof(Line) == 64);
+
+// The slot of an id in one line, or kEmptySlot.
+inline std::uint32_t probe(const Line& line, std::int64_t id) {
+  std::uint32_t mask = match([&](int i) { return line.ids[i].load(std::memory_order_acquire); }, id);
+  while (mask != 0) {
+    const int i = __builtin_ctz(mask);
+    const std::uint32_t slot = line.slots[i].load(std::memory_order_acquire);
+    if (slot != kEmptySlot && line.ids[i].load(std::memory_order_relaxed) == id) return slot;
+    mask &= mask - 1;
+  }
+  return kEmptySlot;
+}
+
+class LineArray {
+ public:
+  explicit LineArray(std::uint64_t count) : count_(count), pages_(count * sizeof(Line)) {}
+
+  std::uint64_t count() const { return count_; }
+  std::size_t bytes() const { return pages_.bytes(); }
+  Line& line(std::uint64_t index) const { return reinterpret_cast<Line*>(pages_.data())[index]; }
+  Line& first(std::uint64_t mixed) const { return line(first_line(mixed, count_)); }
+  Line& second(std::uint64_t mixed) const { return line(second_line(mixed, count_)); }
+
+  // Ends a search whose first line, read after `version`, did not hold the id.
+  std::uint32_t find_on(std::int64_t id, std::uint64_t mixed, std::uint32_t version) const {
+    const Line& head = first(mixed);
+    for (;;) {
+      if ((version & kOverflowBit) != 0) {
+        if (const std::uint32_t slot = probe(second(mixed), id); slot != kEmptySlot) return slot;
+      }
+      const std::uint32_t now = head.version.load(std::memory_order_acquire);
+      if (now == version) return kEmptySlot;
+      version = now;
+      if (const std::uint32_t slot = probe(head, id); slot != kEmptySlot) return slot;
+    }
+  }
+
+  std::uint32_t find(std::int64_t id, std::uint64_t mixed) const {
+    const Line& head = first(mixed);
+    const std::uint32_t version = head.version.load(std::memory_order_acquire);
+    const std::uint32_t slot = probe(head, id);
+    return slot != kEmptySlot ? slot : find_on(id, mixed, version);
+  }
+
+ private:
+  std::uint64_t count_;
+  Pages pages_;
+};
+
+}  // namespace emberline

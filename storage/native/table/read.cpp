@@ -1,0 +1,105 @@
+// The reading side of Table: find, export, the integrity check.
+#include <cstring>
+#include <string>
+#include <unordered_set>
+
+#include "table/pipeline.h"
+#include "table/table.h"
+
+namespace emberline {
+namespace {
+
+// Ids per reader section: short, so that a writer who waits for readers waits for microseconds.
+constexpr std::size_t kWindow = 1024;
+
+}  // namespace
+
+std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const {
+  const float* rows[kWindow];
+  const std::size_t bytes = dim_ * sizeof(float);
+  std::size_t hits = 0;
+  for (std::size_t start = 0; start < n; start += kWindow) {
+    const std::size_t count = std::min(kWindow, n - start);
+    const ReaderSection section;
+    RowPipeline pipeline(*this, ids + start, count, rows);
+    for (std::size_t block = 0; block < count; block += RowPipeline::kBlock) {
+      const std::size_t end = std::min(count, block + RowPipeline::kBlock);
+      pipeline.advance(end);
+      for (std::size_t i = block; i < end; ++i) {
+        float* to = out + (start + i) * dim_;
+        const bool hit = rows[i] != nullptr;
+        if (hit) {
+          std::memcpy(to, rows[i], bytes);
+        } else {
+          std::memset(to, 0, bytes);
+        }
+        found[start + i] = hit;
+        hits += hit;
+      }
+    }
+  }
+  return hits;
+}
+
+std::uint32_t Table::locate(std::int64_t id) const { return lines().find(id, mix_id(id)); }
+
+ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const {
+  const std::lock_guard lock(mutex_);
+  const LineArray& array = lines();
+  const std::size_t floats = dim_ + extra_;
+  ExportedRows batch;
+  std::uint64_t position = cursor;
+  const std::uint64_t end = array.count() * kLineIds;
+  for (; position < end && batch.ids.size() < limit; ++position) {
+    const Line& line = array.line(position / kLineIds);
+    const std::uint32_t slot = line.slots[position % kLineIds].load(std::memory_order_relaxed);
+    if (slot == kEmptySlot) continue;
+    batch.ids.push_back(line.ids[position % kLineIds].load(std::memory_order_relaxed));
+    const float* row = slab_.row(slot);
+    batch.rows.insert(batch.rows.end(), row, row + floats);
+    batch.freq.push_back(slab_.score(slot).load(std::memory_order_relaxed));
+  }
+  batch.next_cursor = position < end ? static_cast<std::int64_t>(position) : -1;
+  return batch;
+}
+
+void Table::check_integrity() const {
+  const std::lock_guard lock(mutex_);
+  const LineArray& array = lines();
+  std::unordered_set<std::int64_t> ids;
+  std::vector<bool> used(std::size_t{slab_.used()} + 1);
+  const auto claim = [&](std::uint32_t slot, const char* by) {
+    if (slot == kEmptySlot || slot > slab_.used() || used[slot]) {
+      throw std::logic_error("slot " + std::to_string(slot) + " is out of range or held twice, now by " + by);
+    }
+    used[slot] = true;
+  };
+  for (std::uint64_t index = 0; index < array.count(); ++index) {
+    const Line& line = array.line(index);
+    for (int at = 0; at < kLineIds; ++at) {
+      const std::uint32_t slot = line.slots[at].load(std::memory_order_relaxed);
+      if (slot == kEmptySlot) continue;
+      const std::int64_t id = line.ids[at].load(std::memory_order_relaxed);
+      const std::uint64_t mixed = mix_id(id);
+      const std::string name = "id " + std::to_string(id);
+      if (!ids.insert(id).second) throw std::logic_error(name + " stands in the index twice");
+      if (&array.first(mixed) != &line) {
+        if (&array.second(mixed) != &line) throw std::logic_error(name + " stands in a line that is not its own");
+        if ((array.first(mixed).version.load() & kOverflowBit) == 0) {
+          throw std::logic_error(name + " is in its second line, and the first does not say so");
+        }
+      }
+      claim(slot, "an id");
+    }
+  }
+  for (const std::uint32_t slot : free_slots_) claim(slot, "the free list");
+  for (const auto& old : old_slots_) claim(old.second, "the old rows");
+  for (std::size_t slot = 1; slot < used.size(); ++slot) {
+    if (!used[slot]) throw std::logic_error("slot " + std::to_string(slot) + " is lost");
+  }
+  if (ids.size() != size()) {
+    throw std::logic_error("size says " + std::to_string(size()) + ", the index holds " + std::to_string(ids.size()));
+  }
+}
+
+}  // namespace emberline

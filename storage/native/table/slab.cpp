@@ -1,0 +1,35 @@
+#include "table/slab.h"
+
+#include <algorithm>
+
+namespace emberline {
+namespace {
+
+// Large enough that the directory of a table of many GiB stays in the first-level cache; untouched pages cost nothing.
+constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
+constexpr int kMinShift = 6;
+
+}  // namespace
+
+Slab::Slab(std::size_t row_floats, std::uint64_t most_slots)
+    : row_bytes_(row_floats * sizeof(float)),
+      most_slots_(std::min<std::uint64_t>(most_slots, UINT32_MAX)),
+      shift_(kMinShift) {
+  while ((row_bytes_ << (shift_ + 1)) <= kChunkBytes && (std::uint64_t{1} << shift_) <= most_slots_) ++shift_;
+  mask_ = (std::uint32_t{1} << shift_) - 1;
+  scores_at_ = row_bytes_ << shift_;
+  directory_ = Pages(((most_slots_ >> shift_) + 1) * sizeof(Chunk));
+}
+
+std::uint32_t Slab::extend() {
+  if (used_ >= most_slots_) return 0;
+  const std::uint32_t slot = used_ + 1;
+  if ((slot >> shift_) >= chunks_.size()) {
+    chunks_.emplace_back(scores_at_ + mask_ + 1);
+    reinterpret_cast<Chunk*>(directory_.data())[slot >> shift_].store(chunks_.back().data(), std::memory_order_relaxed);
+  }
+  used_ = slot;
+  return slot;
+}
+
+}  // namespace emberline

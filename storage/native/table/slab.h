@@ -1,0 +1,48 @@
+// Rows of one size and their use counters, by slot. Chunks never move, so a row's address holds for the life of its slot.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "table/pages.h"
+
+namespace emberline {
+
+class Slab {
+ public:
+  // most_slots: slots run from 1 to this number (0 is "empty").
+  Slab(std::size_t row_floats, std::uint64_t most_slots);
+
+  float* row(std::uint32_t slot) const {
+    return reinterpret_cast<float*>(chunk(slot) + (slot & mask_) * row_bytes_);
+  }
+  std::atomic<std::uint8_t>& score(std::uint32_t slot) const {
+    return reinterpret_cast<std::atomic<std::uint8_t>*>(chunk(slot) + scores_at_)[slot & mask_];
+  }
+
+  // A slot that was never used; 0 when there is none. Called by the writer alone.
+  std::uint32_t extend();
+  std::uint32_t used() const { return used_; }
+  std::uint64_t most_slots() const { return most_slots_; }
+  std::size_t bytes() const { return (std::size_t{used_} + 1) * (row_bytes_ + 1); }
+
+ private:
+  using Chunk = std::atomic<char*>;
+  // The chunk's address was stored before the slot was published, and the slot was loaded with acquire.
+  char* chunk(std::uint32_t slot) const {
+    return reinterpret_cast<Chunk*>(directory_.data())[slot >> shift_].load(std::memory_order_relaxed);
+  }
+
+  std::size_t row_bytes_;
+  std::uint64_t most_slots_;
+  int shift_;
+  std::uint32_t mask_;
+  std::size_t scores_at_;
+  Pages directory_;
+  std::vector<Pages> chunks_;
+  std::uint32_t used_ = 0;
+};
+
+}  // namespace emberline
