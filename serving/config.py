@@ -16,8 +16,8 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class ServerConfig(BaseModel):
     """Options of a server. Models have theirs in config.pbtxt.
 
-    models: names to serve, all of the repository when empty. store: where rows are kept on SSD; never inside the repository.
-    ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all requests that are being read.
+    models: names to serve, all of the repository when empty. store: where rows are kept on SSD, never inside the
+    repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight.
     strict_readiness: one model that failed to load makes the whole server not ready, as in Triton.
     """
 

@@ -29,7 +29,7 @@ class BodyTooLarge(errors.InvalidInput):
 def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     """HTTP status, gRPC code and text for the caller.
 
-    What is not the caller's business (a bug, a failing disk) is logged with a reference, and only the reference is told.
+    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log.
     """
     if isinstance(error, BodyTooLarge):
         return 413, grpc.StatusCode.INVALID_ARGUMENT, str(error)

@@ -58,7 +58,7 @@ class Server:
         self._loader: threading.Thread | None = None
 
     def start(self, *, wait: bool = True) -> Server:
-        """Starts listening and loading. wait: until every model is loaded or has failed. Raises ConfigError for a port."""
+        """Starts listening and loading. wait: until every model is loaded or failed. Raises ConfigError."""
         listening = threading.Event()
         failure: list[BaseException] = []
 
@@ -231,12 +231,10 @@ def _http_server(app: Any, config: ServerConfig) -> _HttpServer:
 
 def _add_grpc_port(server: Any, config: ServerConfig) -> int:
     host = f"[{config.host}]" if ":" in config.host else config.host
-    # gRPC's own message says little, so the port is tried first; between the two steps it can only fail later and louder.
+    # gRPC's own message says little, so the port is tried here first.
     with listen(config.host, config.grpc_port, "grpc_port"):
         pass
     try:
         return int(server.add_insecure_port(f"{host}:{config.grpc_port}"))
     except RuntimeError:
         raise ConfigError(port_message(config.host, config.grpc_port, "grpc_port", None), field="grpc_port") from None
-
-

@@ -32,9 +32,7 @@ _PROGRESS_SECONDS = 2.0
 class LoadedModel:
     """Made by `load`; answers requests until `close`."""
 
-    def __init__(
-        self, config: ModelConfig, published: PublishedVersion, store: TieredStore, graph: DenseGraph
-    ) -> None:
+    def __init__(self, config: ModelConfig, published: PublishedVersion, store: TieredStore, graph: DenseGraph) -> None:
         manifest = published.manifest
         self.name = config.name
         self.version = str(published.version)
@@ -89,7 +87,8 @@ class LoadedModel:
             raise
         stats = store.stats()
         logger.info(
-            "%s: ready in %.1f s: snapshot %s, %d rows, %d in DRAM (%.1f MiB), %d session(s), golden requests within %.2g",
+            "%s: ready in %.1f s: snapshot %s, %d rows, %d in DRAM (%.1f MiB), %d session(s), golden requests "
+            "within %.2g",
             name,
             time.monotonic() - started,
             model.snapshot,

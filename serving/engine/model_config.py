@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2
 
 from serving.engine.options import ModelOptions
@@ -34,7 +34,10 @@ _OUTPUT_FIELDS = ("name", "data_type", "dims")
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """The queue and the batcher of a model. merge: several requests may share a batch. delay_us: how long one waits for more."""
+    """The queue and the batcher of a model.
+
+    merge: several requests may share a batch. preferred: batch sizes worth waiting for. delay_us: for how long.
+    """
 
     merge: bool = False
     preferred: tuple[int, ...] = ()
@@ -183,7 +186,9 @@ def _queue(proto: Any, options: ModelOptions) -> QueueSettings:
     where = "dynamic_batching.default_queue_policy"
     if policy.timeout_action:
         raise _error(f"{where}.timeout_action", "only REJECT is supported")
-    _check_range("dynamic_batching.max_queue_delay_microseconds", batching.max_queue_delay_microseconds, 0, MAX_QUEUE_DELAY_US)
+    _check_range(
+        "dynamic_batching.max_queue_delay_microseconds", batching.max_queue_delay_microseconds, 0, MAX_QUEUE_DELAY_US
+    )
     _check_range(f"{where}.max_queue_size", policy.max_queue_size, 0, MAX_QUEUE_SIZE)
     limit = proto.max_batch_size or MAX_BATCH_SIZE
     for size in batching.preferred_batch_size:

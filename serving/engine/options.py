@@ -32,8 +32,8 @@ ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 class ModelOptions(BaseModel):
     """Options of one model.
 
-    dram_bytes: what its rows may take in DRAM; absent, all of them are held. timeout_ms: deadline of a request that names
-    none. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: of one session.
+    dram_bytes: what its rows may take in DRAM; absent, all of them are held. timeout_ms: how long a request may wait
+    for a session. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: of one session.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,4 +57,6 @@ class ModelOptions(BaseModel):
             first = error.errors(include_url=False)[0]
             key = str(first["loc"][0])
             message = first["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"parameters.{key}: {message}, got {parameters[key]!r}", field=f"parameters.{key}") from None
+            raise ConfigError(
+                f"parameters.{key}: {message}, got {parameters[key]!r}", field=f"parameters.{key}"
+            ) from None

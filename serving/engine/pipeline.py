@@ -21,7 +21,7 @@ _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
 
 @dataclass(slots=True)
 class Scores:
-    """What a batch gave. outputs: of the whole batch, in the graph's order. unresolved: ids without an answer in time."""
+    """What a batch gave. outputs: of the whole batch, in the graph's order. unresolved: ids not answered in time."""
 
     outputs: list[np.ndarray]
     unresolved: int

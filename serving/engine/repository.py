@@ -23,7 +23,7 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 @dataclass(slots=True)
 class VersionEntry:
-    """One version of a model. version "": the model could not be read as far as its versions. state: as Triton's index."""
+    """One version of a model. version "": it could not be read so far. state: as in Triton's index."""
 
     model: str
     version: str
@@ -41,14 +41,17 @@ class ModelRepository:
     """Loads at the start; answers `get` from any thread."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """Finds the models. Raises NotFound for a repository or a model that is not there, ConfigError for a bad store."""
+        """Finds the models. Raises NotFound when the repository or a model is not there, ConfigError."""
         self._config = config
         root = config.model_repository
         if not root.is_dir():
-            raise NotFound(f"model repository {str(root)!r} is not a folder; publish a model there first, or name another")
+            raise NotFound(
+                f"model repository {str(root)!r} is not a folder; publish a model there first, or name another"
+            )
         if config.store_dir.resolve().is_relative_to(root.resolve()):
             raise ConfigError(
-                f"store {str(config.store_dir)!r} lies inside the model repository; choose a folder outside", field="store"
+                f"store {str(config.store_dir)!r} lies inside the model repository; choose a folder outside",
+                field="store",
             )
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         for name in config.models:
@@ -73,7 +76,7 @@ class ModelRepository:
         return self._loaded_all.is_set()
 
     def load(self) -> None:
-        """Loads every model, one after the other. A model that fails is UNAVAILABLE with the reason; nothing is raised."""
+        """Loads every model, one after the other. One that fails is UNAVAILABLE with the reason; nothing is raised."""
         for name in self._names:
             if self._stopping:
                 break

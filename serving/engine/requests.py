@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class InferenceResult:
-    """The answer. outputs: all of the model's, in order. unresolved: ids without an answer in the batch it was part of."""
+    """The answer. outputs: all of the model's, in order. unresolved: ids not answered, in its whole batch."""
 
     outputs: list[np.ndarray]
     unresolved: int = 0
@@ -38,9 +38,7 @@ class Answers:
     """Answers of one batch on their way back: one wake-up for each event loop, not one a request."""
 
     def __init__(self) -> None:
-        self._by_loop: dict[
-            asyncio.AbstractEventLoop, list[tuple[QueuedRequest, InferenceResult | BaseException]]
-        ] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, list[tuple[QueuedRequest, InferenceResult | BaseException]]] = {}
 
     def add(self, request: QueuedRequest, answer: InferenceResult | BaseException) -> None:
         """Notes an answer."""

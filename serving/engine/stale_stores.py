@@ -1,4 +1,4 @@
-"""Deletes the stores of versions that are no longer served: they are copies of what the repository holds or has dropped."""
+"""Deletes the stores of versions that are no longer served: they only copy what the repository holds or has dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRPCInferenceService: the calls of KServe v2 and Triton's metadata, statistics and index; the rest says UNIMPLEMENTED."""
+"""GRPCInferenceService: KServe v2 and Triton's metadata, statistics and index; the rest says UNIMPLEMENTED."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serving.config import ServerConfig
 from serving.engine.repository import ModelRepository
 from serving.errors import status_of
-from serving.http.body import ClientGone, Receive, Scope, Send
+from serving.http.body import ClientGoneError, Receive, Scope, Send
 from serving.http.control import control_app
 from serving.http.infer import InferenceRoutes
 from serving.protocol.json_text import dump_json
@@ -22,7 +22,7 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return
+            return None
         if scope["method"] == "POST":
             parts = scope["path"].split("/")
             if parts[:3] == ["", "v2", "models"] and parts[-1] == "infer":
@@ -41,7 +41,7 @@ class HttpApp:
 
         try:
             await self._control(scope, receive, watched)
-        except ClientGone:
+        except ClientGoneError:
             return None
         except Exception as error:
             status, _, text = status_of(error)

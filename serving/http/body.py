@@ -16,7 +16,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """The client closed the connection before its request was complete."""
 
 
@@ -37,7 +37,7 @@ class BodyReader:
         """The whole body; give its length back with `release` when the request is over.
 
         Raises BodyTooLarge as soon as it is known, Overloaded when all requests together hold too much, InvalidInput
-        when it does not arrive in time, ClientGone.
+        when it does not arrive in time, ClientGoneError.
         """
         declared = headers.get(b"content-length")
         if declared is not None and (not declared.isdigit() or len(declared) > 18 or int(declared) > self._limit):
@@ -63,7 +63,7 @@ class BodyReader:
 
     def _chunk(self, message: Message, size: int) -> bytes:
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientGoneError
         chunk: bytes = message.get("body", b"")
         if size + len(chunk) > self._limit:
             raise self._too_large(f"over {self._limit}")
@@ -74,7 +74,7 @@ class BodyReader:
 
     def _too_large(self, got: str) -> BodyTooLarge:
         return BodyTooLarge(
-            f"the body has {got} bytes, at most {self._limit} are taken; send smaller batches, or start the server with "
-            "a larger max_body_bytes",
+            f"the body has {got} bytes, at most {self._limit} are taken; send smaller batches, or start the server "
+            "with a larger max_body_bytes",
             field="body",
         )

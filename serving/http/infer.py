@@ -1,4 +1,4 @@
-"""POST .../infer and v1 :predict as plain ASGI: no routing table, no validation layer between the bytes and the model."""
+"""POST .../infer and v1 :predict as plain ASGI: no routing table and no validation layer on the way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serving.config import ServerConfig
 from serving.engine.repository import ModelRepository
 from serving.engine.requests import InferenceResult
 from serving.errors import status_of
-from serving.http.body import BodyReader, ClientGone, Receive, Scope, Send
+from serving.http.body import BodyReader, ClientGoneError, Receive, Scope, Send
 from serving.protocol.columns import to_columns
 from serving.protocol.json_text import dump_json
 from serving.protocol.v1 import decode_predict, encode_predict
@@ -38,9 +38,7 @@ class InferenceRoutes:
         """KServe v1."""
         await self._answer(self._predict, name, version, scope, receive, send)
 
-    async def _answer(
-        self, handle: Any, name: str, version: str, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _answer(self, handle: Any, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
         held = 0
         extra: list[tuple[bytes, bytes]] = []
         try:
@@ -53,7 +51,7 @@ class InferenceRoutes:
             held = len(body)
             status = 200
             content, extra = await handle(model, headers, body, receive)
-        except ClientGone:
+        except ClientGoneError:
             return
         except asyncio.CancelledError:
             raise
@@ -105,7 +103,7 @@ def _header_length(headers: dict[bytes, bytes]) -> int | None:
 
 
 async def _while_connected(work: Any, receive: Receive) -> InferenceResult:
-    """Awaits the model's answer; when the client goes away meanwhile, cancels it and raises ClientGone."""
+    """Awaits the model's answer; when the client goes away meanwhile, cancels it and raises ClientGoneError."""
     task = asyncio.current_task()
     assert task is not None
     watcher: asyncio.Task[None] | None = None
@@ -129,7 +127,7 @@ async def _while_connected(work: Any, receive: Receive) -> InferenceResult:
     except asyncio.CancelledError:
         if gone:
             task.uncancel()
-            raise ClientGone from None
+            raise ClientGoneError from None
         raise
     finally:
         timer.cancel()

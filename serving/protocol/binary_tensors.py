@@ -1,4 +1,4 @@
-"""Tensors as bytes: little-endian, row-major, BYTES elements with a 32-bit length in front; no copy where memory allows."""
+"""Tensors as bytes: little-endian, row-major, BYTES elements behind a 32-bit length; no copy if it can be."""
 
 from __future__ import annotations
 

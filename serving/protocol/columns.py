@@ -63,9 +63,7 @@ def _batch_error(name: str, rows: int, first: str, batch: int) -> InvalidInput:
     return InvalidInput(f"input {name!r} has a batch of {rows}, but input {first!r} has {batch}", field=name)
 
 
-def _fixed_column(
-    raw: InputSpec, tensor: WireTensor, lengths: WireTensor | None, valid: WireTensor | None
-) -> Column:
+def _fixed_column(raw: InputSpec, tensor: WireTensor, lengths: WireTensor | None, valid: WireTensor | None) -> Column:
     shape = tensor.shape
     if shape[1:] != (raw.width,) and not (raw.width == 1 and len(shape) == 1):
         raise InvalidInput(
@@ -109,9 +107,13 @@ def _list_column(raw: InputSpec, tensor: WireTensor, lengths: WireTensor | None,
 
 
 def _without_nulls(
-    tensor: WireTensor, values: np.ndarray | BytesValues, kept: np.ndarray, counts: np.ndarray, present: np.ndarray | None
+    tensor: WireTensor,
+    values: np.ndarray | BytesValues,
+    kept: np.ndarray,
+    counts: np.ndarray,
+    present: np.ndarray | None,
 ) -> tuple[np.ndarray | BytesValues, np.ndarray, np.ndarray, np.ndarray | None]:
-    """A row of nulls only is null. A null inside a list of floats is NaN, in another list it is left out, as in training."""
+    """A row of nulls only is null. A null in a list of floats is NaN; in other lists it is left out, as in training."""
     assert tensor.nulls is not None
     rows, width = tensor.shape
     nulls = tensor.nulls & kept

@@ -35,6 +35,6 @@ FROM_NUMPY = {entry.numpy: entry.name for entry in WIRE_TYPES.values() if entry.
 
 
 def accepts(declared: str, given: str) -> bool:
-    """Whether a tensor of dtype `given` may feed an input declared as `declared`; integers interchange, floats take both."""
+    """Whether a tensor of dtype `given` may feed an input declared as `declared`; integers interchange."""
     want, have = WIRE_TYPES[declared].family, WIRE_TYPES[given].family
     return want == have or (want == "float" and have == "integer")

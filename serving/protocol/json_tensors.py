@@ -30,7 +30,7 @@ _FILLER: dict[str, Any] = {"integer": 0, "float": 0.0, "bool": False}
 def decode_json_tensor(name: str, dtype: str, shape: tuple[int, ...], count: int, data: Any) -> WireTensor:
     """Turns the `data` of an input into a tensor.
 
-    count: the product of `shape`. A null element is marked in `nulls`; a null in place of a whole row is a row of nulls.
+    count: the product of `shape`. A null element is marked in `nulls`; a null in place of a row is a row of nulls.
     Raises InvalidInput naming the input for a wrong number of elements, a ragged list or a value of another kind.
     """
     if type(data) is not list:
@@ -51,8 +51,7 @@ def to_values(
     if not kinds <= _ALLOWED[wire.family]:
         wrong = next(value for value in flat if type(value) not in _ALLOWED[wire.family])
         raise InvalidInput(
-            f"input {name!r}: {dtype} takes {_EXPECTED[wire.family]}, got {str(wrong)[:40]!r} "
-            f"({type(wrong).__name__})",
+            f"input {name!r}: {dtype} takes {_EXPECTED[wire.family]}, got {str(wrong)[:40]!r} ({type(wrong).__name__})",
             field=name,
         )
     nulls = None
@@ -69,7 +68,8 @@ def to_values(
         limits = np.iinfo(wire.numpy) if wire.family == "integer" else np.finfo(wire.numpy)
         wrong = next((v for v in flat if not limits.min <= v <= limits.max), "a number")
         raise InvalidInput(
-            f"input {name!r}: {str(wrong)[:40]} is outside {dtype}, which holds {limits.min} to {limits.max}", field=name
+            f"input {name!r}: {str(wrong)[:40]} is outside {dtype}, which holds {limits.min} to {limits.max}",
+            field=name,
         ) from None
 
 
@@ -89,7 +89,8 @@ def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> tuple[list[A
         wrong = {len(row) for row in data if row is not None} - {width}
         if wrong:
             raise InvalidInput(
-                f"input {name!r}: 'data' holds a list of {min(wrong)} where shape {list(shape)} says {width}", field=name
+                f"input {name!r}: 'data' holds a list of {min(wrong)} where shape {list(shape)} says {width}",
+                field=name,
             )
         if _NONE in kinds:
             if sum(row is None for row in data) * width > MAX_NULL_ELEMENTS:

@@ -40,7 +40,6 @@ def model_metadata(model: LoadedModel, versions: Iterable[str]) -> Any:
     return answer
 
 
-
 def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> Any:
     """Every model version with its state, and the reason where it is not served."""
     answer = service_pb2.RepositoryIndexResponse()

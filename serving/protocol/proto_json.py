@@ -1,10 +1,10 @@
-"""Protobuf messages as Triton's HTTP side writes them: proto field names, 64-bit integers as numbers, defaults shown."""
+"""Protobuf messages as Triton's HTTP side writes them: proto field names, integers as numbers, defaults shown."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 
 
 def message_to_json(message: Any) -> dict[str, Any]:

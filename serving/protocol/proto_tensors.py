@@ -125,4 +125,6 @@ def _requested_outputs(signature: ModelSignature, message: Any) -> list[Requeste
 
 
 def _scalars(parameters: Any) -> dict[str, Any]:
-    return {key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in parameters.items()}
+    return {
+        key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in parameters.items()
+    }

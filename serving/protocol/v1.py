@@ -25,7 +25,9 @@ def decode_predict(signature: ModelSignature, body: bytes) -> tuple[dict[str, Co
     request = parse_object(body, what="the request")
     extra = request.keys() - {"instances", "inputs", "signature_name"}
     if extra:
-        raise InvalidInput(f"unknown key {min(extra)[:100]!r}; expected 'instances' or 'inputs'", field=min(extra)[:100])
+        raise InvalidInput(
+            f"unknown key {min(extra)[:100]!r}; expected 'instances' or 'inputs'", field=min(extra)[:100]
+        )
     if ("instances" in request) == ("inputs" in request):
         raise InvalidInput("expected either 'instances' (rows) or 'inputs' (columns)", field="instances")
     by_rows = "instances" in request

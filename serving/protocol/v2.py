@@ -125,7 +125,7 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview) -> 
             raise InvalidInput(f"input {name!r} has both 'data' and 'binary_data_size'; send one", field=name)
         if type(size) is not int or not 0 <= size <= len(tail) - position:
             raise InvalidInput(
-                f"input {name!r}: binary_data_size is {str(size)[:40]}, {len(tail) - position} bytes are left in the body",
+                f"input {name!r}: binary_data_size is {str(size)[:40]}, but {len(tail) - position} bytes are left",
                 field=name,
             )
         tensors[name] = decode_binary_tensor(name, dtype, shape, count, tail[position : position + size])

@@ -28,7 +28,14 @@ SPEC = {
     ],
     "features": [
         {"name": "user", "inputs": ["user"], "output": "ids", "table": "user", "pooling": "sum"},
-        {"name": "history", "inputs": ["history"], "output": "ids", "table": "item", "pooling": "none", "length": LENGTH},
+        {
+            "name": "history",
+            "inputs": ["history"],
+            "output": "ids",
+            "table": "item",
+            "pooling": "none",
+            "length": LENGTH,
+        },
         {"name": "item", "inputs": ["item"], "output": "ids", "table": "item", "pooling": "sum"},
         {
             "name": "tags",
@@ -133,9 +140,7 @@ class Published:
             GraphInput(name=name, kind=kinds.get(name, "pooled"), source=name, shape=(-1, *shape))
             for name, shape in shapes.items()
         ]
-        inputs.append(
-            GraphInput(name="history.lengths", kind="lengths", source="history", shape=(-1,), dtype="INT64")
-        )
+        inputs.append(GraphInput(name="history.lengths", kind="lengths", source="history", shape=(-1,), dtype="INT64"))
         spec = FeatureSpec.model_validate(SPEC)
         columns = {e.name: Column.from_rows(e, [row[e.name] for row in rows]) for e in spec.inputs}
         outputs = {name: values + np.float32(wrong_by) for name, values in self.score(rows).items()}
