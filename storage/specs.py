@@ -9,7 +9,7 @@ from storage.errors import ConfigError
 
 POOLINGS = ("sum", "mean", "none")
 ROW_TYPES = ("fp32",)
-MAX_DIM = 65_536
+MAX_DIM = 4096
 MAX_LENGTH = 1 << 20
 
 # A table's name becomes part of a file name in the published version.

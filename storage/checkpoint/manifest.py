@@ -52,7 +52,7 @@ class TableEntry(_Part):
     """One embedding table and the files that hold its rows, in ascending order of ids."""
 
     name: str = Field(pattern=TABLE_PATTERN)
-    dim: int = Field(ge=1, le=65_536)
+    dim: int = Field(ge=1, le=4096)
     row_type: Literal["fp32"] = "fp32"
     rows: int = Field(ge=0, lt=2**48)
     shards: tuple[str, ...] = Field(min_length=1)

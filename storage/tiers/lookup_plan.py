@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from storage._table import Lookup
 
+from storage._table import Lookup
 from storage.errors import InvalidInput, StoreError
 from storage.specs import POOLINGS, LookupSpec
 
@@ -69,7 +69,8 @@ class LookupPlan:
         self._tables = sorted({table for _, table, _ in entries})
         self._total = counts
         self._lookup = Lookup(
-            store.dram, [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in entries]
+            [tier.table for tier in store.dram],
+            [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in entries],
         )
 
     def lookup(self, batch: int, ids: Sequence[Jagged], timeout_s: float | None = None) -> LookupResult:

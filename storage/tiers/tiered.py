@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from storage._table import Table
 
 from storage.errors import ConfigError, StoreError
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.budget import split_budget
+from storage.tiers.dram import DramTier
 from storage.tiers.lookup_plan import LookupCounts, LookupPlan, LookupResult
 from storage.tiers.negative import NegativeCache
 from storage.tiers.promoter import Promoter, Promotion
@@ -192,7 +192,7 @@ class TieredStore:
     def _build_dram(self) -> None:
         self._capacity = split_budget(self.tables, self.dram_bytes)
         self.dram = [
-            Table(spec.dim, capacity_rows=capacity or 0)
+            DramTier(spec.dim, capacity_rows=capacity or 0)
             for spec, capacity in zip(self.tables, self._capacity, strict=True)
         ]
         for table, spec, capacity in zip(self.dram, self.tables, self._capacity, strict=True):

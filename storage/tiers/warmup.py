@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from storage._table import CapacityExceeded, Table
 
 from storage.checkpoint.tables import Shard
+from storage.errors import StoreError
+from storage.tiers.dram import DramTier
 
 _CHUNK_ROWS = 1 << 16
 
 
 def warm(
-    table: Table,
+    table: DramTier,
     shards: Callable[[], Iterable[Shard]],
     capacity: int | None,
     progress: Callable[[int], None] | None = None,
@@ -37,11 +38,11 @@ def warm(
             ids, rows = shard.ids[part], shard.rows[part]
             if not chosen.all():
                 complete = False
-                ids, rows = ids[chosen], rows[chosen]
+                ids, rows, freq = ids[chosen], rows[chosen], freq[chosen]
             if len(ids):
                 try:
-                    table.insert_or_assign(ids, rows)
-                except CapacityExceeded:
+                    table.insert_or_assign(ids, rows, freq)
+                except StoreError:
                     if capacity is None:
                         raise
                     return False  # full a little early: the rest stays on SSD

@@ -84,8 +84,8 @@ def leftovers(model: Path) -> list[str]:
 def test_publishers_at_once_get_different_numbers(publish: Publish, tmp_path: Path) -> None:
     publish()  # torch's export state is warm now; from here on the race is about folders
     with ThreadPoolExecutor(4) as pool:
-        names = list(pool.map(lambda _: publish().name, range(6)))
-    assert sorted(map(int, names)) == [2, 3, 4, 5, 6, 7]
+        names = list(pool.map(lambda _: publish().name, range(3)))
+    assert sorted(map(int, names)) == [2, 3, 4]
     for name in names:
         open_version(tmp_path / "ranker" / name)
 
