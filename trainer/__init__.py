@@ -1,1 +1,64 @@
-"""PLACEHOLDER"""
+"""The companion trainer: embedding layers over the C++ table, a model zoo, the loop, and publishing.
+
+Importing this package loads no torch; each name loads its part when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig, load_config
+    from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, SparseAdagrad, SparseSGD
+    from trainer.metrics import auc, log_loss, paired_bootstrap
+    from trainer.publishing import publish
+    from trainer.report import TrainReport
+    from trainer.run import train
+    from trainer.trained import Trained, load_trained
+
+_HOMES = {
+    "Embedding": "trainer.embedding",
+    "EmbeddingBag": "trainer.embedding",
+    "EmbeddingTable": "trainer.embedding",
+    "SparseAdagrad": "trainer.embedding",
+    "SparseSGD": "trainer.embedding",
+    "TrainConfig": "trainer.config",
+    "TrainReport": "trainer.report",
+    "Trained": "trainer.trained",
+    "auc": "trainer.metrics",
+    "load_config": "trainer.config",
+    "load_trained": "trainer.trained",
+    "log_loss": "trainer.metrics",
+    "paired_bootstrap": "trainer.metrics",
+    "publish": "trainer.publishing",
+    "train": "trainer.run",
+}
+
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingTable",
+    "SparseAdagrad",
+    "SparseSGD",
+    "TrainConfig",
+    "TrainReport",
+    "Trained",
+    "auc",
+    "load_config",
+    "load_trained",
+    "log_loss",
+    "paired_bootstrap",
+    "publish",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

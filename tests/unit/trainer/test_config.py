@@ -1,0 +1,77 @@
+"""The configuration file: what is refused, and how the refusal names the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.errors import ConfigError
+from trainer.config import load_config, parse_text
+
+GOOD = """
+model_name: shop
+label: clicked
+inputs:
+  - {name: user, dtype: INT64}
+  - {name: age, dtype: FP32}
+features:
+  - {name: user, inputs: [user], output: ids, table: users}
+  - {name: age, inputs: [age], transforms: [{op: log}], output: dense}
+tables: [{name: users, dim: 4}]
+model: {type: deepfm, hidden: [8]}
+"""
+
+
+def test_defaults_are_filled_in() -> None:
+    config = parse_text(GOOD)
+    assert config.training.batch_size == 512
+    assert config.optimizer.sparse.type == "adagrad"
+    assert config.spec.dense_groups == {"dense": 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "words"),
+    [
+        ("hidden", "hiden", "model.hiden", "did you mean 'hidden'"),
+        ("label: clicked", "lable: clicked", "lable", "did you mean 'label'"),
+        ("dim: 4", "dim: 4, admit: 3", "tables.0.admit", "did you mean 'admit_after'"),
+        ("dim: 4", "dim: four", "tables.0.dim", "got 'four'"),
+        ("hidden: [8]", "hidden: [8, 0]", "model.hidden.1", "greater than or equal to 1"),
+        ("dtype: FP32", "dtype: FP31", "inputs.1.dtype", "'FP32'"),
+        ("{op: log}", "{op: lag}", "features.1.transforms.0", "did you mean 'log'"),
+        ("table: users", "table: user", "", "did you mean 'users'"),
+        ("type: deepfm", "type: deepfn", "model", "'deepfm'"),
+        ("name: users, dim", "name: 'users/..', dim", "tables.name", "rename the table"),
+        ("model_name: shop\n", "", "model_name", "missing"),
+        ("label: clicked", "label: clicked\nlabel: other", "", "stands twice"),
+        ("[{name: users, dim: 4}]", "[{name: users, dim: 4}, {name: idle, dim: 4}]", "", "'idle' is used by no feature"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_path(old: str, new: str, field: str, words: str) -> None:
+    assert GOOD.count(old) >= 1
+    with pytest.raises(ConfigError) as caught:
+        parse_text(GOOD.replace(old, new, 1))
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+def test_a_refused_entry_is_not_also_counted_as_missing() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_text(GOOD.replace("dim: 4", "dim: four"))
+    assert "at least 1 item" not in str(caught.value)
+
+
+def test_the_file_is_named_when_it_cannot_be_read(tmp_path: pytest.TempPathFactory) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        load_config(f"{tmp_path}/absent.yaml")
+
+
+def test_yaml_tags_that_build_objects_are_refused() -> None:
+    with pytest.raises(ConfigError, match="not YAML"):
+        parse_text(GOOD + "publish: !!python/object/apply:os.system ['true']\n")
+
+
+def test_the_training_digest_ignores_what_a_resumed_run_may_change() -> None:
+    longer = parse_text(GOOD + "training: {epochs: 9}\npublish: {tolerance: 1e-5}\n")
+    other = parse_text(GOOD + "training: {seed: 9}\n")
+    assert longer.training_digest() == parse_text(GOOD).training_digest()
+    assert other.training_digest() != parse_text(GOOD).training_digest()

@@ -1,0 +1,199 @@
+"""The training configuration: everything about a model, in one YAML file.
+
+Nothing in the trainer knows a data set; columns, transforms, tables, label, model and optimizers are named here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from storage.errors import ConfigError
+from storage.features.spec import Feature, FeatureSpec, InputSpec
+from storage.features.strict_model import StrictModel, did_you_mean
+from storage.specs import TableSpec
+from trainer.config_errors import parse_config
+
+Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
+Rate = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class TableConfig(StrictModel):
+    """An embedding table. dim: float32 values of a row. admit_after: occurrences until an id gets a row."""
+
+    name: str
+    dim: int = Field(ge=1, le=4096)
+    init_scale: float = Field(default=0.05, ge=0.0, allow_inf_nan=False)
+    admit_after: int = Field(default=1, ge=1, lt=2**31)
+
+    @model_validator(mode="after")
+    def _storable(self) -> TableConfig:
+        TableSpec(self.name, self.dim)
+        return self
+
+
+class DlrmConfig(StrictModel):
+    """Bottom MLP over dense features, dot products of all pairs, top MLP. Sizes are those of hidden layers."""
+
+    type: Literal["dlrm"]
+    bottom: Layers = (64,)
+    top: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class DeepFmConfig(StrictModel):
+    """Factorisation machine beside an MLP. The first value of a row is its first-order weight, the rest the factors."""
+
+    type: Literal["deepfm"]
+    hidden: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class DinConfig(StrictModel):
+    """Attention of a target item over a sequence of items, then an MLP over everything."""
+
+    type: Literal["din"]
+    target: str
+    sequence: str
+    hidden: Layers = (64, 32)
+    attention: Layers = (32,)
+    dropout: Probability = 0.0
+
+
+ModelConfig = Annotated[DlrmConfig | DeepFmConfig | DinConfig, Field(discriminator="type")]
+
+
+class DenseOptimizerConfig(StrictModel):
+    """One of torch.optim for the dense weights."""
+
+    type: Literal["Adam", "AdamW", "SGD", "Adagrad"] = "Adam"
+    lr: Rate = 1e-3
+    weight_decay: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+
+
+class SparseOptimizerConfig(StrictModel):
+    """The fused optimizer of the tables. eps and initial_accumulator are Adagrad's."""
+
+    type: Literal["adagrad", "sgd"] = "adagrad"
+    lr: Rate = 0.05
+    eps: float = Field(default=1e-8, ge=0.0, allow_inf_nan=False)
+    initial_accumulator: float = Field(default=0.1, ge=0.0, allow_inf_nan=False)
+
+
+class OptimizerConfig(StrictModel):
+    """dense: torch's optimizer for the dense weights. sparse: ours for the tables."""
+
+    dense: DenseOptimizerConfig = DenseOptimizerConfig()
+    sparse: SparseOptimizerConfig = SparseOptimizerConfig()
+
+
+class TrainingConfig(StrictModel):
+    """How long, and in what order. shuffle_rows: rows held in memory to shuffle among.
+
+    eval_every: epochs, 0 for the last one only. checkpoint_every_steps: 0 for the end of each epoch only.
+    """
+
+    batch_size: int = Field(default=512, ge=1, le=1 << 20)
+    epochs: int = Field(default=1, ge=1, le=100_000)
+    shuffle: bool = True
+    shuffle_rows: int = Field(default=262_144, ge=1)
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    eval_every: int = Field(default=1, ge=0)
+    checkpoint_every_steps: int = Field(default=0, ge=0)
+
+
+class PublishConfig(StrictModel):
+    """What a published version carries. tolerance: largest difference of a golden score, absolute."""
+
+    golden_requests: int = Field(default=256, ge=256, le=100_000)
+    max_batch_size: int = Field(default=1024, ge=1, lt=2**31)
+    tolerance: float = Field(default=1e-6, gt=0.0, lt=1.0)
+
+
+class TrainConfig(StrictModel):
+    """The whole file. Read it with `load_config`."""
+
+    model_name: str
+    label: str
+    inputs: tuple[InputSpec, ...] = Field(min_length=1)
+    features: tuple[Feature, ...] = Field(min_length=1)
+    tables: tuple[TableConfig, ...] = ()
+    model: ModelConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    publish: PublishConfig = PublishConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainConfig:
+        try:
+            spec = FeatureSpec(inputs=self.inputs, features=self.features)
+        except ValidationError as error:
+            raise ValueError(error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from None
+        names = [table.name for table in self.tables]
+        if len(set(names)) != len(names):
+            raise ValueError(f"tables: a name stands twice in {names}")
+        for feature in spec.ids_features:
+            if feature.table not in names:
+                raise ValueError(
+                    f"feature {feature.name!r} looks up the table {feature.table!r}, which `tables` does not list"
+                    f"{did_you_mean(feature.table, names)}"
+                )
+        idle = sorted(set(names) - set(spec.table_names))
+        if idle:
+            raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
+        return self
+
+    @cached_property
+    def spec(self) -> FeatureSpec:
+        """The feature spec that travels with the published version."""
+        return FeatureSpec(inputs=self.inputs, features=self.features)
+
+    def training_digest(self) -> str:
+        """Changes when a resumed run would not continue the same training."""
+        content = self.model_dump(mode="json", exclude={"publish", "model_name"})
+        for free in ("epochs", "eval_every", "checkpoint_every_steps"):
+            content["training"].pop(free)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice instead of dropping the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key!r} stands twice", key_node.start_mark
+                    )
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_config(path: Path | str) -> TrainConfig:
+    """Reads a YAML file. Raises ConfigError naming the file, the dotted path and what to do."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    return parse_text(text, source=str(path))
+
+
+def parse_text(text: str, *, source: str = "config") -> TrainConfig:
+    """Reads a configuration from YAML text. Raises ConfigError as `load_config` does."""
+    try:
+        content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from None
+    return parse_config(TrainConfig, content, source=source)

@@ -1,0 +1,66 @@
+"""From pydantic's errors to ours: every problem on its own line, with the dotted path as the user wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from storage.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_UNKNOWN_KEY = re.compile(r"unknown key '([^']*)'")
+_LINES_AT_MOST = 10
+
+
+def parse_config(model: type[_Model], content: object, *, source: str = "config") -> _Model:
+    """Validates `content` as `model`. Raises ConfigError naming the dotted path, what was expected and what came."""
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{source}: expected a mapping of names to values, got {type(content).__name__}")
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise _config_error(content, error, source) from None
+
+
+def _config_error(content: object, error: ValidationError, source: str) -> ConfigError:
+    problems = error.errors(include_url=False)
+    lines: list[str] = []
+    first = ""
+    for problem in problems:
+        location = problem["loc"]
+        if problem["type"] == "too_short" and any(
+            p["loc"][: len(location)] == location for p in problems if p != problem
+        ):
+            continue  # pydantic counts an entry that it refused as one that is not there
+        path = _path(content, location, keep_last=problem["type"] == "missing")
+        message = problem["msg"].removeprefix("Value error, ")
+        unknown = _UNKNOWN_KEY.match(message)
+        if unknown:
+            path = f"{path}.{unknown[1]}" if path else unknown[1]
+            message = "unknown key" + message[unknown.end() :]
+        elif problem["type"] == "missing":
+            message = "missing; give it a value"
+        elif isinstance(problem["input"], str | int | float):
+            message = f"{message}, got {problem['input']!r}"
+        first = first or path
+        lines.append(f"{path}: {message}" if path else message)
+    if len(lines) > _LINES_AT_MOST:
+        lines = [*lines[:_LINES_AT_MOST], f"and {len(lines) - _LINES_AT_MOST} more"]
+    return ConfigError(f"{source}: " + "\n  ".join(lines), field=first)
+
+
+def _path(content: object, location: Sequence[int | str], *, keep_last: bool) -> str:
+    """The location without the tags that pydantic adds for the branches of a union: those are not in the content."""
+    path: list[str] = []
+    here: Any = content
+    for position, part in enumerate(location):
+        is_index = isinstance(part, int) and isinstance(here, Sequence) and not isinstance(here, str)
+        if is_index or (isinstance(here, Mapping) and part in here):
+            here = here[part]
+        elif not (keep_last and position == len(location) - 1):
+            continue
+        path.append(str(part))
+    return ".".join(path)

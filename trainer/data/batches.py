@@ -1,0 +1,68 @@
+"""From rows of Parquet to what a model takes: raw columns, the feature engine, tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from storage.errors import InvalidInput
+from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B rows. inputs: what a model takes (see trainer.models.base). labels: (B, 1) float32, 0 or 1."""
+
+    inputs: dict[str, Tensor]
+    labels: Tensor
+    rows: int
+
+
+class BatchMaker:
+    """Runs the feature engine over rows. Thread-safe."""
+
+    def __init__(self, spec: FeatureSpec, label: str) -> None:
+        self._spec = spec
+        self._engine = FeatureEngine(spec)
+        self._label = label
+
+    def columns(self, table: Any) -> dict[str, Column]:
+        """The raw columns of a pyarrow Table, by input."""
+        return {entry.name: Column.from_arrow(table.column(entry.source), entry) for entry in self._spec.inputs}
+
+    def inputs(self, table: Any) -> dict[str, Tensor]:
+        """What a model takes for these rows. Raises InvalidInput naming the input at fault."""
+        return to_inputs(self._engine.run(self.columns(table), table.num_rows))
+
+    def labels(self, table: Any) -> Tensor:
+        """(B, 1) float32. Raises InvalidInput for a null or a value other than 0 and 1."""
+        column = table.column(self._label)
+        if column.null_count:
+            raise InvalidInput(f"the label column {self._label!r} holds nulls; leave such rows out", field=self._label)
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.uint8())
+        values = np.asarray(column.to_numpy())
+        wrong = (values != 0) & (values != 1)
+        if wrong.any():
+            raise InvalidInput(
+                f"the label column {self._label!r} holds {values[wrong][0]!s}, expected 0 and 1", field=self._label
+            )
+        return torch.from_numpy(values.astype(np.float32)).unsqueeze(1)
+
+    def batch(self, table: Any) -> Batch:
+        """Features and labels of these rows."""
+        return Batch(self.inputs(table), self.labels(table), table.num_rows)
+
+
+def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:
+    """The engine's arrays as tensors, without a copy: each dense group by its name, F.values and F.offsets of ids."""
+    inputs = {group: torch.from_numpy(values) for group, values in features.dense.items()}
+    for name, bags in features.ids.items():
+        inputs[f"{name}.values"] = torch.from_numpy(bags.values)
+        inputs[f"{name}.offsets"] = torch.from_numpy(bags.offsets)
+    return inputs

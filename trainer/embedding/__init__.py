@@ -1,0 +1,9 @@
+"""Embedding layers over the C++ table, and the fused optimizers that update it."""
+
+from __future__ import annotations
+
+from trainer.embedding.modules import Embedding, EmbeddingBag
+from trainer.embedding.optimizers import SparseAdagrad, SparseOptimizer, SparseSGD
+from trainer.embedding.table import EmbeddingTable
+
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingTable", "SparseAdagrad", "SparseOptimizer", "SparseSGD"]

@@ -1,0 +1,80 @@
+"""Scores of a model over Parquet rows. Nothing here changes a model or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.data import BatchMaker, ParquetRows, Prefetcher, RowStream
+from trainer.metrics import auc, log_loss
+from trainer.progress import Display
+
+EVALUATION_ROWS = 4096
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """labels, scores: (N,) float32, in the order of the rows."""
+
+    labels: Array
+    scores: Array
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve; nan with one class only."""
+        return auc(self.labels, self.scores)
+
+    @property
+    def log_loss(self) -> float:
+        """Mean log-loss in nats."""
+        return log_loss(self.labels, self.scores)
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """eval() for the block; afterwards every part of the module is in the mode in which it was."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def evaluate(
+    model: nn.Module, rows: ParquetRows, maker: BatchMaker, display: Display | None = None, *, what: str = "evaluating"
+) -> Evaluation:
+    """The scores of all rows beside their labels."""
+    stream = RowStream(rows, EVALUATION_ROWS)
+    if display:
+        display.begin(what, stream.batches)
+    labels: list[Array] = []
+    scores: list[Array] = []
+    batches = (maker.batch(table) for table in stream.epoch(0))
+    with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
+        for batch in prefetched:
+            labels.append(batch.labels.numpy().reshape(-1))
+            scores.append(model(batch.inputs)["score"].numpy().reshape(-1))
+            if display:
+                display.advance()
+    if not scores:
+        return Evaluation(np.empty(0, np.float32), np.empty(0, np.float32))
+    return Evaluation(np.concatenate(labels), np.concatenate(scores))
+
+
+def predict_rows(model: nn.Module, rows: ParquetRows, maker: BatchMaker) -> Array:
+    """The scores of all rows, (N,) float32; no label is read."""
+    scores: list[Array] = []
+    batches = (maker.inputs(table) for table in RowStream(rows, EVALUATION_ROWS).epoch(0))
+    with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
+        scores += [model(inputs)["score"].numpy().reshape(-1) for inputs in prefetched]
+    return np.concatenate(scores) if scores else np.empty(0, np.float32)

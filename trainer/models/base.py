@@ -1,0 +1,94 @@
+"""What all models of the zoo share: their inputs, their output, and the layers that nobody wants to write twice.
+
+A model's inputs are a dict: each dense group by its name, (B, W) float32; and for each ids feature F its bags,
+`F.values` (N,) int64 and `F.offsets` (B + 1,) int64. Shape letters: B batch, W columns, N ids, D dim, L length.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from storage.errors import ConfigError
+from storage.features.spec import FeatureSpec
+from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
+
+Inputs = Mapping[str, Tensor]
+
+
+class RankingModel(nn.Module, ABC):
+    """A model with one output, the probability of the label."""
+
+    @abstractmethod
+    def logits(self, inputs: Inputs) -> Tensor:
+        """The log-odds, (B, 1)."""
+
+    def forward(self, inputs: Inputs) -> dict[str, Tensor]:
+        return {"score": torch.sigmoid(self.logits(inputs))}
+
+
+class FeatureEmbeddings(nn.Module):
+    """The lookups of all ids features of a spec, and its dense groups side by side."""
+
+    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable]) -> None:
+        super().__init__()
+        features = spec.ids_features
+        self.pooled_names = tuple(feature.name for feature in features if feature.pooling != "none")
+        self.sequence_names = tuple(feature.name for feature in features if feature.pooling == "none")
+        self.dims = {feature.name: tables[feature.table].dim for feature in features}
+        self.groups = tuple(spec.dense_groups)
+        self.dense_width = sum(spec.dense_groups.values())
+        self.pooled_layers = nn.ModuleList(
+            EmbeddingBag(tables[feature.table], feature.pooling) for feature in features if feature.pooling != "none"
+        )
+        self.sequence_layers = nn.ModuleList(
+            Embedding(tables[feature.table], feature.length) for feature in features if feature.pooling == "none"
+        )
+
+    def pooled(self, inputs: Inputs) -> list[Tensor]:
+        """One (B, D) for each name in pooled_names."""
+        return [
+            layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"])
+            for name, layer in zip(self.pooled_names, self.pooled_layers, strict=True)
+        ]
+
+    def sequences(self, inputs: Inputs) -> list[tuple[Tensor, Tensor]]:
+        """One pair of rows (B, L, D) and lengths (B,) for each name in sequence_names."""
+        return [
+            layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"])
+            for name, layer in zip(self.sequence_names, self.sequence_layers, strict=True)
+        ]
+
+    def dense(self, inputs: Inputs) -> list[Tensor]:
+        """The dense groups, (B, W) each; none when the spec has no dense feature."""
+        return [inputs[group] for group in self.groups]
+
+    def expect_pooled(self, model: str, *, same_dim: bool) -> int:
+        """The dim of the features. Raises ConfigError when the model cannot take them as they are."""
+        if self.sequence_names:
+            raise ConfigError(
+                f"feature {self.sequence_names[0]!r} has pooling none; {model} takes sum or mean (din takes sequences)",
+                field=f"features.{self.sequence_names[0]}.pooling",
+            )
+        if not self.pooled_names:
+            raise ConfigError(f"{model} needs at least one feature with output: ids", field="features")
+        dims = {self.dims[name] for name in self.pooled_names}
+        if same_dim and len(dims) > 1:
+            raise ConfigError(f"{model} needs one dim for all tables, got {sorted(dims)}", field="tables")
+        return dims.pop()
+
+
+def mlp(width: int, hidden: Sequence[int], *, dropout: float = 0.0, out: int | None = None) -> nn.Sequential:
+    """(B, width) -> hidden layers with ReLU -> (B, out), or (B, last hidden) without `out`."""
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers += [nn.Linear(width, size), nn.ReLU()]
+        if dropout > 0.0:
+            layers.append(nn.Dropout(dropout))
+        width = size
+    if out is not None:
+        layers.append(nn.Linear(width, out))
+    return nn.Sequential(*layers)

@@ -1,0 +1,73 @@
+"""DIN: the target item attends over the user's sequence of items; the weighted sum joins the other features in an MLP.
+
+Source: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", 2018. Differs in that the weights of a
+sequence are normalised (softmax), which keeps the sum's size independent of the sequence's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from storage.errors import ConfigError
+from storage.features.spec import FeatureSpec
+from storage.features.strict_model import did_you_mean
+from trainer.config import DinConfig
+from trainer.embedding import EmbeddingTable
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+
+_HIDDEN = -1e9
+
+
+class Din(RankingModel):
+    """`target` is a pooled feature, `sequence` has pooling none, both have one dim. An empty sequence is zero."""
+
+    positions: Tensor
+
+    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable], config: DinConfig) -> None:
+        super().__init__()
+        self.features = FeatureEmbeddings(spec, tables)
+        names = self.features.pooled_names
+        _expect("target", config.target, names, "sum or mean")
+        _expect("sequence", config.sequence, self.features.sequence_names, "none")
+        if len(self.features.sequence_names) > 1:
+            raise ConfigError(
+                f"din takes one sequence, got {list(self.features.sequence_names)}; pool the others", field="features"
+            )
+        dim = self.features.dims[config.target]
+        if self.features.dims[config.sequence] != dim:
+            raise ConfigError(
+                f"din: {config.target!r} has dim {dim}, {config.sequence!r} has {self.features.dims[config.sequence]}; "
+                "give both one table",
+                field="model.sequence",
+            )
+        self.target_position = names.index(config.target)
+        length = spec.feature(config.sequence).length
+        self.register_buffer("positions", torch.arange(length), persistent=False)
+        self.attention = mlp(4 * dim, config.attention, out=1)
+        width = sum(self.features.dims[name] for name in names) + 2 * dim + self.features.dense_width
+        self.top = mlp(width, config.hidden, dropout=config.dropout, out=1)
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        pooled = self.features.pooled(inputs)
+        rows, lengths = self.features.sequences(inputs)[0]
+        target = pooled[self.target_position]
+        query = target.unsqueeze(1).expand_as(rows)
+        weights = self.attention(torch.cat([query, rows, query - rows, query * rows], dim=2)).squeeze(2)
+        given = self.positions < lengths.unsqueeze(1)
+        weights = torch.softmax(weights.masked_fill(~given, _HIDDEN), dim=1)
+        # Rows behind the end are zero, so an empty sequence gives zero whatever its weights are.
+        interest = (weights.unsqueeze(2) * rows).sum(dim=1)
+        joined = torch.cat([*pooled, interest, interest * target, *self.features.dense(inputs)], dim=1)
+        result: Tensor = self.top(joined)
+        return result
+
+
+def _expect(role: str, name: str, known: tuple[str, ...], pooling: str) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"din: {role} is {name!r}, expected an ids feature with pooling {pooling}{did_you_mean(name, known)}",
+            field=f"model.{role}",
+        )

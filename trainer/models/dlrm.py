@@ -1,0 +1,45 @@
+"""DLRM: dense features through an MLP, dot products of all pairs of vectors, a second MLP on top.
+
+Source: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from storage.features.spec import FeatureSpec
+from trainer.config import DlrmConfig
+from trainer.embedding import EmbeddingTable
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+
+
+class Dlrm(RankingModel):
+    """All tables have one dim D. Without dense features there is no bottom MLP, and only the pairs go to the top."""
+
+    pairs: Tensor
+
+    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable], config: DlrmConfig) -> None:
+        super().__init__()
+        self.features = FeatureEmbeddings(spec, tables)
+        dim = self.features.expect_pooled("dlrm", same_dim=True)
+        has_dense = self.features.dense_width > 0
+        self.bottom = (
+            mlp(self.features.dense_width, config.bottom, dropout=config.dropout, out=dim) if has_dense else None
+        )
+        vectors = len(self.features.pooled_names) + has_dense
+        rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("pairs", rows * vectors + columns, persistent=False)
+        # The first vector goes along: the dense one, or what keeps a model of a single feature from seeing nothing.
+        self.top = mlp(dim + len(rows), config.top, dropout=config.dropout, out=1)
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        vectors = self.features.pooled(inputs)
+        if self.bottom is not None:
+            vectors = [self.bottom(torch.cat(self.features.dense(inputs), dim=1)), *vectors]
+        stacked = torch.stack(vectors, dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
+        result: Tensor = self.top(torch.cat([vectors[0], products.index_select(1, self.pairs)], dim=1))
+        return result

@@ -1,0 +1,43 @@
+"""From configuration to model: the one place that knows all models of the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainer.config import DeepFmConfig, DlrmConfig, TrainConfig
+from trainer.embedding import EmbeddingTable
+from trainer.models.base import RankingModel
+from trainer.models.deepfm import DeepFm
+from trainer.models.din import Din
+from trainer.models.dlrm import Dlrm
+
+
+def build_tables(config: TrainConfig) -> dict[str, EmbeddingTable]:
+    """Empty tables by name, ready for the sparse optimizer of the configuration."""
+    sparse = config.optimizer.sparse
+    return {
+        table.name: EmbeddingTable(
+            table.name,
+            table.dim,
+            optimizer=sparse.type,
+            seed=config.training.seed,
+            init_scale=table.init_scale,
+            admit_after=table.admit_after,
+            initial_accumulator=sparse.initial_accumulator,
+        )
+        for table in config.tables
+    }
+
+
+def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> RankingModel:
+    """The model of the configuration over these tables. Raises ConfigError when the features do not suit the model.
+
+    Dense weights are drawn from torch's generator: seed it before.
+    """
+    match config.model:
+        case DlrmConfig():
+            return Dlrm(config.spec, tables, config.model)
+        case DeepFmConfig():
+            return DeepFm(config.spec, tables, config.model)
+        case _:
+            return Din(config.spec, tables, config.model)

@@ -1,0 +1,86 @@
+"""The progress bar of a run: rows a second, loss and AUC of the last rows."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from trainer.metrics import auc
+
+_WINDOW_ROWS = 32_768
+_REFRESH_S = 1.0
+
+
+class Display:
+    """Shows a run on the terminal; with visible=False it does nothing. A context manager."""
+
+    def __init__(self, *, visible: bool) -> None:
+        self._visible = visible
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not visible,
+        )
+        self._recent: deque[tuple[np.ndarray, np.ndarray]] = deque()
+        self._recent_rows = 0
+        self._loss = float("nan")
+        self._rows = 0
+        self._since = self._shown = time.monotonic()
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._visible:
+            self._console.print(text, highlight=False, markup=False)
+
+    def begin(self, description: str, total: int, done: int = 0) -> None:
+        """Starts a new bar of `total` steps."""
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)
+        self._progress.add_task(description, total=total, completed=done, figures="")
+        self._rows = 0
+        self._since = self._shown = time.monotonic()
+
+    def step(self, loss: float, labels: Tensor, logits: Tensor) -> None:
+        """One training step is done: its loss, labels and logits, (B, 1) each."""
+        if not self._visible:
+            return
+        self._loss = loss if self._loss != self._loss else 0.98 * self._loss + 0.02 * loss
+        self._recent.append((labels.numpy().reshape(-1), logits.detach().numpy().reshape(-1)))
+        self._rows += len(labels)
+        self._recent_rows += len(labels)
+        while self._recent_rows > _WINDOW_ROWS and len(self._recent) > 1:
+            self._recent_rows -= len(self._recent.popleft()[0])
+        now = time.monotonic()
+        figures = None
+        if now - self._shown >= _REFRESH_S:
+            self._shown = now
+            recent = auc(*(np.concatenate(parts) for parts in zip(*self._recent, strict=True)))
+            speed = self._rows / (now - self._since)
+            figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}  auc {recent:.4f}"
+        for task in self._progress.task_ids:
+            self._progress.update(task, advance=1, **({"figures": figures} if figures else {}))
+
+    def advance(self) -> None:
+        """One step of something without a loss."""
+        for task in self._progress.task_ids:
+            self._progress.advance(task)

@@ -1,0 +1,171 @@
+"""The dense half: the user's own module, with the results of the lookups in the places of its embedding layers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage.checkpoint import GraphOutput
+from storage.errors import Unsupported
+from trainer.publishing.layers import EmbeddingLayer, embedding_layers
+from trainer.publishing.plan import CutPlan
+from trainer.publishing.record import replaced
+from trainer.publishing.sample import Sample
+
+_DTYPES = {
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+    torch.int64: "INT64",
+    torch.int32: "INT32",
+    torch.bool: "BOOL",
+}
+
+
+class DenseHalf(nn.Module):
+    """forward(*tensors), in the order of plan.graph_inputs(), -> the module's outputs, in the order of output_names.
+
+    container: holds the module as its child `module`. Inside `cut()` alone.
+    """
+
+    def __init__(self, container: nn.Module, sample: Sample, plan: CutPlan, output_names: Sequence[str]) -> None:
+        super().__init__()
+        self.container = container
+        self._sample = sample
+        self._plan = plan
+        self.output_names = tuple(output_names)
+        self._answers: Iterator[tuple[str, Any]] = iter(())
+
+    @contextmanager
+    def cut(self) -> Iterator[DenseHalf]:
+        """Takes the embedding layers out for the block."""
+        layers = embedding_layers(self.container)
+        with replaced(self.container, {layer: _Answered(path, layer, self) for path, layer in layers.items()}):
+            yield self
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        plan, position = self._plan, len(self._plan.dense)
+        batch = tensors[0].shape[0]
+        found: dict[str, tuple[Tensor, Tensor | None]] = {}
+        for feature in plan.features:
+            lengths = tensors[position + 1] if feature.with_lengths else None
+            found[feature.name] = (tensors[position], lengths)
+            position += 2 if feature.with_lengths else 1
+        given: dict[str, Tensor] = {
+            entry.leaf: tensors[index].reshape(batch, *entry.shape[1:]) for index, entry in enumerate(plan.dense)
+        }
+        for name, leaf in self._sample.leaves.items():
+            if name not in given:
+                given[name] = _blank(leaf, plan.rows, batch)
+        self._answers = iter([(call.path, _answer(call.shape, *found[call.feature])) for call in plan.calls])
+        outputs = named_outputs(self._sample.call(self.container.module, given))  # type: ignore[arg-type]
+        self._answers = iter(())
+        return tuple(_at_least_two_dimensions(outputs[name]) for name in self.output_names)
+
+    def answer(self, path: str) -> Any:
+        """What the next call of an embedding layer returns."""
+        expected, answer = next(self._answers, ("", None))
+        if expected != path:
+            raise Unsupported(f"the module calls its embedding layers in another order each time (now {path!r})")
+        return answer
+
+
+class _Answered(nn.Module):
+    """Stands where an embedding layer was; other attributes are the layer's."""
+
+    def __init__(self, path: str, layer: EmbeddingLayer, half: DenseHalf) -> None:
+        super().__init__()
+        self._held = (path, layer, half)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._held[1], name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        path, _, half = self._held
+        return half.answer(path)
+
+
+def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    """Exports the dense half with a dynamic batch. Raises Unsupported with torch's reason when that cannot be done."""
+    batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
+    with half.cut(), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(
+                half, tuple(tensors), dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)}, strict=False
+            )
+        except Unsupported:
+            raise
+        except Exception as error:  # torch raises many kinds here; all mean the same to the caller
+            raise Unsupported(
+                f"torch.export cannot take the module without its embedding layers: {error}\n"
+                "It must compute the same way for every batch size and every value"
+            ) from error
+
+
+def named_outputs(value: Any) -> dict[str, Tensor]:
+    """Outputs by name: a tensor is "score", a mapping keeps its names, a sequence counts from output_0."""
+    if isinstance(value, Tensor):
+        return {"score": value}
+    if isinstance(value, Mapping):
+        named = {str(name): entry for name, entry in value.items()}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        named = dict(value._asdict())
+    elif isinstance(value, list | tuple):
+        named = {"score": value[0]} if len(value) == 1 else {f"output_{i}": entry for i, entry in enumerate(value)}
+    else:
+        raise Unsupported(f"the module returns {type(value).__name__}; return a tensor, or a dict of tensors")
+    for name, entry in named.items():
+        if not isinstance(entry, Tensor):
+            raise Unsupported(f"the module's output {name!r} is {type(entry).__name__}, expected a tensor")
+    if not named:
+        raise Unsupported("the module returns no output")
+    return named
+
+
+def graph_outputs(outputs: Mapping[str, Tensor]) -> list[GraphOutput]:
+    """The outputs as the manifest says them. Raises Unsupported for a dtype that is not served, or without a batch."""
+    batch = next(iter(outputs.values())).shape[:1]
+    result: list[GraphOutput] = []
+    for name, value in outputs.items():
+        if value.dim() == 0 or value.shape[:1] != batch:
+            raise Unsupported(
+                f"the module's output {name!r} has the shape {list(value.shape)}; the batch must come first"
+            )
+        if value.dtype not in _DTYPES:
+            raise Unsupported(f"the module's output {name!r} is {value.dtype}; convert it to float32")
+        shape = (-1, *value.shape[1:]) if value.dim() > 1 else (-1, 1)
+        result.append(GraphOutput.model_validate({"name": name, "shape": shape, "dtype": _DTYPES[value.dtype]}))
+    return result
+
+
+def output_arrays(names: Sequence[str], values: Sequence[Tensor]) -> dict[str, np.ndarray]:
+    """Outputs as numpy arrays by name."""
+    return {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
+
+
+def _answer(shape: str, rows: Tensor, lengths: Tensor | None) -> Any:
+    if shape == "single":
+        return rows.unsqueeze(1)
+    return (rows, lengths) if shape == "rows_lengths" else rows
+
+
+def _blank(leaf: Tensor, rows: int, batch: Any) -> Tensor:
+    # The recording proved that nobody computes with it; only its shape can matter.
+    shape = [batch if size == rows else batch + 1 if size == rows + 1 else size for size in leaf.shape]
+    if leaf.dim() > 1 and leaf.shape[0] == rows:
+        shape[1:] = leaf.shape[1:]
+    return torch.zeros(shape, dtype=leaf.dtype)
+
+
+def _at_least_two_dimensions(output: Tensor) -> Tensor:
+    # KServe's shapes have the batch and at least one more dimension.
+    return output.unsqueeze(1) if output.dim() == 1 else output

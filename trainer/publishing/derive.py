@@ -1,0 +1,182 @@
+"""A feature spec out of the sample batch, for modules that know nothing of ours.
+
+Every float tensor becomes a dense input, every tensor of ids an input whose columns (or bags) are features.
+B rows of the batch, W columns of a tensor, n ids of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage.errors import InvalidInput, Unsupported
+from storage.features import Column, Feature, FeatureSpec, InputSpec
+from storage.features.transforms import Select, Slice, Transform
+from trainer.embedding import Embedding, EmbeddingBag
+from trainer.publishing.layers import TableNames, free_name, layer_dim
+from trainer.publishing.plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
+from trainer.publishing.record import LayerCall, Recording
+
+_ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32"}
+_LENGTH_AT_LEAST = 1024
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How one call uses a sample tensor: some columns of it, or (columns None) its bags."""
+
+    leaf: str
+    columns: tuple[int, int] | None
+    pooling: str
+    length: int
+    shape: Shape
+
+
+def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
+    """The plan of a module that takes the sample's tensors. rows: B.
+
+    Raises Unsupported, naming the layer and the tensor, for a use that no feature can say.
+    """
+    names = TableNames()
+    inputs: dict[str, InputSpec] = {}
+    columns: dict[str, Column] = {}
+    offsets: dict[str, np.ndarray] = {}
+    features: dict[tuple[_Use, str], tuple[Feature, CutFeature]] = {}
+    calls: list[CutCall] = []
+    dense: list[DenseInput] = []
+    taken: set[str] = set()
+    for name, leaf in leaves.items():
+        if leaf.is_floating_point() and name in recording.used:
+            width = _dense_width(name, leaf, rows)
+            inputs[name] = InputSpec(name=name, dtype="FP32", width=width)
+            columns[name] = Column.from_numpy("FP32", leaf.reshape(rows, width).numpy())
+            dense.append(DenseInput(name, name, width, tuple(leaf.shape)))
+            taken.add(name)
+    for call in recording.calls:
+        leaf = leaves[call.values.leaf]
+        use = _use(call, leaf, rows)
+        if use.columns is None:
+            bags = _bags(call, leaf, leaves, rows)
+            known = offsets.setdefault(use.leaf, bags)
+            if not np.array_equal(known, bags):
+                raise Unsupported(f"layer {call.path!r}: the ids {use.leaf!r} are cut into bags in two ways; use one")
+        if (use.leaf in offsets) != (use.columns is None):
+            raise Unsupported(f"layer {call.path!r}: {use.leaf!r} is used as bags and as columns; use two tensors")
+        if use.leaf not in inputs:
+            inputs[use.leaf], columns[use.leaf] = _ids_input(use.leaf, leaf, offsets.get(use.leaf), rows)
+        table = names.name(call.path, call.layer)
+        if (use, table) not in features:
+            features[use, table] = _feature(use, table, layer_dim(call.layer), inputs[use.leaf].width, taken)
+        calls.append(CutCall(call.path, features[use, table][1].name, use.shape))
+    dense_features = [
+        Feature(name=entry.group, inputs=(entry.leaf,), output="dense", group=entry.group) for entry in dense
+    ]
+    spec = FeatureSpec(
+        inputs=tuple(inputs[name] for name in leaves if name in inputs),
+        features=(*dense_features, *(feature for feature, _ in features.values())),
+    )
+    cuts = tuple(cut for _, cut in features.values())
+    return CutPlan(spec, tuple(calls), cuts, tuple(dense), tuple(names.sources()), columns, rows)
+
+
+def _dense_width(name: str, leaf: Tensor, rows: int) -> int:
+    if leaf.dtype != torch.float32:
+        raise Unsupported(f"input {name!r} is {leaf.dtype}; dense features are float32: convert the sample and module")
+    if leaf.dim() == 0 or leaf.shape[0] != rows:
+        raise Unsupported(
+            f"input {name!r} has the shape {list(leaf.shape)}, but the outputs have {rows} rows; the batch comes first"
+        )
+    return max(1, leaf.numel() // rows)
+
+
+def _use(call: LayerCall, leaf: Tensor, rows: int) -> _Use:
+    layer, view = call.layer, call.values
+    where = f"layer {call.path!r}: its ids are a view of {view.leaf!r}"
+    if leaf.dtype not in _ID_DTYPES:
+        raise Unsupported(f"layer {call.path!r}: the ids {view.leaf!r} are {leaf.dtype}; use int64")
+    if isinstance(layer, Embedding | EmbeddingBag) or call.offsets is not None:
+        if not view.is_whole(leaf) or leaf.dim() != 1:
+            raise Unsupported(
+                f"{where} of shape {list(view.shape)}; bags are taken from a whole tensor of one dimension"
+            )
+        if isinstance(layer, Embedding):
+            return _Use(view.leaf, None, "none", layer.length, "rows_lengths")
+        assert isinstance(layer, EmbeddingBag | nn.EmbeddingBag)
+        return _Use(view.leaf, None, layer.mode, 0, "pooled")
+    columns = view.columns(leaf)
+    if columns is None:
+        raise Unsupported(
+            f"{where} of shape {list(view.shape)}, strides {list(view.strides)}; only x, x[:, k] and x[:, a:b] of a "
+            "tensor (B, W) become features"
+        )
+    if view.shape[0] != rows:
+        raise Unsupported(f"{where} with {view.shape[0]} rows, but the outputs have {rows}; the batch comes first")
+    count = columns[1] - columns[0]
+    if isinstance(layer, nn.EmbeddingBag):
+        return _Use(view.leaf, columns, layer.mode, 0, "pooled")
+    if len(view.shape) == 1:
+        return _Use(view.leaf, columns, "sum", 0, "pooled")
+    if count == 1:
+        return _Use(view.leaf, columns, "sum", 0, "single")
+    return _Use(view.leaf, columns, "none", count, "rows")
+
+
+def _bags(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int) -> np.ndarray:
+    """The bags' offsets with the end behind the last, (B + 1,) int64."""
+    assert call.offsets is not None
+    view = call.offsets
+    values = torch.as_strided(leaves[view.leaf], view.shape, view.strides, view.start).to(torch.int64).numpy()
+    closed = isinstance(call.layer, Embedding | EmbeddingBag) or call.layer.include_last_offset  # type: ignore[union-attr]
+    bags = values if closed else np.append(values, len(leaf))
+    if bags.ndim != 1 or len(bags) != rows + 1:
+        raise Unsupported(
+            f"layer {call.path!r}: {len(bags) - 1} bags, but the outputs have {rows} rows; one bag a row is served"
+        )
+    if bags[0] != 0 or bags[-1] != len(leaf) or np.any(np.diff(bags) < 0):
+        raise InvalidInput(
+            f"layer {call.path!r}: the offsets {view.leaf!r} must rise from 0 to {len(leaf)}, the number of ids",
+            field=view.leaf,
+        )
+    return np.ascontiguousarray(bags)
+
+
+def _ids_input(name: str, leaf: Tensor, bags: np.ndarray | None, rows: int) -> tuple[InputSpec, Column]:
+    dtype = _ID_DTYPES[leaf.dtype]
+    if bags is None:
+        width = 1 if leaf.dim() == 1 else leaf.shape[1]
+        fixed = InputSpec.model_validate({"name": name, "dtype": dtype, "width": width})
+        return fixed, Column.from_numpy(dtype, leaf.reshape(rows, width).numpy())
+    longest = int(np.diff(bags).max(initial=0))
+    entry = InputSpec.model_validate(
+        {"name": name, "dtype": dtype, "kind": "list", "max_length": max(_LENGTH_AT_LEAST, longest)}
+    )
+    return entry, Column.from_jagged(dtype, leaf.numpy(), bags)
+
+
+def _feature(use: _Use, table: str, dim: int, width: int, taken: set[str]) -> tuple[Feature, CutFeature]:
+    transforms: tuple[Transform, ...] = ()
+    name = use.leaf
+    if use.columns is not None and use.columns != (0, width):
+        start, stop = use.columns
+        name = f"{use.leaf}_{start}" if stop - start == 1 else f"{use.leaf}_{start}_{stop}"
+        transforms = (Select(index=start),) if stop - start == 1 else (Slice(start=start, stop=stop),)
+    if name in taken:
+        name = f"{name}_{table}"
+    name = free_name(name, taken)
+    taken.add(name)
+    feature = Feature.model_validate(
+        {
+            "name": name,
+            "inputs": (use.leaf,),
+            "transforms": transforms,
+            "output": "ids",
+            "table": table,
+            "pooling": use.pooling,
+            "length": use.length,
+        }
+    )
+    return feature, CutFeature(name, table, dim, use.pooling, use.length, use.shape == "rows_lengths")

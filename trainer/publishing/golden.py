@@ -1,0 +1,155 @@
+"""Golden requests: varied raw rows out of the sample, and beside them the cases that break servers.
+
+Nulls in every input, ids that no table has, empty lists, and at least one row of every table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from storage.checkpoint import TableData
+from storage.errors import CheckpointError
+from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec
+from storage.features.dtypes import INTEGERS, integer_range
+from trainer.publishing.lookup import find_rows
+
+# Rows beside the drawn ones; a model of a thousand inputs must not make a golden file of a hundred thousand rows.
+_EXTRA_AT_MOST = 1024
+_ROWS_A_CASE = 2
+_ABSENT_OFFSET = 977
+
+Row = dict[str, Any]
+
+
+def golden_columns(
+    sample: Mapping[str, Column], spec: FeatureSpec, tables: Sequence[TableData], count: int
+) -> tuple[dict[str, Column], int]:
+    """At least `count` rows of raw features; returns the columns and how many rows they have.
+
+    Raises CheckpointError when no row of the sample reaches some table.
+    """
+    inputs = [_as_sent(entry, sample[entry.name]) for entry in spec.inputs]
+    values = {entry.name: column_rows(sample[entry.name]) for entry in inputs}
+    rows = _drawn(values, count)
+    rows += _cases(rows, inputs, spec)[:_EXTRA_AT_MOST]
+    rows += _reaching_rows(rows, inputs, spec, tables)
+    columns = _columns(inputs, rows)
+    _check_reached(columns, len(rows), spec, tables)
+    return columns, len(rows)
+
+
+def column_rows(column: Column) -> list[Any]:
+    """A column as Python values, one a row: a scalar, a list, or None for null."""
+    flat: list[Any] = column.values.tolist()
+    valid = None if column.valid is None else column.valid.astype(bool).tolist()
+    if column.offsets is not None:
+        ends = column.offsets.tolist()
+        return [flat[ends[row] : ends[row + 1]] if valid is None or valid[row] else None for row in range(column.rows)]
+    if valid is not None:
+        flat = [value if ok else None for value, ok in zip(flat, valid, strict=True)]
+    if column.width == 1:
+        return flat
+    return [flat[start : start + column.width] for start in range(0, len(flat), column.width)]
+
+
+def _as_sent(entry: InputSpec, column: Column) -> InputSpec:
+    # The sample's own integer or float type: a request may send it, and no value is lost on the way.
+    return entry.model_copy(update={"dtype": column.dtype})
+
+
+def _drawn(values: Mapping[str, list[Any]], count: int) -> list[Row]:
+    """`count` rows spread over the sample. A small sample is repeated, each input in another order."""
+    rows = max(len(column) for column in values.values())
+    picked = np.linspace(0, rows - 1, min(rows, count)).round().astype(int).tolist()
+    drawn = [{name: column[row % len(column)] for name, column in values.items()} for row in picked]
+    rng = np.random.default_rng(0)
+    while len(drawn) < count:
+        places = {name: int(rng.integers(0, len(column))) for name, column in values.items()}
+        drawn.append({name: column[places[name]] for name, column in values.items()})
+    return drawn
+
+
+def _cases(rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec) -> list[Row]:
+    feeds = {name: {f.output for f in spec.features if name in f.inputs} for name in (entry.name for entry in inputs)}
+    cases: list[Row] = [{entry.name: None for entry in inputs}]
+    for number, entry in enumerate(inputs):
+        replacements: list[Any] = [None]
+        if entry.kind == "list":
+            replacements.append([])
+        if feeds[entry.name] == {"ids"}:
+            replacements += _absent_values(entry)
+        for place, replacement in enumerate(replacements):
+            for copy in range(_ROWS_A_CASE):
+                base = rows[(number * 7 + place * 3 + copy * 11) % len(rows)]
+                case = replacement(base[entry.name]) if callable(replacement) else replacement
+                cases.append({**base, entry.name: case})
+    return cases
+
+
+def _absent_values(entry: InputSpec) -> list[Any]:
+    """Values that no training data holds, as the input sends them; functions take the row's own value."""
+    if entry.dtype in INTEGERS:
+        low, high = integer_range(entry.dtype)
+        absent: list[Any] = [high - _ABSENT_OFFSET, low + _ABSENT_OFFSET]
+    elif entry.dtype == "BYTES":
+        absent = [b"\x00no such value", b""]
+    else:
+        return []
+    if entry.kind == "list":
+        return [absent[:1], lambda row: [*(row or [])[:3], absent[1], *(row or [])[3:4]]]
+    if entry.width > 1:
+        return [[value] * entry.width for value in absent] + [
+            lambda row: [absent[0], *(row if isinstance(row, list) else [absent[0]] * entry.width)[1:]]
+        ]
+    return absent
+
+
+def _reaching_rows(
+    rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, tables: Sequence[TableData]
+) -> list[Row]:
+    """A row for each table that `rows` do not reach and whose ids can be sent as they are."""
+    missed = _missed(_columns(inputs, rows), len(rows), spec, tables)
+    by_name = {entry.name: entry for entry in inputs}
+    extra: list[Row] = []
+    for table in missed:
+        for feature in spec.ids_features:
+            entry = by_name[feature.inputs[0]]
+            if feature.table != table.name or feature.transforms or entry.dtype not in INTEGERS:
+                continue
+            low, high = integer_range(entry.dtype)
+            fitting = table.ids[(table.ids >= max(low, -(2**63))) & (table.ids <= min(high, 2**63 - 1))]
+            if len(fitting):
+                value = int(fitting[len(fitting) // 2])
+                plain = entry.kind == "fixed" and entry.width == 1
+                extra.append({**rows[0], entry.name: value if plain else [value] * entry.width})
+                break
+    return extra
+
+
+def _check_reached(columns: Mapping[str, Column], rows: int, spec: FeatureSpec, tables: Sequence[TableData]) -> None:
+    missed = _missed(columns, rows, spec, tables)
+    if missed:
+        raise CheckpointError(
+            f"no golden request reaches a row of the table {missed[0].name!r} ({len(missed[0].ids)} rows); give a "
+            "sample with ids that the table knows"
+        )
+
+
+def _missed(
+    columns: Mapping[str, Column], rows: int, spec: FeatureSpec, tables: Sequence[TableData]
+) -> list[TableData]:
+    batch = FeatureEngine(spec).run(columns, rows)
+    missed: list[TableData] = []
+    for table in tables:
+        features = [feature.name for feature in spec.ids_features if feature.table == table.name]
+        reached = any(find_rows(table, batch.ids[name].values)[1].any() for name in features)
+        if len(table.ids) and not reached:
+            missed.append(table)
+    return missed
+
+
+def _columns(inputs: Sequence[InputSpec], rows: Sequence[Row]) -> dict[str, Column]:
+    return {entry.name: Column.from_rows(entry, [row[entry.name] for row in rows]) for entry in inputs}

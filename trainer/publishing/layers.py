@@ -1,0 +1,154 @@
+"""What the publisher takes for an embedding layer, and which table lies behind it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from storage.checkpoint import TableData
+from storage.errors import ConfigError, Unsupported
+from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
+
+EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
+LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A table to publish: `trained` is ours, `weight` a plain layer's. hidden: an id whose row stays out."""
+
+    name: str
+    dim: int
+    trained: EmbeddingTable | None = None
+    weight: torch.Tensor | None = None
+    hidden: int | None = None
+
+    def data(self) -> TableData:
+        """All rows. A plain layer's ids are its row numbers."""
+        if self.trained is not None:
+            ids, rows, _, counts = self.trained.export_rows()
+            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts))
+        assert self.weight is not None
+        rows = self.weight.detach().cpu().contiguous().numpy()
+        ids = np.arange(len(rows), dtype=np.int64)
+        if self.hidden is not None:
+            keep = ids != self.hidden
+            ids, rows = ids[keep], np.ascontiguousarray(rows[keep])
+        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8))
+
+
+def frequency_byte(counts: np.ndarray) -> np.ndarray:
+    """How often an id was seen, (N,) uint32, as one byte: floor(8 * log2(1 + count)), at most 255.
+
+    Eight steps a doubling; the whole range of counts fits.
+    """
+    return np.minimum(np.floor(8.0 * np.log2(1.0 + counts.astype(np.float64))), 255.0).astype(np.uint8)
+
+
+def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
+    """Every embedding layer once, by its first path in container.module. Raises Unsupported for one that cannot go."""
+    found: dict[str, EmbeddingLayer] = {}
+    for full_path, module in container.named_modules():
+        path = full_path.removeprefix("module.")
+        if isinstance(module, LAYER_TYPES):
+            check_layer(path, module)
+            found[path] = module
+    return found
+
+
+def check_layer(path: str, layer: EmbeddingLayer) -> None:
+    """Raises Unsupported for options that the server does not reproduce."""
+    if isinstance(layer, Embedding | EmbeddingBag):
+        return
+    base = nn.Embedding if isinstance(layer, nn.Embedding) else nn.EmbeddingBag
+    if type(layer).forward is not base.forward:
+        raise Unsupported(f"layer {path!r}: {type(layer).__name__} has a forward of its own; use nn.{base.__name__}")
+    if layer.max_norm is not None:
+        raise Unsupported(f"layer {path!r}: max_norm changes rows while they are read; renormalise once, then drop it")
+    if layer.weight.dtype != torch.float32:
+        raise Unsupported(f"layer {path!r}: the rows are {layer.weight.dtype}; call .float() before publishing")
+    if isinstance(layer, nn.EmbeddingBag):
+        if layer.mode not in ("sum", "mean"):
+            raise Unsupported(f"layer {path!r}: mode {layer.mode!r} is not served; use sum or mean")
+        if layer.mode == "mean" and layer.padding_idx is not None:
+            raise Unsupported(
+                f"layer {path!r}: mode mean with padding_idx divides by another count than the server (which counts "
+                "all ids given); leave padding ids out of the bags, or use sum"
+            )
+
+
+def table_key(layer: EmbeddingLayer) -> object:
+    """Equal for layers that read the same table: ours by the table, plain ones by their weight."""
+    return layer.table if isinstance(layer, Embedding | EmbeddingBag) else layer.weight.data_ptr()
+
+
+def layer_dim(layer: EmbeddingLayer) -> int:
+    """Values of a row."""
+    return layer.table.dim if isinstance(layer, Embedding | EmbeddingBag) else layer.embedding_dim
+
+
+class TableNames:
+    """Gives each table one name and each name one table."""
+
+    def __init__(self) -> None:
+        self._sources: dict[object, TableSource] = {}
+        self._users: dict[object, list[tuple[str, EmbeddingLayer]]] = {}
+
+    def name(self, path: str, layer: EmbeddingLayer, wanted: str | None = None) -> str:
+        """The name of the table behind a layer that is called. wanted: the name that a given spec uses for it."""
+        key = table_key(layer)
+        users = self._users.setdefault(key, [])
+        if all(user is not layer for _, user in users):
+            users.append((path, layer))
+        if key not in self._sources:
+            self._sources[key] = self._source(path, layer, wanted)
+        source = self._sources[key]
+        if wanted is not None and source.name != wanted:
+            raise ConfigError(
+                f"layer {path!r} reads the table {source.name!r}, but the spec says {wanted!r}", field="features.table"
+            )
+        return source.name
+
+    def sources(self) -> list[TableSource]:
+        """All tables named so far, in order. Raises Unsupported when two layers need different rows of one table."""
+        return [self._with_hidden(key, source) for key, source in self._sources.items()]
+
+    def _source(self, path: str, layer: EmbeddingLayer, wanted: str | None) -> TableSource:
+        taken = {source.name for source in self._sources.values()}
+        if isinstance(layer, Embedding | EmbeddingBag):
+            name = layer.table.name
+        else:
+            name = wanted or re.sub(r"[^A-Za-z0-9_-]", "_", path).lstrip("-")[:56] or "table"
+            if wanted is None:
+                name = free_name(name, taken)
+        if name in taken:
+            raise ConfigError(f"layer {path!r}: another table is called {name!r} already; rename one", field="tables")
+        if isinstance(layer, Embedding | EmbeddingBag):
+            return TableSource(name, layer.table.dim, trained=layer.table)
+        return TableSource(name, layer.embedding_dim, weight=layer.weight)
+
+    def _with_hidden(self, key: object, source: TableSource) -> TableSource:
+        # A bag leaves its padding id out of the sum: without its row, the server's sum does too.
+        hidden = {
+            layer.padding_idx if isinstance(layer, nn.EmbeddingBag) else None
+            for _, layer in self._users[key]
+            if source.trained is None
+        } or {None}
+        if len(hidden) > 1:
+            paths = [path for path, _ in self._users[key]]
+            raise Unsupported(f"layers {paths} share a table, but not their padding_idx; give them one, or two tables")
+        return TableSource(source.name, source.dim, source.trained, source.weight, hidden.pop())
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or with the first number behind it that is free."""
+    if name not in taken:
+        return name
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"

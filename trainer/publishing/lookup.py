@@ -1,0 +1,73 @@
+"""The lookup half in plain numpy over the rows as published: slow, obvious, and what the golden scores rest on.
+
+B rows, N ids, D dim, L length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from storage.checkpoint import TableData
+from storage.features import FeatureBatch
+from trainer.publishing.plan import CutPlan
+
+
+def graph_tensors(features: FeatureBatch, plan: CutPlan, tables: Mapping[str, TableData]) -> list[Tensor]:
+    """What the dense half takes for these features, in the order of plan.graph_inputs()."""
+    tensors = [torch.from_numpy(np.ascontiguousarray(features.dense[entry.group])) for entry in plan.dense]
+    for feature in plan.features:
+        bags = features.ids[feature.name]
+        lengths = bags.lengths()
+        if feature.pooling == "none":
+            rows = padded_rows(tables[feature.table], bags.values, bags.offsets, feature.length)
+            lengths = np.minimum(lengths, feature.length)
+        else:
+            rows = pooled_rows(tables[feature.table], bags.values, bags.offsets, feature.pooling)
+        tensors.append(torch.from_numpy(rows))
+        if feature.with_lengths:
+            tensors.append(torch.from_numpy(lengths))
+    return tensors
+
+
+def find_rows(table: TableData, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ids (N,) -> rows (N, D), zeros where the table has none, and found (N,) bool."""
+    if len(table.ids) == 0:
+        return np.zeros((len(ids), table.dim), np.float32), np.zeros(len(ids), bool)
+    places = np.minimum(np.searchsorted(table.ids, ids), len(table.ids) - 1)
+    found = table.ids[places] == ids
+    rows = table.rows[places]
+    rows[~found] = 0.0
+    return rows, found
+
+
+def pooled_rows(table: TableData, values: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
+    """Bags -> (B, D), summed in the order of the ids; a mean divides by the ids given."""
+    rows, _ = find_rows(table, values)
+    lengths = np.diff(offsets)
+    out = np.zeros((len(lengths), table.dim), np.float32)
+    for step in range(int(lengths.max(initial=0))):
+        bags = np.flatnonzero(lengths > step)
+        out[bags] += rows[offsets[bags] + step]
+    if pooling == "mean":
+        out /= np.maximum(lengths, 1).astype(np.float32)[:, None]
+    return out
+
+
+def padded_rows(table: TableData, values: np.ndarray, offsets: np.ndarray, length: int) -> np.ndarray:
+    """Bags -> (B, L, D): the first `length` ids of each, padded with zeros."""
+    rows, _ = find_rows(table, values)
+    lengths = np.diff(offsets)
+    out = np.zeros((len(lengths), length, table.dim), np.float32)
+    for step in range(min(length, int(lengths.max(initial=0)))):
+        bags = np.flatnonzero(lengths > step)
+        out[bags, step] = rows[offsets[bags] + step]
+    return out
+
+
+def first_rows(tensors: Sequence[Tensor], count: int) -> list[Tensor]:
+    """The first `count` rows of each tensor."""
+    return [tensor[:count].contiguous() for tensor in tensors]

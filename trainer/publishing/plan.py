@@ -1,0 +1,159 @@
+"""The plan of a cut: for each call of an embedding layer, which feature takes its place and in what shape.
+
+B rows of the batch, D dim of a table, L length of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from storage.checkpoint import GraphInput
+from storage.errors import ConfigError, Unsupported
+from storage.features import Column, FeatureSpec
+from trainer.embedding import Embedding, EmbeddingBag
+from trainer.publishing.layers import EmbeddingLayer, TableNames, TableSource, layer_dim
+from trainer.publishing.record import LayerCall, Recording
+
+# What a layer returns: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
+Shape = Literal["pooled", "single", "rows", "rows_lengths"]
+
+
+@dataclass(frozen=True)
+class CutCall:
+    """One call, in the order of the run: the feature whose lookup answers it."""
+
+    path: str
+    feature: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class DenseInput:
+    """A float tensor of the sample. group: the dense group that fills it, (B, width). shape: the sample's own."""
+
+    leaf: str
+    group: str
+    width: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CutFeature:
+    """A feature as the graph takes it. length: of pooling none, else 0. with_lengths: the graph takes them too."""
+
+    name: str
+    table: str
+    dim: int
+    pooling: str
+    length: int
+    with_lengths: bool
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """Everything that the two halves agree on."""
+
+    spec: FeatureSpec
+    calls: tuple[CutCall, ...]
+    features: tuple[CutFeature, ...]
+    dense: tuple[DenseInput, ...]
+    tables: tuple[TableSource, ...]
+    columns: Mapping[str, Column]
+    rows: int
+
+    def graph_inputs(self) -> list[GraphInput]:
+        """The inputs of the dense half, in order: dense groups, then for each feature its lookup and its lengths."""
+        inputs = [
+            GraphInput(name=f"{entry.group}.dense", kind="dense", source=entry.group, shape=(-1, entry.width))
+            for entry in self.dense
+        ]
+        for feature in self.features:
+            if feature.pooling == "none":
+                shape: tuple[int, ...] = (-1, feature.length, feature.dim)
+                inputs.append(GraphInput(name=f"{feature.name}.rows", kind="rows", source=feature.name, shape=shape))
+            else:
+                shape = (-1, feature.dim)
+                inputs.append(
+                    GraphInput(name=f"{feature.name}.pooled", kind="pooled", source=feature.name, shape=shape)
+                )
+            if feature.with_lengths:
+                inputs.append(
+                    GraphInput(
+                        name=f"{feature.name}.lengths", kind="lengths", source=feature.name, shape=(-1,), dtype="INT64"
+                    )
+                )
+        return inputs
+
+
+def plan_with_spec(
+    spec: FeatureSpec, columns: Mapping[str, Column], rows: int, recording: Recording, leaves: Mapping[str, Tensor]
+) -> CutPlan:
+    """The plan of a module that takes what the feature engine makes of `spec`: groups, F.values and F.offsets.
+
+    Raises Unsupported or ConfigError, naming the layer, when module and spec disagree.
+    """
+    names = TableNames()
+    calls: list[CutCall] = []
+    features: dict[str, CutFeature] = {}
+    for call in recording.calls:
+        feature = _feature_of(call, spec, leaves)
+        entry = spec.feature(feature)
+        pooling, length = layer_pooling(call.path, call.layer)
+        if (pooling, length) != (entry.pooling, entry.length):
+            raise ConfigError(
+                f"layer {call.path!r} gives pooling {pooling}, length {length}; the feature {feature!r} says "
+                f"{entry.pooling}, {entry.length}",
+                field=f"features.{feature}.pooling",
+            )
+        table = names.name(call.path, call.layer, entry.table)
+        with_lengths = pooling == "none"
+        calls.append(CutCall(call.path, feature, "rows_lengths" if with_lengths else "pooled"))
+        features[feature] = CutFeature(feature, table, layer_dim(call.layer), pooling, length, with_lengths)
+    # The server looks up every ids feature of the spec, so one that the module never reads must not be there.
+    for entry in spec.ids_features:
+        if entry.name not in features:
+            raise ConfigError(
+                f"the module reads no row of the feature {entry.name!r}; remove it from the spec",
+                field=f"features.{entry.name}",
+            )
+    dense = tuple(
+        DenseInput(group, group, width, (rows, width))
+        for group, width in spec.dense_groups.items()
+        if group in recording.used
+    )
+    return CutPlan(spec, tuple(calls), tuple(features.values()), dense, tuple(names.sources()), columns, rows)
+
+
+def layer_pooling(path: str, layer: EmbeddingLayer) -> tuple[str, int]:
+    """Pooling and length of a layer over bags. Raises Unsupported for nn.Embedding, which has no bags."""
+    if isinstance(layer, Embedding):
+        return "none", layer.length
+    if isinstance(layer, EmbeddingBag | nn.EmbeddingBag):
+        return layer.mode, 0
+    raise Unsupported(f"layer {path!r}: nn.Embedding has no bags; use nn.EmbeddingBag, or trainer.Embedding")
+
+
+def _feature_of(call: LayerCall, spec: FeatureSpec, leaves: Mapping[str, Tensor]) -> str:
+    name = call.values.leaf.removesuffix(".values")
+    known: Sequence[str] = [entry.name for entry in spec.ids_features]
+    offsets = call.offsets
+    fits = (
+        name in known
+        and call.values.leaf == f"{name}.values"
+        and call.values.is_whole(leaves[call.values.leaf])
+        and offsets is not None
+        and offsets.leaf == f"{name}.offsets"
+        and offsets.is_whole(leaves[offsets.leaf])
+    )
+    if not fits:
+        raise Unsupported(
+            f"layer {call.path!r}: with a spec a layer takes F.values and F.offsets of one feature F as they are; "
+            f"it got {call.values.leaf!r} and {None if offsets is None else offsets.leaf!r}"
+        )
+    if isinstance(call.layer, nn.EmbeddingBag) and not call.layer.include_last_offset:
+        raise Unsupported(f"layer {call.path!r}: F.offsets ends with the number of ids; set include_last_offset=True")
+    return name

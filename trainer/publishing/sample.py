@@ -1,0 +1,92 @@
+"""The sample batch: its tensors by name, and how they go back into a call of the module."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from storage.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Sample:
+    """leaves: the sample's tensors by name, each in storage of its own."""
+
+    leaves: dict[str, Tensor]
+    _positions: tuple[str | None, ...]
+    _constants: tuple[Any, ...]
+    _structure: Any
+
+    @classmethod
+    def of(cls, module: nn.Module, batch: object) -> Sample:
+        """Takes a batch as the module does: a tensor, a tuple of arguments, or a mapping.
+
+        A mapping whose keys are parameters of forward() becomes keyword arguments, any other is the one argument.
+        Lists, tuples and mappings may nest. Raises InvalidInput when it holds no tensor.
+        """
+        args, kwargs, names = _arguments(module, batch)
+        flat, structure = pytree.tree_flatten_with_path((args, kwargs))
+        leaves: dict[str, Tensor] = {}
+        positions: list[str | None] = []
+        for path, value in flat:
+            if not isinstance(value, Tensor):
+                positions.append(None)
+                continue
+            name = _name(path, names)
+            if name in leaves:
+                raise InvalidInput(f"sample_batch: two tensors would be called {name!r}; rename one", field=name)
+            # A clone: storage of its own says where a view came from.
+            leaves[name] = value.detach().clone(memory_format=torch.contiguous_format)
+            positions.append(name)
+        if not leaves:
+            raise InvalidInput("sample_batch holds no tensor; give a batch as the module's forward takes it")
+        constants = tuple(None if isinstance(value, Tensor) else value for _, value in flat)
+        return cls(leaves, tuple(positions), constants, structure)
+
+    def call(self, module: Callable[..., Any], tensors: Mapping[str, Tensor]) -> Any:
+        """Calls the module with these tensors in the places of the sample's."""
+        flat = [
+            constant if name is None else tensors[name]
+            for name, constant in zip(self._positions, self._constants, strict=True)
+        ]
+        args, kwargs = pytree.tree_unflatten(flat, self._structure)
+        return module(*args, **kwargs)
+
+
+def _arguments(module: nn.Module, batch: object) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    parameters = inspect.signature(module.forward).parameters
+    named = [
+        name
+        for name, entry in parameters.items()
+        if entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)
+    ]
+    if isinstance(batch, Tensor):
+        return (batch,), {}, named or ["input"]
+    if isinstance(batch, Mapping):
+        if len(batch) > 0 and all(key in named for key in batch):
+            return (), dict(batch), []
+        # A single mapping: its keys alone are the names.
+        return (dict(batch),), {}, [""]
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
+        return tuple(batch), {}, named
+    raise InvalidInput(
+        f"sample_batch is {type(batch).__name__}; give a tensor, a tuple of arguments, or a mapping of names to tensors"
+    )
+
+
+def _name(path: Sequence[Any], arguments: list[str]) -> str:
+    kind, *rest = path
+    parts: list[str] = []
+    if kind.idx == 0:  # positional
+        position = rest.pop(0).idx
+        parts.append(arguments[position] if position < len(arguments) else f"input_{position}")
+    parts += [str(getattr(key, "idx", getattr(key, "key", key))) for key in rest]
+    name = "_".join(part for part in parts if part)
+    return re.sub(r"[^A-Za-z0-9_.:-]", "_", name) or "input"

@@ -1,0 +1,132 @@
+"""train(): from a configuration and Parquet files to a trained, and if wanted published, model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from storage.errors import ConfigError
+from trainer.checkpoint import checkpoints, load_checkpoint, read_state
+from trainer.config import TrainConfig, load_config
+from trainer.data import BatchMaker, ParquetRows
+from trainer.data.files import DataPath
+from trainer.loop import TrainingLoop
+from trainer.models import build_model, build_tables
+from trainer.progress import Display
+from trainer.report import TableReport, TrainReport
+from trainer.trained import Trained, sample_columns, save_config, save_sample
+
+
+def train(
+    config: TrainConfig | Path | str,
+    data: DataPath,
+    *,
+    output: Path | str,
+    repository: Path | str | None = None,
+    valid: float | DataPath | None = None,
+    limit: int | None = None,
+    progress: bool = True,
+    resume: bool = False,
+) -> TrainReport:
+    """Trains a model and returns its figures; with a repository, publishes it there.
+
+    config: a TrainConfig or the path of its YAML. data: Parquet files, or folders of them, in the order of their names.
+    valid: files to evaluate on, or a fraction: the last rows of `data`, which are then not trained on.
+    limit: only the first so many rows of `data`. output: a folder for checkpoints, report and configuration.
+    resume: go on from the newest checkpoint in `output`, to the bit as if nothing had happened; config and data must be
+    those of the first run (epochs may grow).
+    Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError, InvalidInput.
+    """
+    if not isinstance(config, TrainConfig):
+        config = load_config(config)
+    output = Path(output)
+    rows, valid_rows = _open_rows(config, data, valid, limit)
+    saved = checkpoints(output)
+    if saved and not resume:
+        raise ConfigError(
+            f"{output}: holds checkpoints of a run already; resume it (--resume), or choose another folder",
+            field="output",
+        )
+    if resume and not saved:
+        raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
+    output.mkdir(parents=True, exist_ok=True)
+
+    # The caller's random numbers are not ours to change.
+    with torch.random.fork_rng(devices=[]), Display(visible=progress) as display:
+        torch.manual_seed(config.training.seed)
+        tables = build_tables(config)
+        model = build_model(config, tables)
+        loop = TrainingLoop(config, model, tables, rows, valid_rows, output, display)
+        if saved:
+            _check_same_run(saved[-1], config, rows)
+            loop.restore(load_checkpoint(saved[-1], model, tables, loop.dense_optimizer), saved[-1])
+        save_config(output, config)
+        loop.run()
+        sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.label))
+        save_sample(output, sample)
+        model.eval()
+    published = None
+    if repository is not None:
+        published = Trained(config, model, tables, sample).publish(repository, progress=progress)
+    report = _report(config, loop, valid_rows, output, published)
+    report.write(output / "report.json")
+    return report
+
+
+def _open_rows(
+    config: TrainConfig, data: DataPath, valid: float | DataPath | None, limit: int | None
+) -> tuple[ParquetRows, ParquetRows | None]:
+    rows = ParquetRows.open(data, config.spec, config.label)
+    if limit is not None:
+        if limit < 1:
+            raise ConfigError(f"limit is {limit}, expected 1 or more", field="limit")
+        rows = rows.range(0, limit)
+    valid_rows: ParquetRows | None = None
+    if isinstance(valid, int | float):
+        if not 0.0 < valid < 1.0:
+            raise ConfigError(f"valid is {valid}, expected a fraction between 0 and 1, or files", field="valid")
+        split = rows.rows - round(rows.rows * valid)
+        rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
+    elif valid is not None:
+        valid_rows = ParquetRows.open(valid, config.spec, config.label)
+    for what, given in (("data", rows), ("valid", valid_rows)):
+        if given is not None and given.rows == 0:
+            raise ConfigError(f"{what}: there are no rows; give more data", field=what)
+    return rows, valid_rows
+
+
+def _check_same_run(folder: Path, config: TrainConfig, rows: ParquetRows) -> None:
+    state = read_state(folder)
+    if state.training_digest != config.training_digest():
+        raise ConfigError(
+            f"{folder}: was trained with another configuration; only epochs, eval_every, checkpoint_every_steps and "
+            "publish may change on resume",
+            field="resume",
+        )
+    if state.data_fingerprint != rows.fingerprint:
+        raise ConfigError(f"{folder}: was trained on other data (names, sizes or limits differ)", field="data")
+
+
+def _report(
+    config: TrainConfig, loop: TrainingLoop, valid: ParquetRows | None, output: Path, published: Path | None
+) -> TrainReport:
+    evaluated = [entry for entry in loop.history if entry.log_loss is not None]
+    assert loop.checkpoint is not None
+    return TrainReport(
+        model_name=config.model_name,
+        auc=evaluated[-1].auc if evaluated else None,
+        log_loss=evaluated[-1].log_loss if evaluated else None,
+        steps=loop.position.step,
+        rows=loop.position.rows,
+        seconds=loop.position.seconds,
+        valid_rows=0 if valid is None else valid.rows,
+        output=output,
+        checkpoint=loop.checkpoint,
+        published=published,
+        epochs=loop.history,
+        tables=[
+            TableReport(name, table.dim, table.size(), len(table.export_counts()[0]), table.memory_bytes())
+            for name, table in loop.tables.items()
+        ],
+    )

@@ -1,0 +1,113 @@
+"""A finished training run on disk: its configuration, its newest checkpoint, and rows to make golden requests of.
+
+OUTPUT/{config.json, report.json, sample.safetensors, checkpoints/}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.checkpoint.tensors import TensorFile, write_tensors
+from storage.errors import CheckpointError, NotFound
+from storage.features import Column, pack_columns, unpack_columns
+from trainer.checkpoint import checkpoints, load_checkpoint
+from trainer.config import TrainConfig, parse_text
+from trainer.data import BatchMaker, ParquetRows
+from trainer.data.files import DataPath
+from trainer.embedding import EmbeddingTable
+from trainer.evaluate import Evaluation, evaluate, predict_rows
+from trainer.models import RankingModel, build_model, build_tables
+from trainer.publishing import publish
+
+_CONFIG = "config.json"
+_SAMPLE = "sample.safetensors"
+# Golden requests are drawn from these; more rows make it likelier that every table is reached.
+SAMPLE_ROWS = 2048
+_SAMPLE_PARTS = 8
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model with its tables. sample: raw columns of some rows, for golden requests."""
+
+    config: TrainConfig
+    model: RankingModel
+    tables: dict[str, EmbeddingTable]
+    sample: dict[str, Column]
+
+    def predict(self, data: DataPath) -> np.ndarray[Any, Any]:
+        """The scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
+        rows = ParquetRows.open(data, self.config.spec, None)
+        return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.label))
+
+    def evaluate(self, data: DataPath) -> Evaluation:
+        """Labels and scores of Parquet rows."""
+        rows = ParquetRows.open(data, self.config.spec, self.config.label)
+        return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
+
+    def publish(self, repository: Path | str, *, version: int | None = None, progress: bool = False) -> Path:
+        """Publishes repository/MODEL_NAME/VERSION and returns that folder; see trainer.publish."""
+        options = self.config.publish
+        return publish(
+            self.model,
+            self.sample,
+            repository,
+            name=self.config.model_name,
+            spec=self.config.spec,
+            version=version,
+            max_batch_size=options.max_batch_size,
+            golden_requests=options.golden_requests,
+            tolerance=options.tolerance,
+            metadata={"label": self.config.label, "model": self.config.model.type},
+            progress=progress,
+        )
+
+
+def load_trained(output: Path | str) -> Trained:
+    """Opens what `train` wrote to `output`, at its newest checkpoint. Raises NotFound, CheckpointError."""
+    output = Path(output)
+    path = output / _CONFIG
+    if not path.is_file():
+        raise NotFound(f"{output}: holds no trained model ({_CONFIG} is missing); give the output folder of a training")
+    config = parse_text(path.read_text(encoding="utf-8"), source=str(path))
+    saved = checkpoints(output)
+    if not saved:
+        raise NotFound(f"{output}: holds no checkpoint; train first")
+    tables = build_tables(config)
+    model = build_model(config, tables)
+    load_checkpoint(saved[-1], model, tables)
+    model.eval()
+    return Trained(config, model, tables, _read_sample(output / _SAMPLE, config))
+
+
+def save_config(output: Path, config: TrainConfig) -> None:
+    """Keeps the configuration beside the checkpoints."""
+    (output / _CONFIG).write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def save_sample(output: Path, columns: dict[str, Column]) -> None:
+    """Keeps rows for golden requests, so that publishing again needs no data."""
+    path = output / _SAMPLE
+    path.unlink(missing_ok=True)
+    write_tensors(path, pack_columns(columns))
+
+
+def sample_columns(rows: ParquetRows, maker: BatchMaker, count: int = SAMPLE_ROWS) -> dict[str, Column]:
+    """Raw columns of up to `count` rows, in some runs spread over the data."""
+    import pyarrow as pa
+
+    if rows.rows <= count:
+        return maker.columns(rows.read())
+    part = count // _SAMPLE_PARTS
+    starts = np.linspace(0, rows.rows - part, _SAMPLE_PARTS).astype(int).tolist()
+    return maker.columns(pa.concat_tables([rows.range(start, start + part).read() for start in starts]))
+
+
+def _read_sample(path: Path, config: TrainConfig) -> dict[str, Column]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing; train again, or publish with trainer.publish and a sample of your own")
+    return unpack_columns(TensorFile.open(path).arrays, config.spec)
