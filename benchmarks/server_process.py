@@ -50,7 +50,9 @@ class ServerProcess:
         deadline = time.monotonic() + START_SECONDS_AT_MOST
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self._process.returncode} while starting: {' '.join(self._command)}")
+                raise RuntimeError(
+                    f"the server ended with {self._process.returncode} while starting: {' '.join(self._command)}"
+                )
             try:
                 self.get("/v2/health/ready")
             except (urllib.error.URLError, OSError):

@@ -37,7 +37,9 @@ class OneTable(torch.nn.Module):
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.items = torch.nn.EmbeddingBag(rows, DIM, mode="sum")
-        self.head = torch.nn.Sequential(torch.nn.Linear(DIM, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1), torch.nn.Sigmoid())
+        self.head = torch.nn.Sequential(
+            torch.nn.Linear(DIM, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1), torch.nn.Sigmoid()
+        )
 
     def forward(self, items: torch.Tensor) -> torch.Tensor:
         """items: (B, 10) int64 -> (B, 1) float32."""

@@ -1,1 +1,46 @@
-"""PLACEHOLDER"""
+"""Emberline: trains, publishes and serves recommendation models whose embedding tables are larger than memory.
+
+import emberline
+emberline.publish(module, sample_batch, "models", name="ranker")      # any nn.Module with embedding layers
+report = emberline.train("config.yaml", "train.parquet", output="run", repository="models")
+emberline.serve(emberline.ServerConfig(model_repository="models"))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from emberline.guard import check_packages
+from emberline.version import __version__
+
+if TYPE_CHECKING:
+    from serving import Server, ServerConfig, serve
+    from storage import open_version
+    from storage.errors import EmberlineError
+    from trainer import publish, train
+
+__all__ = ["EmberlineError", "Server", "ServerConfig", "__version__", "open_version", "publish", "serve", "train"]
+
+# torch takes seconds to import: each name comes from its package when it is first used.
+_HOMES = {
+    "EmberlineError": "storage.errors",
+    "Server": "serving",
+    "ServerConfig": "serving",
+    "open_version": "storage",
+    "publish": "trainer",
+    "serve": "serving",
+    "train": "trainer",
+}
+
+check_packages()
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'emberline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

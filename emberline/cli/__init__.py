@@ -1,0 +1,7 @@
+"""The `emberline` command."""
+
+from __future__ import annotations
+
+from emberline.cli.frame import main
+
+__all__ = ["main"]

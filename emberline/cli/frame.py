@@ -1,0 +1,113 @@
+"""The command's frame: subcommands that load when they are called, errors in one line, Ctrl-C without a traceback.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from emberline.guard import HiddenPackage, check_packages
+from emberline.version import __version__
+from storage.errors import EmberlineError
+
+# subcommand -> (module, one line for `emberline --help`): nothing of torch is imported to print help
+COMMANDS = {
+    "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
+    "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
+    "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
+    "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
+    "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
+    "inspect": ("emberline.cli.inspect", "Show what a version, a repository or a Parquet file holds."),
+}
+
+EPILOG = """\b
+The road:
+  emberline data movielens build/movielens
+  emberline train trainer/configs/movielens.yaml --data build/movielens/train.parquet --output build/run --repository build/models
+  emberline serve --model-repository build/models
+  emberline predict movielens --data build/movielens/test.parquet --rows 5
+"""
+
+
+class Commands(click.Group):
+    """Loads a subcommand's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the road, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, or None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Adds the nearest known name to the error for an unknown one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list with one line each, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=Commands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="emberline")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def command(debug: bool) -> None:
+    """Train, publish and serve recommendation models whose embedding tables are larger than memory."""
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Ends the process with one line on standard error."""
+    click.echo(f"emberline: {message}", err=True)
+    sys.exit(code)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command and ends the process with its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    try:
+        check_packages()
+        command.main(given, prog_name="emberline", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        text = str(stop)
+        fail(text or "interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output went away (`emberline inspect ... | head`): not an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except HiddenPackage as error:
+        fail(str(error), 1)
+    except EmberlineError as error:
+        if debug:
+            raise
+        fail(str(error), 1)
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), 1)

@@ -1,0 +1,58 @@
+"""`emberline serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from serving.config import ServerConfig
+from storage.errors import ConfigError
+
+_DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.items()}
+
+
+@click.command(name="serve", epilog="\b\nExample:\n  emberline serve --model-repository build/models --http-port 8000")
+@click.option(
+    "--model-repository",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of models: NAME/config.pbtxt and NAME/VERSION/.",
+)
+@click.option("--model", "models", multiple=True, help="Serve this model only; may be given several times.")
+@click.option(
+    "--store", type=click.Path(path_type=Path), help="Where rows are kept on SSD; default: the user's cache folder."
+)
+@click.option(
+    "--host", default=_DEFAULTS["host"], help="Address to listen on. 0.0.0.0 opens the server to the network."
+)
+@click.option("--http-port", type=int, default=_DEFAULTS["http_port"], help="KServe over HTTP; 0 takes a free port.")
+@click.option("--grpc-port", type=int, default=_DEFAULTS["grpc_port"], help="KServe over gRPC; 0 takes a free port.")
+@click.option(
+    "--metrics-port", type=int, default=_DEFAULTS["metrics_port"], help="Prometheus metrics; 0 takes a free port."
+)
+@click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
+@click.option(
+    "--drain-timeout",
+    "drain_timeout_s",
+    type=float,
+    default=_DEFAULTS["drain_timeout_s"],
+    help="Seconds for in-flight requests on stop.",
+)
+def command(**options: Any) -> None:
+    """Serve every model of a repository over HTTP (8000), gRPC (8001) and metrics (8002).
+
+    A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one is refused.
+    Ctrl-C or SIGTERM drains and stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
+    """
+    from serving import serve
+
+    try:
+        config = ServerConfig(**options)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"--{field.replace('_', '-')}: {first['msg']}, got {first['input']!r}", field=field) from None
+    serve(config)

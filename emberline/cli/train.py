@@ -1,0 +1,99 @@
+"""`emberline train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trainer import TrainReport
+
+
+@click.command(
+    name="train",
+    epilog="""\b
+Examples:
+  emberline train trainer/configs/movielens.yaml --data build/movielens/train.parquet \\
+      --valid build/movielens/valid.parquet --output build/run --repository build/models
+  emberline train model.yaml --data clicks/ --valid 0.1 --output run
+  emberline train model.yaml --data clicks/ --valid 0.1 --output run --resume""",
+)
+@click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    required=True,
+    help="Parquet file or folder of them; may be given several times.",
+)
+@click.option("--valid", help="Parquet file to evaluate on, or a fraction: the last rows of --data, held out.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for checkpoints and the report.",
+)
+@click.option(
+    "--repository", type=click.Path(path_type=Path, file_okay=False), help="Model repository to publish into when done."
+)
+@click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in --output.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def command(
+    config: Path,
+    data: tuple[Path, ...],
+    valid: str | None,
+    output: Path,
+    repository: Path | None,
+    limit: int | None,
+    resume: bool,
+    quiet: bool,
+) -> None:
+    """Train the model that CONFIG describes, and publish it if --repository is given.
+
+    CONFIG is one YAML file: columns, feature transforms, tables, label, model and optimizers (docs/training.md). Ctrl-C saves a
+    checkpoint; --resume goes on from it to the bit as if nothing had happened.
+    """
+    from trainer import train
+
+    report = train(
+        config,
+        list(data),
+        output=output,
+        repository=repository,
+        valid=_validation(valid),
+        limit=limit,
+        progress=not quiet,
+        resume=resume,
+    )
+    _print(report)
+
+
+def _validation(given: str | None) -> float | Path | None:
+    if given is None:
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        pass
+    path = Path(given)
+    if not path.exists():
+        raise click.BadParameter(f"{given!r} is neither a file nor a fraction between 0 and 1", param_hint="--valid")
+    return path
+
+
+def _print(report: TrainReport) -> None:
+    click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
+    if report.auc is not None and report.log_loss is not None:
+        click.echo(f"validation: AUC {report.auc:.4f}, log-loss {report.log_loss:.4f} on {report.valid_rows:,} rows")
+    for table in report.tables:
+        click.echo(
+            f"table {table.name}: {table.rows:,} rows of {table.dim}, {table.waiting:,} ids not seen often enough, "
+            f"{table.memory_bytes / 2**20:.1f} MiB"
+        )
+    if report.published is None:
+        click.echo(f"publish with: emberline publish {report.output} --repository DIR")
+    else:
+        click.echo(f"published {report.published}")
