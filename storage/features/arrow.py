@@ -135,15 +135,8 @@ def _flat(array: Any, spec: InputSpec) -> tuple[str, Values]:
         _require(spec, kind, spec.dtype == "BOOL")
         bits = pc.fill_null(array, False) if array.null_count else array
         return "BOOL", bits.to_numpy(zero_copy_only=False)
-    if (
-        pa.types.is_timestamp(kind)
-        or pa.types.is_duration(kind)
-        or pa.types.is_date64(kind)
-        or pa.types.is_time64(kind)
-    ):
-        array = array.view(pa.int64())
-    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        array = array.view(pa.int32())
+    if pa.types.is_temporal(kind):
+        array = array.view(pa.int32() if pa.types.is_date32(kind) or pa.types.is_time32(kind) else pa.int64())
     if pa.types.is_integer(array.type):
         _require(spec, kind, spec.dtype not in ("BYTES", "BOOL"))
     else:

@@ -75,9 +75,7 @@ def flat_values(dtype: str, array: Array, name: str) -> Values:
     if dtype == "BYTES":
         from storage.features.python_rows import bytes_values
 
-        if array.dtype.kind == "S":  # numpy drops trailing zero bytes of these, as it does everywhere
-            return bytes_values(array.reshape(-1).tolist(), name)
-        if array.dtype.kind not in "OU" and array.size:
+        if array.dtype.kind not in "OSU" and array.size:
             raise InvalidInput(f"{_of(name)}expected BYTES, got an array of {array.dtype}", field=name)
         return bytes_values(array.reshape(-1).tolist(), name)
     target = NUMPY_DTYPES[dtype]

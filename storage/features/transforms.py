@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
 
@@ -44,7 +45,7 @@ class Vocabulary(StrictModel):
             if len({type(entry) for entry in values}) > 1:
                 raise ValueError("vocabulary values are all strings or all integers, got both; quote the integers")
             if len(set(values)) != len(values):
-                twice = next(entry for place, entry in enumerate(values) if entry in values[:place])
+                twice = next(entry for entry, count in Counter(values).items() if count > 1)
                 raise ValueError(f"vocabulary value {twice!r} stands twice")
         return value
 

@@ -1,0 +1,123 @@
+// Goal: a program gives the right ids and numbers, and gives the same from many threads at once.
+// The exhaustive comparison with a second implementation is in Python (tests/unit/features); here sanitizers watch.
+#include "check.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "columns.h"
+
+using Ids = std::vector<std::int64_t>;
+
+TEST(ids_pass_through_and_nulls_are_left_out) {
+  const Program program({input("x", Wire::kInt64)}, {ids_feature(0, {0})}, {});
+  const OwnedColumn column = ints_column({5, -1, std::numeric_limits<std::int64_t>::min()}).with_valid({1, 0, 1}), plain = ints_column({7});
+  const Batch batch = program.run({&column.view}, 3);
+  CHECK((batch.ids[0].values == Ids{5, std::numeric_limits<std::int64_t>::min()}));
+  CHECK((batch.ids[0].offsets == Ids{0, 1, 1, 2}));
+  CHECK((program.run({&plain.view}, 1).ids[0].values == Ids{7}));
+}
+
+TEST(one_user_row_stands_for_the_whole_batch) {
+  Input user = list_input("history", Wire::kInt64), item = input("item", Wire::kInt64);
+  user.user_side = true;
+  Feature cross = ids_feature(2, {0, 1});
+  cross.cross.emplace(hash_key(3, ""), 0, 16);
+  const Program program({user, item}, {ids_feature(0, {0}), ids_feature(1, {1}), cross}, {});
+  const OwnedColumn history = ints_column({8, 9}).with_offsets({0, 2}), items = ints_column({1, 2, 3});
+  const Batch batch = program.run({&history.view, &items.view}, 3);
+  CHECK((batch.ids[0].values == Ids{8, 9, 8, 9, 8, 9}));
+  CHECK((batch.ids[0].offsets == Ids{0, 2, 4, 6}));
+  CHECK((batch.ids[2].offsets == Ids{0, 2, 4, 6}));
+  const std::uint64_t key = hash_key(3, "");
+  const auto crossed = [&](std::int64_t a, std::int64_t b) {
+    return to_id(mix(absorb(absorb(key, hash_int(a, key)), hash_int(b, key)) + key), 0);
+  };
+  CHECK((batch.ids[2].values == Ids{crossed(8, 1), crossed(9, 1), crossed(8, 2), crossed(9, 2), crossed(8, 3), crossed(9, 3)}));
+}
+
+TEST(missing_null_and_empty_have_their_meaning) {
+  Input list = list_input("tags", Wire::kBytes);
+  list.missing_is_null = true;
+  list.empty_is_null = true;
+  list.fallback = std::vector<std::string>{"none"};
+  Input number = input("age", Wire::kFp64);
+  number.missing_is_null = true;
+  const Vocabulary vocabulary(std::vector<std::string>{"none", "a"}, true, 99);
+  const Program program({list, number}, {ids_feature(0, {0}, {vocabulary}), dense_feature(0, 1, 1, {Affine{2.0, 1.0}})}, {1});
+  const Batch missing = program.run({nullptr, nullptr}, 2);
+  CHECK((missing.ids[0].values == Ids{0, 0}));
+  CHECK((missing.dense[0] == std::vector<float>{0.0f, 0.0f}));
+  const OwnedColumn tags = bytes_column({"a", "b"}).with_offsets({0, 2, 2});
+  const OwnedColumn ages = floats_column({std::nan(""), 3.0});
+  const Batch given = program.run({&tags.view, &ages.view}, 2);
+  CHECK((given.ids[0].values == Ids{1, 99, 0}));
+  CHECK((given.ids[0].offsets == Ids{0, 2, 3}));
+  CHECK((given.dense[0] == std::vector<float>{0.0f, 7.0f}));
+}
+
+TEST(truncate_pad_and_slice_move_whole_rows) {
+  const Program program({list_input("x", Wire::kInt64)},
+                        {ids_feature(0, {0}, {Truncate{2, true}}), ids_feature(1, {0}, {Truncate{2, false}, Pad{3, std::int64_t{-7}}}),
+                         dense_feature(0, 2, 0, {Pad{8, std::int64_t{0}}, Slice{1, 3}})},
+                        {2});
+  const OwnedColumn lists = ints_column({1, 2, 3, 4}).with_offsets({0, 3, 3, 4});
+  const Batch batch = program.run({&lists.view}, 3);
+  CHECK((batch.ids[0].values == Ids{2, 3, 4}));
+  CHECK((batch.ids[1].values == Ids{1, 2, -7, -7, -7, -7, 4, -7, -7}));
+  CHECK((batch.dense[0] == std::vector<float>{2, 3, 0, 0, 0, 0}));
+}
+
+TEST(boundaries_belong_to_the_bucket_above_them) {
+  const Program program({input("x", Wire::kFp64)}, {ids_feature(0, {0}, {Bucketise{{0.0, 1.5}}})}, {});
+  const double inf = std::numeric_limits<double>::infinity();
+  const OwnedColumn column = floats_column({-inf, -0.1, 0.0, 1.4, 1.5, inf, std::nan("")});
+  const Batch batch = program.run({&column.view}, 7);
+  CHECK((batch.ids[0].values == Ids{0, 0, 1, 1, 2, 2}));
+}
+
+TEST(an_empty_batch_gives_empty_results) {
+  Input user = input("u", Wire::kInt64);
+  user.user_side = true;
+  const Program program({user}, {ids_feature(0, {0}), dense_feature(0, 1, 0)}, {1});
+  const OwnedColumn one = ints_column({4}), none = ints_column({});
+  for (const ColumnView* column : {&one.view, &none.view}) {
+    const Batch batch = program.run({column}, 0);
+    CHECK(batch.ids[0].values.empty());
+    CHECK((batch.ids[0].offsets == Ids{0}));
+    CHECK(batch.dense[0].empty());
+  }
+}
+
+TEST(threads_run_one_program_at_once) {
+  Feature cross = ids_feature(1, {0, 1});
+  cross.cross.emplace(hash_key(1, ""), 1000, 64);
+  const Vocabulary vocabulary(std::vector<std::string>{"a", "bb"}, false, 0);
+  const Program program({list_input("tags", Wire::kBytes), input("x", Wire::kInt64)},
+                        {ids_feature(0, {0}, {vocabulary}), cross, dense_feature(0, 1, 1, {Log{}}),
+                         ids_feature(2, {0}, {Hash{hash_key(5, "s"), 100}})},
+                        {1});
+  const OwnedColumn tags = bytes_column({"a", "bb", "ccc", ""}).with_offsets({0, 1, 1, 4}), x = ints_column({1, 2, 3});
+  const std::vector<const ColumnView*> columns{&tags.view, &x.view};
+  const Batch expected = program.run(columns, 3);
+  std::atomic<int> different{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        const Batch batch = program.run(columns, 3);
+        bool same = batch.dense == expected.dense;
+        for (std::size_t f = 0; f < 3; ++f) {
+          same = same && batch.ids[f].values == expected.ids[f].values && batch.ids[f].offsets == expected.ids[f].offsets;
+        }
+        if (!same) ++different;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(different == 0);
+}
+
+RUN_ALL_TESTS()

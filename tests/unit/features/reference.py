@@ -1,0 +1,157 @@
+"""A second feature engine: slow, obvious, value by value in plain Python, sharing no code with the first.
+
+It reads the spec as plain JSON data and rows as Python values: None is null, a fixed input of width 1 is a scalar, of
+another width a list; a list input is a list. docs/features.md is what both follow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from typing import Any
+
+MASK = (1 << 64) - 1
+STEP = 0x9E3779B97F4A7C15
+NULL = object()
+
+
+def mix(x: int) -> int:
+    x ^= x >> 30
+    x = x * 0xBF58476D1CE4E5B9 & MASK
+    x ^= x >> 27
+    x = x * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def absorb(state: int, word: int) -> int:
+    return mix((state ^ word) + STEP & MASK)
+
+
+def hash_words(words: list[int], start: int, key: int) -> int:
+    state = start
+    for word in words:
+        state = absorb(state, word)
+    return mix(state + key & MASK)
+
+
+def hash_value(value: int | bytes, key: int) -> int:
+    if isinstance(value, int):
+        return hash_words([value & MASK], key, key)
+    padded = value + b"\0" * (-len(value) % 8)
+    words = list(struct.unpack(f"<{len(padded) // 8}Q", padded))
+    return hash_words(words, key + len(value) * STEP & MASK, key)
+
+
+def hash_key(seed: int, salt: str) -> int:
+    return hash_value(salt.encode(), mix(seed + STEP & MASK))
+
+
+def to_id(hashed: int, buckets: int | None) -> int:
+    return hashed >> 1 if buckets is None else hashed * buckets >> 64
+
+
+def run_reference(spec: dict[str, Any], rows: dict[str, list[Any]], batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """dense: group -> rows of floats (doubles, before float32). ids: feature -> rows of ids."""
+    inputs = {entry["name"]: entry for entry in spec["inputs"]}
+    dense: dict[str, Any] = {}
+    ids: dict[str, Any] = {}
+    for feature in spec["features"]:
+        for row in range(batch):
+            values = transform(feature, [row_values(inputs[name], rows.get(name), row) for name in feature["inputs"]])
+            if feature["output"] == "ids":
+                kept = [value for value in values if value is not NULL]
+                kept = kept[: feature["length"]] if feature.get("length") else kept
+                ids.setdefault(feature["name"], []).append(kept)
+            else:
+                group = dense.setdefault(feature.get("group", "dense"), [[] for _ in range(batch)])
+                group[row].extend(0.0 if value is NULL else float(value) for value in values)
+    return dense, ids
+
+
+def row_values(entry: dict[str, Any], column: list[Any] | None, row: int) -> list[Any]:
+    raw = None if column is None else column[row if len(column) > 1 else 0]
+    if entry.get("kind", "fixed") == "list":
+        if raw is None or (raw == [] and entry.get("empty") == "null"):
+            raw = list(entry.get("default") or [])
+        return [internal(entry, value) for value in raw]
+    width = entry.get("width", 1)
+    flat = [None] * width if raw is None else (raw if width > 1 else [raw])
+    return [fixed_value(entry, value) for value in flat]
+
+
+def fixed_value(entry: dict[str, Any], value: Any) -> Any:
+    null = (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (entry.get("empty") == "null" and value in (b"", ""))
+    )
+    if not null:
+        return internal(entry, value)
+    return NULL if entry.get("default") is None else internal(entry, entry["default"])
+
+
+def internal(entry: dict[str, Any], value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    if entry["dtype"] in ("FP32", "FP64"):
+        return NULL if math.isnan(value) else float(value)
+    if isinstance(value, int):
+        number = int(value)
+        return number - 2**64 if number >= 2**63 else number
+    return value
+
+
+def transform(feature: dict[str, Any], inputs: list[list[Any]]) -> list[Any]:
+    values = inputs[0]
+    for op in feature.get("transforms", []):
+        values = cross(op, inputs) if op["op"] == "cross" else step(op, values)
+    return values
+
+
+def cross(op: dict[str, Any], inputs: list[list[Any]]) -> list[Any]:
+    key = hash_key(op.get("seed", 0), "")
+    present = [[value for value in values if value is not NULL] for values in inputs]
+    combinations = list(itertools.product(*present))
+    if len(combinations) > op.get("max", 1024):
+        raise ValueError("too many combinations")
+    return [
+        to_id(hash_words([hash_value(value, key) for value in values], key, key), op.get("buckets"))
+        for values in combinations
+    ]
+
+
+def step(op: dict[str, Any], values: list[Any]) -> list[Any]:
+    match op["op"]:
+        case "select":
+            return [values[op["index"]]]
+        case "slice":
+            return values[op.get("start", 0) : op["stop"]]
+        case "truncate":
+            return values[-op["length"] :] if op.get("keep") == "last" else values[: op["length"]]
+        case "pad":
+            return values + [op.get("value", 0)] * (op["length"] - len(values))
+    return [NULL if value is NULL else one(op, value) for value in values]
+
+
+def one(op: dict[str, Any], value: Any) -> Any:
+    match op["op"]:
+        case "hash":
+            return to_id(hash_value(value, hash_key(op.get("seed", 0), op.get("salt", ""))), op.get("buckets"))
+        case "vocabulary":
+            known = [entry.encode() if isinstance(entry, str) else entry for entry in op["values"]]
+            if value in known:
+                return known.index(value)
+            return NULL if op.get("unknown", "absent") == "absent" else op["unknown"]
+        case "bucketise":
+            return sum(boundary <= float(value) for boundary in op["boundaries"])
+        case "log":
+            return math.log1p(max(float(value), 0.0))
+        case "clip":
+            low, high = op.get("min"), op.get("max")
+            number = float(value)
+            number = max(number, low) if low is not None else number
+            return float(min(number, high) if high is not None else number)
+        case "affine":
+            return float(value) * op.get("scale", 1.0) + op.get("shift", 0.0)
+    raise AssertionError(op)
