@@ -1,7 +1,8 @@
 """Tells a user when something of theirs hides a package of ours.
 
-Our packages have plain names at the top level. A folder `serving/` in the working directory, or another distribution called
-`trainer`, would be imported instead of ours, and the error would come from deep inside. This says it at the door.
+Our packages have plain names at the top level. A folder `serving/` in the working directory, or another distribution
+called `trainer`, would be imported instead of ours, and the error would come from deep inside. This says it at the
+door.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ LANDMARKS = {
 }
 
 
-class HiddenPackage(ImportError):
+class HiddenPackageError(ImportError):
     """A package of ours is hidden by another one of the same name."""
 
 
 def check_packages(find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec) -> None:
-    """Raises HiddenPackage naming what hides which package of ours, and what to do. Imports nothing."""
+    """Raises HiddenPackageError naming what hides which package of ours, and what to do. Imports nothing."""
     for package, landmark in LANDMARKS.items():
         spec = find_spec(package)
         if spec is None:
-            raise HiddenPackage(
+            raise HiddenPackageError(
                 f"the package {package!r} of emberline is not installed; run `pip install emberline` again"
             )
         places = [Path(place) for place in spec.submodule_search_locations or ()]
         if any((place / landmark).is_file() for place in places):
             continue
         where = ", ".join(map(str, places)) or str(spec.origin)
-        raise HiddenPackage(
-            f"{where} hides emberline's package {package!r}. If it is a folder or file of yours, start from another directory "
-            f"or rename it; if another distribution installed it, uninstall that one (pip show -f tells which)."
+        raise HiddenPackageError(
+            f"{where} hides emberline's package {package!r}. If it is a folder or file of yours, start from another "
+            f"directory or rename it; if another distribution installed it, uninstall that one."
         )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from trainer.datasets import DatasetReport
 
 DIRECTORY = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 
@@ -35,20 +39,20 @@ def movielens(directory: Path, wheel: Path | None) -> None:
     """
     from trainer.datasets import write_movielens
 
-    write_movielens(directory, wheel=wheel, say=click.echo)
+    _print(write_movielens(directory, cache=Path.home() / ".cache" / "emberline", wheel=wheel))
 
 
 @command.command()
 @DIRECTORY
 @click.option(
-    "--rows", type=click.IntRange(1000), default=2_000_000, help="Rows in all; the last tenth is for testing."
+    "--rows", type=click.IntRange(1000), default=4_000_000, help="Rows in all; the last tenth is for testing."
 )
-@click.option("--ids", type=click.IntRange(100), default=5_000_000, help="Different item ids to draw from.")
+@click.option("--ids", type=click.IntRange(1000), default=5_000_000, help="Different ids over all columns.")
 @click.option("--seed", type=click.IntRange(0), default=1, help="The same seed gives the same files.")
 def synthetic(directory: Path, rows: int, ids: int, seed: int) -> None:
     """Clicks from a planted model, so that the best reachable AUC is known.
 
-    Ids follow a Zipf law; the probabilities that drew the labels are in the files, and the AUC that they reach is in planted.json.
+    Ids follow a Zipf law. The AUC that the true probabilities reach is printed, and kept in dataset.json.
 
     \b
     Example:
@@ -56,12 +60,12 @@ def synthetic(directory: Path, rows: int, ids: int, seed: int) -> None:
     """
     from trainer.datasets import write_synthetic
 
-    write_synthetic(directory, rows=rows, ids=ids, seed=seed, say=click.echo)
+    _print(write_synthetic(directory, rows=rows, ids=ids, seed=seed))
 
 
 @command.command()
 @DIRECTORY
-@click.option("--rows", type=click.IntRange(1000), default=50_000, help="Rows in all; the last tenth is for testing.")
+@click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows in all; the last tenth is for testing.")
 @click.option("--seed", type=click.IntRange(0), default=1, help="The same seed gives the same files.")
 def wide(directory: Path, rows: int, seed: int) -> None:
     """Forty columns without lists: dense features, string ids and unsigned 64-bit ids.
@@ -72,4 +76,11 @@ def wide(directory: Path, rows: int, seed: int) -> None:
     """
     from trainer.datasets import write_wide
 
-    write_wide(directory, rows=rows, seed=seed, say=click.echo)
+    _print(write_wide(directory, rows=rows, seed=seed))
+
+
+def _print(report: DatasetReport) -> None:
+    for part, rows in report.rows.items():
+        click.echo(f"{report.directory / part}.parquet: {rows:,} rows")
+    for name, fact in report.facts.items():
+        click.echo(f"{name}: {fact}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from emberline.guard import HiddenPackage, check_packages
+from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
 
@@ -30,7 +30,8 @@ COMMANDS = {
 EPILOG = """\b
 The road:
   emberline data movielens build/movielens
-  emberline train trainer/configs/movielens.yaml --data build/movielens/train.parquet --output build/run --repository build/models
+  emberline train trainer/configs/movielens.yaml --data build/movielens/train.parquet \\
+      --output build/run --repository build/models
   emberline serve --model-repository build/models
   emberline predict movielens --data build/movielens/test.parquet --rows 5
 """
@@ -101,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
         # The reader of our output went away (`emberline inspect ... | head`): not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except HiddenPackage as error:
+    except HiddenPackageError as error:
         fail(str(error), 1)
     except EmberlineError as error:
         if debug:

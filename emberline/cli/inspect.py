@@ -57,9 +57,8 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
     manifest = version.manifest
     total = sum(entry.size for entry in manifest.files)
     checked = "every digest holds" if verify else "digests not checked"
-    console.print(
-        f"version {manifest.version}, snapshot {manifest.snapshot}: {len(manifest.files)} files, {total:,} bytes, {checked}"
-    )
+    head = f"version {manifest.version}, snapshot {manifest.snapshot}"
+    console.print(f"{head}: {len(manifest.files)} files, {total:,} bytes, {checked}")
     tables = _table("tables", "name", "rows", "dim", "MiB", "hottest ids (frequency 0 to 255)")
     for entry in version.tables:
         hot = ", ".join(f"{number} ({freq})" for freq, number in _hottest(version, entry.name, hottest))

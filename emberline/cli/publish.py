@@ -13,7 +13,8 @@ import click
 Example:
   emberline publish build/run --repository build/models
 
-A module that was not trained here is published from Python: emberline.publish(module, sample_batch, repository, name=...).""",
+A module that was not trained here is published from Python:
+  emberline.publish(module, sample_batch, repository, name=...)""",
 )
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
@@ -27,8 +28,8 @@ A module that was not trained here is published from Python: emberline.publish(m
 def command(run: Path, repository: Path, version: int | None, quiet: bool) -> None:
     """Publish the newest checkpoint of the training output RUN as a new version.
 
-    The version appears at once and whole: tables, dense weights, graph, feature spec, and golden requests with the model's own
-    scores. A config.pbtxt that is there already is never changed.
+    The version appears at once and whole: tables, dense weights, graph, feature spec, and golden requests with the
+    model's own scores. A config.pbtxt that is there already is never changed.
     """
     from trainer import load_trained
 

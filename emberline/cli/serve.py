@@ -44,7 +44,8 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 def command(**options: Any) -> None:
     """Serve every model of a repository over HTTP (8000), gRPC (8001) and metrics (8002).
 
-    A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one is refused.
+    A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one
+    is refused.
     Ctrl-C or SIGTERM drains and stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
     """
     from serving import serve

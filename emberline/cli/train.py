@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Train the model that CONFIG describes, and publish it if --repository is given.
 
-    CONFIG is one YAML file: columns, feature transforms, tables, label, model and optimizers (docs/training.md). Ctrl-C saves a
-    checkpoint; --resume goes on from it to the bit as if nothing had happened.
+    CONFIG is one YAML file: columns, feature transforms, tables, label, model and optimizers (docs/training.md). Ctrl-C
+    saves a checkpoint; --resume goes on from it to the bit as if nothing had happened.
     """
     from trainer import train
 

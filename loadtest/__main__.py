@@ -1,0 +1,92 @@
+"""`python -m loadtest`: the locust users headless, one kind after the other, each in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+KINDS = {"http_binary": "HttpBinaryUser", "http_json": "HttpJsonUser", "grpc": "GrpcUser"}
+LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+
+EXAMPLE = """example:
+  python -m loadtest --model movielens --data build/movielens/test.parquet --seconds 10 --users 4 --json loadtest.json
+
+with locust's web page instead:
+  locust -f loadtest/locustfile.py --host http://127.0.0.1:8000 --model movielens --data build/movielens/test.parquet
+"""
+
+
+def run_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One kind of user for the given seconds; returns its figures. Raises RuntimeError when locust could not run."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = Path(folder, "figures.json")
+        command = [
+            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), KINDS[kind], "--headless", "--only-summary"),
+            *("--host", options.url, "--grpc", options.grpc, "--model", options.model, "--data", str(options.data)),
+            *("--items", str(options.items), "--seed", str(options.seed), "--figures", str(figures)),
+            *("--users", str(options.users), "--spawn-rate", str(options.users)),
+            *("--run-time", f"{options.seconds}s", "--stop-timeout", "5", "--loglevel", "ERROR"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds + 120, check=False)
+        if not figures.is_file():
+            raise RuntimeError(f"locust ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        content: dict[str, Any] = json.loads(figures.read_text())
+        if content["requests"] == 0:
+            raise RuntimeError(f"not one request was sent: {(done.stderr or done.stdout).strip()[-2000:]}")
+        return content
+
+
+def main() -> None:
+    """Parses the command line, runs, prints a table. Exit code 1 when a request failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest",
+        description="Closed-loop load on a running server: every user sends its next request when the answer is there.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", required=True, help="name of the model to ask")
+    parser.add_argument(
+        "--data", required=True, type=Path, help="Parquet file whose columns are called like the model's inputs"
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="HTTP address (default %(default)s)")
+    parser.add_argument("--grpc", default="127.0.0.1:8001", help="gRPC address (default %(default)s)")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="which users (default: all)"
+    )
+    parser.add_argument("--users", type=int, default=4, help="users at a time (default %(default)s)")
+    parser.add_argument("--items", type=int, default=32, help="rows a request (default %(default)s)")
+    parser.add_argument("--seconds", type=int, default=10, help="seconds for each kind (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    if not options.data.exists():
+        parser.error(f"--data: {options.data} does not exist")
+    for name in ("users", "items", "seconds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: expected 1 or more, got {getattr(options, name)}")
+
+    results: dict[str, dict[str, Any]] = {}
+    print(f"{'users':<12} {'requests':>9} {'failed':>7} {'req/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}")
+    for kind in options.kinds:
+        try:
+            found = results[kind] = run_kind(kind, options)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            sys.exit(f"{kind}: {error}")
+        print(
+            f"{kind:<12} {found['requests']:>9,} {found['failures']:>7,} {found['requests_per_second']:>9,.0f} "
+            f"{found['p50_ms']:>8.2f} {found['p99_ms']:>8.2f} {found['max_ms']:>8.2f}",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    if any(found["failures"] for found in results.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
