@@ -37,7 +37,8 @@ def run_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]:
             raise RuntimeError(f"locust ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
         content: dict[str, Any] = json.loads(figures.read_text())
         if content["requests"] == 0:
-            raise RuntimeError(f"not one request was sent: {(done.stderr or done.stdout).strip()[-2000:]}")
+            first = done.stderr.strip().splitlines()[:1]
+            raise RuntimeError(f"not one request was sent. {''.join(first)}")
         return content
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -19,6 +20,7 @@ import grpc.experimental.gevent
 from locust import FastHttpUser, User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
+from locust.exception import StopUser
 from tritonclient.grpc import service_pb2_grpc
 
 from loadtest.bodies import binary_body, grpc_request, json_body
@@ -50,9 +52,17 @@ _latencies = Latencies()
 @events.test_start.add_listener
 def _prepare(environment: Environment, **_: Any) -> None:
     options: Namespace = environment.parsed_options
-    inputs = model_inputs(environment.host, options.model)
-    source = RequestSource(Path(options.data), inputs, items=options.items, seed=options.seed)
-    _prepared[:] = [source.draw() for _ in range(PREPARED_REQUESTS)]
+    try:
+        inputs = model_inputs(environment.host, options.model)
+        source = RequestSource(Path(options.data), inputs, items=options.items, seed=options.seed)
+        _prepared[:] = [source.draw() for _ in range(PREPARED_REQUESTS)]
+    except (OSError, ValueError) as error:
+        # locust would log a traceback and go on without requests.
+        print(
+            f"loadtest: cannot prepare requests for {options.model!r} at {environment.host}: {error}", file=sys.stderr
+        )
+        environment.process_exit_code = 1
+        environment.runner.quit()
     _latencies.clear()
 
 
@@ -82,6 +92,8 @@ class HttpBinaryUser(FastHttpUser):
     @task
     def infer(self) -> None:
         """One request."""
+        if not self._bodies:
+            raise StopUser
         body, header_bytes = random.choice(self._bodies)
         headers = {
             "Content-Type": "application/octet-stream",
@@ -108,6 +120,8 @@ class HttpJsonUser(FastHttpUser):
     @task
     def infer(self) -> None:
         """One request."""
+        if not self._bodies:
+            raise StopUser
         headers = {"Content-Type": "application/json"}
         with self.client.post(
             self._path, data=random.choice(self._bodies), headers=headers, name="http json", catch_response=True
@@ -133,6 +147,8 @@ class GrpcUser(User):
     @task
     def infer(self) -> None:
         """One request."""
+        if not self._requests:
+            raise StopUser
         request = random.choice(self._requests)
         began = time.perf_counter()
         failure: Exception | None = None
