@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,13 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     default=_DEFAULTS["drain_timeout_s"],
     help="Seconds for in-flight requests on stop.",
 )
-def command(**options: Any) -> None:
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="What is logged to standard error.",
+)
+def command(log_level: str, **options: Any) -> None:
     """Serve every model of a repository over HTTP (8000), gRPC (8001) and metrics (8002).
 
     A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one
@@ -50,6 +57,7 @@ def command(**options: Any) -> None:
     """
     from serving import serve
 
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = ServerConfig(**options)
     except ValidationError as error:
