@@ -31,7 +31,10 @@ def arrow_column(array: Any, spec: InputSpec) -> Column:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_null(array.type):
-        array = array.cast(_null_type(spec))
+        flat = _null_type(spec)
+        array = array.cast(
+            pa.list_(flat, spec.width) if spec.width > 1 else flat if spec.kind == "fixed" else pa.list_(flat)
+        )
     if spec.kind == "list":
         return _list(array, spec)
     if spec.width > 1:
@@ -196,8 +199,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _null_type(spec: InputSpec) -> Any:
-    flat = {"BYTES": pa.binary(), "BOOL": pa.bool_()}.get(spec.dtype) or pa.from_numpy_dtype(NUMPY_DTYPES[spec.dtype])
-    return pa.list_(flat, spec.width) if spec.width > 1 else flat
+    return pa.binary() if spec.dtype == "BYTES" else pa.from_numpy_dtype(NUMPY_DTYPES[spec.dtype])
 
 
 def _require(spec: InputSpec, kind: Any, condition: bool) -> None:

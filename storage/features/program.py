@@ -91,13 +91,13 @@ def _add_transform(builder: Builder, op: Transform, kind: ElementType) -> None:
             values = [value.encode() if isinstance(value, str) else value for value in op.values]
             builder.vocabulary(values, None if op.unknown == "absent" else op.unknown)
         case Bucketise():
-            builder.bucketise([float(boundary) for boundary in op.boundaries])
+            builder.bucketise(op.boundaries)
         case Log():
             builder.log()
         case Clip():
-            builder.clip(-math.inf if op.min is None else float(op.min), math.inf if op.max is None else float(op.max))
+            builder.clip(-math.inf if op.min is None else op.min, math.inf if op.max is None else op.max)
         case Affine():
-            builder.affine(float(op.scale), float(op.shift))
+            builder.affine(op.scale, op.shift)
         case Cross():
             builder.cross(op.seed, op.buckets or 0, op.max)
         case Select():

@@ -7,17 +7,25 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, StrictInt, ValidationError, model_validator
 
 from storage.errors import ConfigError
 from storage.features.dtypes import Dtype, element_type, integer_range
 from storage.features.pipeline import Flow, trace
 from storage.features.strict_model import StrictModel, did_you_mean
-from storage.features.transforms import MAX_LENGTH, Length, Transform
+from storage.features.transforms import MAX_LENGTH, Length, Transform, finite_number
+
+
+def plain_scalar(value: Any) -> Any:
+    """A bool, int, float or str as it is. Raises ValueError for anything else, so that no type is guessed."""
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError(f"expected a value, got {type(value).__name__}")
+    return finite_number(value) if isinstance(value, float) else value
+
 
 # What travels beside a tensor on the wire and in golden files: no input may end so.
 COMPANIONS = (".lengths", ".valid", ".offsets", ".data", ".ends")
-Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+Scalar = Annotated[bool | int | float | str, BeforeValidator(plain_scalar)]
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,254}[^\s\x00-\x1f\x7f])?")
 _PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
@@ -11,11 +12,26 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt,
 from storage.features.strict_model import StrictModel, did_you_mean
 
 MAX_LENGTH = 1 << 20
+
+
+def finite_number(value: Any) -> float:
+    """An int or a float as a float. Raises ValueError for anything else, and for what no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("expected a finite number")
+    return number
+
+
 Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 Buckets = Annotated[StrictInt, Field(ge=1, lt=2**63)]
 Length = Annotated[StrictInt, Field(ge=1, le=MAX_LENGTH)]
-Number = StrictInt | StrictFloat
+Number = Annotated[float, BeforeValidator(finite_number)]
 
 
 class Hash(StrictModel):
@@ -58,8 +74,7 @@ class Bucketise(StrictModel):
 
     @model_validator(mode="after")
     def _ascending(self) -> Bucketise:
-        numbers = [float(boundary) for boundary in self.boundaries]
-        for before, after in pairwise(numbers):
+        for before, after in pairwise(self.boundaries):
             if not before < after:
                 raise ValueError(f"boundaries must ascend strictly, but {after:g} follows {before:g}")
         return self
@@ -82,8 +97,8 @@ class Clip(StrictModel):
     def _has_a_bound(self) -> Clip:
         if self.min is None and self.max is None:
             raise ValueError("clip needs min, max or both")
-        if self.min is not None and self.max is not None and float(self.min) > float(self.max):
-            raise ValueError(f"clip: min {self.min} is above max {self.max}")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"clip: min {self.min:g} is above max {self.max:g}")
         return self
 
 

@@ -51,7 +51,9 @@ def to_id(hashed: int, buckets: int | None) -> int:
     return hashed >> 1 if buckets is None else hashed * buckets >> 64
 
 
-def run_reference(spec: dict[str, Any], rows: dict[str, list[Any]], batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_reference(
+    spec: dict[str, Any], rows: dict[str, list[Any]], batch: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """dense: group -> rows of floats (doubles, before float32). ids: feature -> rows of ids."""
     inputs = {entry["name"]: entry for entry in spec["inputs"]}
     dense: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The C++ engine and the plain Python one give the same ids, bit by bit, and the same numbers, for any spec and rows."""
+"""The C++ engine and the plain Python one give the same ids, bit by bit, and the same numbers, for any spec."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[
     if fixed and width > 1 and draw(st.booleans()):
         start = draw(st.integers(0, width - 1))
         stop = draw(st.integers(start + 1, width))
-        ops.append({"op": "select", "index": start} if stop == start + 1 else {"op": "slice", "start": start, "stop": stop})
+        ops.append(
+            {"op": "select", "index": start} if stop == start + 1 else {"op": "slice", "start": start, "stop": stop}
+        )
     if kind == "int64" and draw(st.booleans()):
         values = draw(st.lists(INTS, min_size=1, max_size=5, unique=True))
         ops.append({"op": "vocabulary", "values": values, "unknown": draw(st.one_of(st.just("absent"), INTS))})
@@ -151,7 +153,9 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], int]:
             feature["group"] = draw(st.sampled_from(["dense", "other"]))
         features.append(feature)
     if draw(st.booleans()):
-        parts = [draw(input_entries(f"x{place}", ["INT64", "BYTES", "UINT64"])) for place in range(draw(st.integers(2, 3)))]
+        parts = [
+            draw(input_entries(f"x{place}", ["INT64", "BYTES", "UINT64"])) for place in range(draw(st.integers(2, 3)))
+        ]
         inputs += parts
         cross = without_none({"op": "cross", "seed": draw(SEEDS), "buckets": draw(BUCKETS), "max": 216})
         names = [part["name"] for part in parts]
@@ -160,7 +164,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], int]:
     return {"inputs": inputs, "features": features}, {k: v for k, v in rows.items() if v is not None}, batch
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_both_engines_agree(case: tuple[dict[str, Any], dict[str, Any], int]) -> None:
     data, rows, batch = case
@@ -227,7 +231,7 @@ def test_the_hash_spreads_every_bit() -> None:
         other = np.array(hashed("INT64", (ids ^ (1 << bit)).tolist(), {}), dtype=np.uint64)
         flips = np.unpackbits((base ^ other).view(np.uint8)).reshape(-1, 64).mean(axis=0)
         flips = np.sort(flips)[1:]  # the sign bit is always 0
-        assert 0.44 < flips.min()
+        assert flips.min() > 0.44
         assert flips.max() < 0.56
 
 
