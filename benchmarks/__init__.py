@@ -1,1 +1,1 @@
-"""One script a claim: it measures us, a peer or a limit in the same run and prints ratios. Run any of them with --help."""
+"""One script a claim: it measures us, a peer or a limit in one run and prints ratios. Each has a --help."""

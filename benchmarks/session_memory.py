@@ -1,7 +1,7 @@
 """Claim: a session costs at most 64 MiB; all sessions share one copy of tables and weights.
 
-Publishes a model with one table of 1 GiB, serves it with 1 and then with 8 sessions, drives every session, and reads the
-server's resident memory. Expected: RSS(8) <= RSS(1) + 8 * 64 MiB. A server that copied the model would show 8 GiB.
+Publishes a model with one table of 1 GiB, serves it with 1 and then with 8 sessions, drives every session, and reads
+the server's resident memory. Expected: RSS(8) <= RSS(1) + 8 * 64 MiB. A server that copied the model would show 8 GiB.
 
     python benchmarks/session_memory.py            # 1 GiB of rows
     python benchmarks/session_memory.py --quick    # 128 MiB

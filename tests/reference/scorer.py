@@ -1,0 +1,56 @@
+"""Scores raw rows with a published version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.reference.files import read_table, read_tensors
+from tests.reference.models import MODELS, sigmoid
+from tests.reference.transforms import run_feature
+
+
+class ReferenceScorer:
+    """din_target: the pooled feature that DIN's attention asks with."""
+
+    def __init__(self, version: Path, din_target: str = "item") -> None:
+        manifest = json.loads((version / "manifest.json").read_text())
+        self.spec = json.loads((version / "features.json").read_text())
+        self.tables = {entry["name"]: read_table(version, entry["name"]) for entry in manifest["tables"]}
+        self.dims = {entry["name"]: entry["dim"] for entry in manifest["tables"]}
+        self.weights = {
+            name.rpartition("module.")[2]: tensor.astype(np.float64)
+            for name, tensor in read_tensors(version / "dense.safetensors").items()
+        }
+        self.model = MODELS[manifest["metadata"]["model"]]
+        self.din_target = din_target
+
+    def score(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
+        """rows: raw inputs by name, None for null. Returns (N,) float64."""
+        return np.array([self.one(row) for row in rows])
+
+    def one(self, row: dict[str, Any]) -> float:
+        pooled: list[np.ndarray] = []
+        groups: dict[str, list[float]] = {}
+        sequence: list[np.ndarray] = []
+        target = 0
+        for feature in self.spec["features"]:
+            values = run_feature(self.spec, feature, row)
+            if feature["output"] == "dense":
+                groups.setdefault(feature["group"], []).extend(values)
+                continue
+            table, zero = self.tables[feature["table"]], np.zeros(self.dims[feature["table"]])
+            found = [table.get(value, zero) for value in values]
+            if feature["pooling"] == "none":
+                sequence = found[: feature["length"]]
+                continue
+            if feature["name"] == self.din_target:
+                target = len(pooled)
+            total = sum(found, zero)
+            pooled.append(total / len(found) if feature["pooling"] == "mean" and found else total)
+        dense = np.concatenate([np.array(group) for group in groups.values()]) if groups else np.zeros(0)
+        return float(sigmoid(self.model(self.weights, pooled, dense, (sequence, target)))[0])
