@@ -1,0 +1,95 @@
+"""The command line as a stranger meets it: help, wrong words, wrong files. Each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+# So that it also runs in a checkout that is built but not installed.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+COMMANDS = ["data", "train", "publish", "serve", "predict", "inspect"]
+
+
+def emberline(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "emberline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=ENVIRONMENT, check=False)
+
+
+def test_help_lists_every_command_and_the_road_and_needs_no_torch() -> None:
+    code = (
+        "import sys, emberline.cli\n"
+        "try: emberline.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('torch loaded' if 'torch' in sys.modules else 'no torch')"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=True)
+    assert done.stdout.rstrip().endswith("no torch")
+    for name in COMMANDS:
+        assert f"  {name} " in done.stdout
+    assert "emberline train trainer/configs/movielens.yaml" in done.stdout
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "data movielens", "data synthetic", "data wide"])
+def test_every_help_shows_an_example(name: str) -> None:
+    done = emberline(*name.split(), "--help")
+    assert done.returncode == 0
+    assert f"emberline {name}" in done.stdout.partition("Usage")[2].partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["sevre"], "Did you mean 'serve'?"),
+        (["serve"], "--model-repository"),
+        (["serve", "--modl-repository", "x"], "--model-repository"),
+        (["inspect", "no/such/place"], "does not exist"),
+        (["predict", "m"], "give either --data FILE or --json ROW"),
+        (["data", "wide", "out", "--rows", "5"], "--rows"),
+    ],
+)
+def test_wrong_usage_is_said_in_words_with_exit_code_2(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    done = emberline(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["serve", "--model-repository", "no/such/place"], "no/such/place"),
+        (["serve", "--model-repository", ".", "--max-body", "many"], "--max-body-bytes"),
+        (["publish", ".", "--repository", "models"], "train"),
+        (["inspect", "."], "holds no published version"),
+        (["predict", "m", "--json", "{", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
+        (["train", "config.yaml", "--data", ".", "--output", "run"], "label"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_with_exit_code_1(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model_name: m\n")
+    done = emberline(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("emberline: ")
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving" / "__init__.py").write_text("")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import emberline"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"{tmp_path}/serving hides emberline's package 'serving'" in done.stderr
+
+
+def test_a_file_cut_short_by_the_reader_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m emberline --help | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert "Traceback" not in done.stderr

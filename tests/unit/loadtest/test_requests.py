@@ -1,0 +1,93 @@
+"""What the load test sends: drawn from Parquet, the same in all three forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from loadtest.bodies import binary_body, grpc_request, json_body
+from loadtest.latency import Latencies
+from loadtest.rows import InputMetadata, RequestSource, Tensor
+
+INPUTS = [
+    InputMetadata("user", "INT64", False),
+    InputMetadata("tags", "BYTES", True),
+    InputMetadata("price", "FP32", False),
+]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    table = pa.table(
+        {
+            "user": pa.array([-1, 2**63 - 1, None], pa.int64()),
+            "tags": [["a", "bcd"], [], ["é"]],
+            "price": pa.array([0.5, 1.5, 2.5], pa.float32()),
+            "label": [0, 1, 0],
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def by_name(tensors: list[Tensor]) -> dict[str, Tensor]:
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def test_the_same_seed_draws_the_same_requests(data: Path) -> None:
+    first, second = (RequestSource(data, INPUTS, items=8, seed=3) for _ in range(2))
+    for _ in range(3):
+        for a, b in zip(first.draw(), second.draw(), strict=True):
+            assert a.name == b.name
+            assert np.array_equal(a.values, b.values)
+
+
+def test_lists_are_padded_with_lengths_and_nulls_are_marked(data: Path) -> None:
+    tensors = by_name(RequestSource(data, INPUTS, items=64, seed=1).draw())
+    assert set(tensors) == {"user", "user.valid", "tags", "tags.lengths", "price"}
+    assert tensors["tags"].values.shape == (64, 2)
+    lengths = tensors["tags.lengths"].values
+    assert set(lengths.ravel().tolist()) == {0, 1, 2}
+    assert (tensors["tags"].values[lengths[:, 0] == 1][:, 0] == "é".encode()).all()
+    assert not tensors["user.valid"].values.all()
+    assert set(tensors["user"].values[tensors["user.valid"].values].tolist()) == {-1, 2**63 - 1}
+
+
+def test_a_missing_column_is_named(data: Path) -> None:
+    with pytest.raises(ValueError, match=r"no column for the inputs \['item'\]"):
+        RequestSource(data, [*INPUTS, InputMetadata("item", "INT64", False)], items=1, seed=1)
+
+
+def test_all_three_forms_hold_the_same_values(data: Path) -> None:
+    tensors = RequestSource(data, INPUTS, items=4, seed=5).draw()
+    body, header_bytes = binary_body(tensors)
+    header, rest = json.loads(body[:header_bytes]), body[header_bytes:]
+    plain = json.loads(json_body(tensors))
+    request = grpc_request("m", tensors)
+    at = 0
+    for number, tensor in enumerate(tensors):
+        size = header["inputs"][number]["parameters"]["binary_data_size"]
+        assert rest[at : at + size] == request.raw_input_contents[number]
+        at += size
+        assert plain["inputs"][number]["shape"] == list(request.inputs[number].shape) == list(tensor.values.shape)
+        data_values = plain["inputs"][number]["data"]
+        assert len(data_values) == tensor.values.size
+        if tensor.dtype == "INT64":
+            assert data_values == tensor.values.ravel().tolist()
+    assert at == len(rest)
+
+
+def test_latencies_count_failures_apart_and_give_exact_quantiles() -> None:
+    latencies = Latencies()
+    for milliseconds in range(1, 101):
+        latencies.add(float(milliseconds), failed=False)
+    latencies.add(1e9, failed=True)
+    figures = latencies.figures()
+    assert figures["requests"] == 101
+    assert figures["failures"] == 1
+    assert (figures["p50_ms"], figures["p99_ms"], figures["max_ms"]) == (50.0, 99.0, 100.0)
