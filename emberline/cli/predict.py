@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -53,7 +54,7 @@ def command(
 
 def _from_text(text: str) -> list[Any]:
     if text == "-":
-        text = click.get_text_stream("stdin").read()
+        text = sys.stdin.read()
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
