@@ -41,7 +41,9 @@ def movielens_table(wheel: Path) -> Any:
     numbers = np.array([[int(float(value)) for value in row] for row in ratings], dtype=np.int64)
     order = np.lexsort((numbers[:, 1], numbers[:, 0], numbers[:, 3]))
     users, items, stars, times = numbers[order].T
-    user_facts = {int(row[0]): row for row in _columns(wheel, "user", ("user_id", "age", "gender", "occupation", "zip_code"))}
+    user_facts = {
+        int(row[0]): row for row in _columns(wheel, "user", ("user_id", "age", "gender", "occupation", "zip_code"))
+    }
     item_facts = {int(row[0]): row for row in _columns(wheel, "item", ("item_id", "release_year", "class"))}
     labels = (stars >= LIKED_FROM).astype(np.int8)
     item_ids = spread_ids(items, seed=ITEM_SEED)

@@ -83,7 +83,9 @@ def _run_pip(arguments: Sequence[str], advice: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise NotFound(f"pip had not fetched {REQUIREMENT} after {_TIMEOUT_S} s: is there a network? {advice}") from None
+        raise NotFound(
+            f"pip had not fetched {REQUIREMENT} after {_TIMEOUT_S} s: is there a network? {advice}"
+        ) from None
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "no word")
