@@ -66,7 +66,8 @@ def to_values(
         return np.array(flat, wire.numpy), nulls
     except OverflowError:
         limits = np.iinfo(wire.numpy) if wire.family == "integer" else np.finfo(wire.numpy)
-        wrong = next((v for v in flat if not limits.min <= v <= limits.max), "a number")
+        low, high = int(limits.min), int(limits.max)  # Python compares these with any number exactly
+        wrong = next((v for v in flat if not low <= v <= high), "a number")
         raise InvalidInput(
             f"input {name!r}: {str(wrong)[:40]} is outside {dtype}, which holds {limits.min} to {limits.max}",
             field=name,

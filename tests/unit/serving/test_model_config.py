@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.engine.model_config import ModelConfig, complete_model_config, read_model_config
+from serving.protocol.proto_json import message_to_json
+from serving.protocol.signature import ModelSignature
+from storage.errors import ConfigError
+
+
+def read(folder: Path, text: str) -> ModelConfig:
+    model = folder / "ranker"
+    model.mkdir(exist_ok=True)
+    (model / "config.pbtxt").write_text(text)
+    return read_model_config(model)
+
+
+def test_a_model_without_a_file_has_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "ranker").mkdir()
+    config = read_model_config(tmp_path / "ranker")
+    assert (config.name, config.sessions, config.queue.merge, config.queue.max_queue_size) == ("ranker", 1, False, 256)
+    assert config.choose_versions([1, 10, 9]) == [10]
+
+
+def test_every_supported_field_is_read(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        """
+        name: "ranker" backend: "emberline" max_batch_size: 512
+        version_policy { latest { num_versions: 2 } }
+        instance_group [ { count: 3 kind: KIND_CPU }, { kind: KIND_AUTO } ]
+        dynamic_batching {
+          preferred_batch_size: [ 64, 8 ] max_queue_delay_microseconds: 500
+          default_queue_policy { max_queue_size: 9 default_timeout_microseconds: 700000 }
+        }
+        parameters { key: "dram_bytes" value { string_value: "512MiB" } }
+        parameters { key: "timeout_ms" value { string_value: "250" } }
+        parameters { key: "torch_threads" value { string_value: "2" } }
+        """,
+    )
+    assert (config.max_batch_size, config.sessions) == (512, 4)
+    assert config.queue.preferred == (8, 64)
+    assert (config.queue.delay_us, config.queue.max_queue_size, config.queue.default_timeout_us) == (500, 9, 250_000)
+    assert (config.options.dram_bytes, config.options.torch_threads) == (512 << 20, 2)
+    assert config.choose_versions([3, 1, 2]) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("max_batch_size: -1", "max_batch_size"),
+        ('name: "other"', "name"),
+        ('backend: "onnxruntime"', "backend"),
+        ("nonsense: 1", "config.pbtxt"),
+        ("sequence_batching { }", "sequence_batching"),
+        ("response_cache { enable: true }", "response_cache"),
+        ("instance_group { kind: KIND_GPU }", "instance_group[0].kind"),
+        ("instance_group { count: -2 }", "instance_group[0].count"),
+        ("instance_group { gpus: 1 }", "instance_group[0].gpus"),
+        ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.priority_levels"),
+        ("dynamic_batching { preferred_batch_size: 0 }", "dynamic_batching.preferred_batch_size"),
+        ("max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }", "dynamic_batching.preferred_batch_size"),
+        (
+            "dynamic_batching { default_queue_policy { timeout_action: DELAY } }",
+            "dynamic_batching.default_queue_policy.timeout_action",
+        ),
+        ('parameters { key: "dram_byte" value { string_value: "1" } }', "parameters.dram_byte"),
+        ('parameters { key: "dram_bytes" value { string_value: "1 potato" } }', "parameters.dram_bytes"),
+        ('parameters { key: "torch_threads" value { string_value: "0" } }', "parameters.torch_threads"),
+        ("input { reshape { shape: 1 } }", "input[0].reshape"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_field(tmp_path: Path, text: str, field: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text)
+    assert raised.value.field == field
+    assert "config.pbtxt" in str(raised.value)
+
+
+def test_an_unknown_option_is_answered_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'dram_bytes'"):
+        read(tmp_path, 'parameters { key: "dram_byte" value { string_value: "1" } }')
+
+
+def test_specific_versions_must_be_there(tmp_path: Path) -> None:
+    config = read(tmp_path, "version_policy { specific { versions: 4 } }")
+    assert config.choose_versions([4, 5]) == [4]
+    with pytest.raises(ConfigError, match="version 4"):
+        config.choose_versions([5])
+
+
+def test_what_the_file_left_out_comes_from_the_version(tmp_path: Path, signature: ModelSignature) -> None:
+    complete = message_to_json(complete_model_config(read(tmp_path, "max_batch_size: 8"), signature))
+    names = [entry["name"] for entry in complete["input"]]
+    assert names[:5] == ["user", "user.valid", "item", "item.valid", "history"]
+    assert complete["input"][4]["dims"] == [-1]
+    assert complete["input"][4]["optional"] is True
+    assert complete["output"][0]["dims"] == [1]
+    assert complete["max_batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('input { name: "itme" data_type: TYPE_INT64 dims: 1 }', "'itme' is no input"),
+        ('input { name: "item" data_type: TYPE_FP32 dims: 1 }', "'item' is FP32"),
+        ('input { name: "item" data_type: TYPE_INT64 dims: 2 }', "'item' is INT64"),
+        ('input { name: "item" data_type: TYPE_INT64 dims: 1 }', "'user' is not listed"),
+        ('output { name: "score" data_type: TYPE_FP32 dims: 1 }', "the version has"),
+    ],
+)
+def test_inputs_and_outputs_must_be_the_versions_own(
+    tmp_path: Path, signature: ModelSignature, text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        complete_model_config(read(tmp_path, text), signature)
