@@ -1,0 +1,38 @@
+"""`python -m emberline.quickstart`: runs the road and prints what came out. docs/quickstart.md explains the figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from storage.errors import EmberlineError
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    """Parses the command line and walks the road. Exit code 1 when a stage fails, 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m emberline.quickstart", description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("build/quickstart"), help="folder for everything made")
+    parser.add_argument("--keep", action="store_true", help="leave the server running, with lines to try")
+    parser.add_argument("--wheel", type=Path, help="the wheel of recbole 1.2.1, if it lies here already")
+    parser.add_argument("--seconds", type=int, default=4, help="load test, for each kind of user (default %(default)s)")
+    options = parser.parse_args()
+    if options.seconds < 1:
+        parser.error(f"--seconds: expected 1 or more, got {options.seconds}")
+    try:
+        from emberline.quickstart.road import walk
+
+        good = walk(options.work, wheel=options.wheel, seconds=options.seconds, keep=options.keep)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)
+    except EmberlineError as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A server in a process of its own, as a user starts it: `emberline serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from storage.errors import Unavailable
+
+START_TIMEOUT_S = 90.0
+
+
+class ServerProcess:
+    """Starts on free ports and is ready when the constructor returns. Stop it with `close`, or leave the `with` block."""
+
+    def __init__(self, repository: Path, store: Path, log: Path) -> None:
+        self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
+        self.log = log
+        command = [
+            *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
+            *("--store", str(store), "--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)),
+            *("--metrics-port", str(self.metrics_port)),
+        ]
+        with log.open("w") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """The HTTP address."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        """The gRPC address."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of the metrics page by its name with labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
+
+    def close(self) -> None:
+        """Drains and stops the server."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise Unavailable(f"the server ended with {self.process.returncode}; its log: {self._last_words()}")
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                with urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5):
+                    return
+            time.sleep(0.1)
+        raise Unavailable(f"the server was not ready after {START_TIMEOUT_S:g} s; its log: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return " | ".join(self.log.read_text(errors="replace").splitlines()[-5:])
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for entry in sockets:
+            entry.bind(("127.0.0.1", 0))
+        return [int(entry.getsockname()[1]) for entry in sockets]
