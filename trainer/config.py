@@ -98,6 +98,7 @@ class OptimizerConfig(StrictModel):
 class TrainingConfig(StrictModel):
     """How long, and in what order. shuffle_rows: rows held in memory to shuffle among.
 
+    threads: of the dense part; 0 is all cores but one, which reads ahead.
     eval_every: epochs, 0 for the last one only. checkpoint_every_steps: 0 for the end of each epoch only.
     """
 
@@ -106,6 +107,7 @@ class TrainingConfig(StrictModel):
     shuffle: bool = True
     shuffle_rows: int = Field(default=262_144, ge=1)
     seed: int = Field(default=1, ge=0, lt=2**63)
+    threads: int = Field(default=0, ge=0, le=1024)
     eval_every: int = Field(default=1, ge=0)
     checkpoint_every_steps: int = Field(default=0, ge=0)
 

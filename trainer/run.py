@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -53,7 +56,11 @@ def train(
     output.mkdir(parents=True, exist_ok=True)
 
     # The caller's random numbers are not ours to change.
-    with torch.random.fork_rng(devices=[]), Display(visible=progress) as display:
+    with (
+        torch.random.fork_rng(devices=[]),
+        _threads(config.training.threads),
+        Display(visible=progress) as display,
+    ):
         torch.manual_seed(config.training.seed)
         tables = build_tables(config)
         model = build_model(config, tables)
@@ -94,6 +101,18 @@ def _open_rows(
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
     return rows, valid_rows
+
+
+@contextmanager
+def _threads(wanted: int) -> Iterator[None]:
+    # One core is left to the thread that reads ahead: torch's threads spin while they wait, and two that share a core
+    # make each other several times slower.
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or max(1, len(os.sched_getaffinity(0)) - 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _check_same_run(folder: Path, config: TrainConfig, rows: ParquetRows) -> None:

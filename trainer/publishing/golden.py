@@ -115,6 +115,7 @@ def _reaching_rows(
     by_name = {entry.name: entry for entry in inputs}
     extra: list[Row] = []
     for table in missed:
+        row = dict(rows[0])
         for feature in spec.ids_features:
             entry = by_name[feature.inputs[0]]
             if feature.table != table.name or feature.transforms or entry.dtype not in INTEGERS:
@@ -123,9 +124,8 @@ def _reaching_rows(
             fitting = table.ids[(table.ids >= max(low, -(2**63))) & (table.ids <= min(high, 2**63 - 1))]
             if len(fitting):
                 value = int(fitting[len(fitting) // 2])
-                plain = entry.kind == "fixed" and entry.width == 1
-                extra.append({**rows[0], entry.name: value if plain else [value] * entry.width})
-                break
+                row[entry.name] = value if entry.kind == "fixed" and entry.width == 1 else [value] * entry.width
+        extra.append(row)
     return extra
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from trainer.config import TrainConfig, parse_text
 
@@ -34,7 +35,7 @@ tables:
   - {name: items, dim: 8, admit_after: 2}
   - {name: tags, dim: 8}
 model: MODEL
-optimizer: {sparse: {lr: 0.1}, dense: {lr: 0.003}}
+optimizer: {sparse: {lr: 0.2, initial_accumulator: 0.0001}, dense: {lr: 0.005}}
 training: {batch_size: 256, epochs: 2, seed: 3, shuffle_rows: 1500, checkpoint_every_steps: 5}
 """
 SEQUENCE = (
@@ -81,6 +82,15 @@ def click_table(rows: int, seed: int) -> pa.Table:
             "unused": pa.array(np.zeros(rows)),
         }
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These models are small: on a busy machine, torch's threads would spend their time waiting for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

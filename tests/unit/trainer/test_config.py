@@ -43,7 +43,12 @@ def test_defaults_are_filled_in() -> None:
         ("name: users, dim", "name: 'users/..', dim", "tables.name", "rename the table"),
         ("model_name: shop\n", "", "model_name", "missing"),
         ("label: clicked", "label: clicked\nlabel: other", "", "stands twice"),
-        ("[{name: users, dim: 4}]", "[{name: users, dim: 4}, {name: idle, dim: 4}]", "", "'idle' is used by no feature"),
+        (
+            "[{name: users, dim: 4}]",
+            "[{name: users, dim: 4}, {name: idle, dim: 4}]",
+            "",
+            "'idle' is used by no feature",
+        ),
     ],
 )
 def test_a_wrong_entry_is_named_with_its_path(old: str, new: str, field: str, words: str) -> None:

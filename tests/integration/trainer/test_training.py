@@ -1,0 +1,166 @@
+"""Whole runs: models learn, a resumed run is the uninterrupted one to the bit, and bad runs stop with a reason."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from storage.errors import ConfigError, IntegrityError, InvalidInput
+from trainer import TrainReport, load_trained, train
+from trainer.checkpoint import checkpoints
+from trainer.config import TrainConfig
+from trainer.loop import TrainingLoop
+
+Make = Callable[..., TrainConfig]
+
+
+def quiet(config: TrainConfig, data: Path, output: Path, **options: object) -> TrainReport:
+    return train(config, data, output=output, progress=False, **options)  # type: ignore[arg-type]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Everything in a checkpoint but the wall-clock time."""
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    state = json.loads(files["state.json"])
+    state["position"].pop("seconds")
+    return {**files, "state.json": json.dumps(state, sort_keys=True).encode()}
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+    """Lets `action` happen in the middle of training step `step`."""
+    real = TrainingLoop._step
+
+    def stepping(loop: TrainingLoop, batch: object) -> float:
+        if loop.position.step + 1 == step:
+            action()
+        return real(loop, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TrainingLoop, "_step", stepping)
+
+
+@pytest.mark.parametrize("model", ["deepfm", "dlrm", "din"])
+def test_a_model_learns_the_planted_signal(
+    clicks: Path, fresh_clicks: Path, tmp_path: Path, config_of: Make, model: str
+) -> None:
+    config = config_of(model, batch_size="64", epochs="5", checkpoint_every_steps="0")
+    report = quiet(config, clicks, tmp_path, valid=fresh_clicks)
+    assert report.auc is not None
+    assert report.auc > 0.75
+    assert report.epochs[-1].loss < report.epochs[0].loss - 0.05
+    assert report.rows == 5 * 6000
+    trained = load_trained(tmp_path)
+    assert trained.evaluate(fresh_clicks).auc == pytest.approx(report.auc, abs=1e-12)
+
+
+@pytest.mark.parametrize("step", [3, 30, 44])
+def test_ctrl_c_saves_a_checkpoint_and_the_resumed_run_is_the_same_to_the_bit(
+    clicks: Path, tmp_path: Path, config_of: Make, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    config = config_of()
+    whole = quiet(config, clicks, tmp_path / "whole", valid=0.1)
+    with monkeypatch.context() as patched:
+        at_step(patched, step, lambda: signal.raise_signal(signal.SIGINT))
+        handler = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            quiet(config, clicks, tmp_path / "cut", valid=0.1)
+        assert signal.getsignal(signal.SIGINT) is handler
+    assert checkpoints(tmp_path / "cut")[-1].name == f"step-{min(step, whole.steps):09d}"
+    resumed = quiet(config, clicks, tmp_path / "cut", valid=0.1, resume=True)
+    assert content(resumed.checkpoint) == content(whole.checkpoint)
+    assert (resumed.auc, resumed.log_loss, resumed.epochs) == (whole.auc, whole.log_loss, whole.epochs)
+
+
+def test_a_crashed_run_goes_on_from_its_last_checkpoint(
+    clicks: Path, tmp_path: Path, config_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash() -> None:
+        raise OSError("the power went")
+
+    config = config_of("din")
+    whole = quiet(config, clicks, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        at_step(patched, 33, crash)
+        with pytest.raises(OSError, match="power"):
+            quiet(config, clicks, tmp_path / "cut")
+    assert [folder.name for folder in checkpoints(tmp_path / "cut")] == ["step-000000025", "step-000000030"]
+    assert content(quiet(config, clicks, tmp_path / "cut", resume=True).checkpoint) == content(whole.checkpoint)
+
+
+def test_more_epochs_may_be_added_and_nothing_else(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    quiet(config_of(epochs="1"), clicks, tmp_path)
+    assert quiet(config_of(epochs="2"), clicks, tmp_path, resume=True).rows == 12_000
+    with pytest.raises(ConfigError, match="another configuration"):
+        quiet(config_of(epochs="2", seed="9"), clicks, tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="other data"):
+        quiet(config_of(epochs="2"), clicks, tmp_path, resume=True, limit=500)
+    with pytest.raises(ConfigError, match="holds checkpoints"):
+        quiet(config_of(epochs="2"), clicks, tmp_path)
+    with pytest.raises(ConfigError, match="no checkpoint to resume"):
+        quiet(config_of(), clicks, tmp_path / "other", resume=True)
+
+
+def test_a_changed_byte_in_a_checkpoint_is_noticed(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    report = quiet(config_of(epochs="1"), clicks, tmp_path)
+    path = report.checkpoint / "tables" / "items.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"items\.safetensors"):
+        load_trained(tmp_path)
+
+
+def test_training_leaves_the_callers_random_numbers_alone(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    quiet(config_of(epochs="1"), clicks, tmp_path, limit=300)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_value_that_is_not_finite_is_named(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    table = pq.read_table(clicks / "a.parquet").slice(0, 400)
+    price = table.column("price").to_numpy().copy()
+    price[123] = np.inf
+    position = table.column_names.index("price")
+    pq.write_table(table.set_column(position, "price", pa.array(price)), tmp_path / "a.parquet")
+    with pytest.raises(InvalidInput) as caught:
+        quiet(config_of(), tmp_path / "a.parquet", tmp_path / "out")
+    assert caught.value.field in {"dense", "price"}
+
+
+def test_a_diverging_loss_stops_with_advice(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    config = config_of()
+    sparse = config.optimizer.sparse.model_copy(update={"lr": 1e30})
+    config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"sparse": sparse})})
+    with pytest.raises(ConfigError, match=r"the loss is (nan|inf).*lower optimizer"):
+        quiet(config, clicks, tmp_path)
+
+
+def test_validation_rows_are_the_last_ones_and_are_not_trained_on(
+    clicks: Path, tmp_path: Path, config_of: Make
+) -> None:
+    report = quiet(config_of(epochs="1"), clicks, tmp_path, valid=0.25)
+    assert (report.rows, report.valid_rows) == (4500, 1500)
+    assert json.loads((tmp_path / "report.json").read_text())["rows_per_second"] > 0
+    for wrong in (0.0, 1.0, 1.5):
+        with pytest.raises(ConfigError, match="fraction"):
+            quiet(config_of(epochs="1"), clicks, tmp_path / "x", valid=wrong)
+
+
+def test_predict_needs_no_label_and_keeps_the_order_of_rows(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    quiet(config_of(epochs="1"), clicks, tmp_path / "out")
+    trained = load_trained(tmp_path / "out")
+    table = pq.read_table(clicks / "b.parquet")
+    pq.write_table(table.drop_columns(["clicked"]), tmp_path / "b.parquet")
+    scores = trained.predict(tmp_path / "b.parquet")
+    assert len(scores) == table.num_rows
+    pq.write_table(table.drop_columns(["clicked"]).slice(100, 5), tmp_path / "few.parquet")
+    np.testing.assert_allclose(trained.predict(tmp_path / "few.parquet"), scores[100:105], atol=1e-6)

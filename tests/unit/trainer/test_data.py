@@ -1,0 +1,156 @@
+"""Parquet in, batches out: which rows, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.errors import ConfigError, InvalidInput
+from trainer.config import TrainConfig
+from trainer.data import BatchMaker, ParquetRows, Prefetcher, RowStream
+
+Make = Callable[..., TrainConfig]
+
+
+def opened(path: Path, config: TrainConfig) -> ParquetRows:
+    return ParquetRows.open(path, config.spec, config.label)
+
+
+def prices(tables: Iterator[pa.Table]) -> list[list[float]]:
+    return [table.column("price").to_pylist() for table in tables]
+
+
+def test_only_the_named_columns_are_read(clicks: Path, config_of: Make) -> None:
+    config = config_of()
+    table = next(RowStream(opened(clicks, config), 10).epoch(0))
+    assert sorted(table.column_names) == ["clicked", "history", "item_code", "price", "tags", "user"]
+
+
+def test_batches_hold_every_row_once_in_the_files_order(clicks: Path, config_of: Make) -> None:
+    rows = opened(clicks, config_of())
+    seen = prices(RowStream(rows, 256).epoch(0))
+    whole = [p for name in ("a", "b") for p in pq.read_table(clicks / f"{name}.parquet").column("price").to_pylist()]
+    assert list(chain.from_iterable(seen)) == whole
+    assert {len(batch) for batch in seen[:-1]} == {256}
+
+
+def test_a_shuffled_epoch_is_a_permutation_that_depends_on_seed_and_epoch(clicks: Path, config_of: Make) -> None:
+    rows = opened(clicks, config_of())
+    plain = list(chain.from_iterable(prices(RowStream(rows, 256).epoch(0))))
+    orders = [
+        list(chain.from_iterable(prices(RowStream(rows, 256, shuffle_rows=1500, seed=seed).epoch(epoch))))
+        for seed, epoch in [(1, 0), (1, 0), (1, 1), (2, 0)]
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    assert orders[0] != orders[3]
+    for order in orders:
+        assert order != plain
+        assert sorted(order) == sorted(plain)
+
+
+@pytest.mark.parametrize("shuffle_rows", [None, 1, 1500, 10**9])
+@pytest.mark.parametrize("skip", [0, 1, 5, 23, 24])
+def test_skipping_batches_gives_the_rest_of_the_same_order(
+    clicks: Path, config_of: Make, shuffle_rows: int | None, skip: int
+) -> None:
+    stream = RowStream(opened(clicks, config_of()), 256, shuffle_rows=shuffle_rows, seed=4)
+    assert prices(stream.epoch(2, skip_batches=skip)) == prices(stream.epoch(2))[skip:]
+
+
+def test_a_range_takes_rows_across_row_groups_and_files(clicks: Path, config_of: Make) -> None:
+    rows = opened(clicks, config_of())
+    plain = list(chain.from_iterable(prices(RowStream(rows, 999).epoch(0))))
+    part = rows.range(650, 3100)
+    assert part.rows == 2450
+    assert list(chain.from_iterable(prices(RowStream(part, 999).epoch(0)))) == plain[650:3100]
+    assert part.range(100, 200).read().column("price").to_pylist() == plain[750:850]
+    assert rows.range(5, 10**9).rows == rows.rows - 5
+
+
+def test_a_missing_column_is_named_with_those_that_exist(clicks: Path, config_of: Make) -> None:
+    config = config_of()
+    wrong = config.inputs[1].model_copy(update={"column": "item_cod"})
+    broken = config.model_copy(update={"inputs": (config.inputs[0], wrong, *config.inputs[2:])})
+    with pytest.raises(ConfigError, match=r"'item_cod'.*did you mean 'item_code'.*user \(int64\)") as caught:
+        opened(clicks, broken)
+    assert caught.value.field == "inputs.item.column"
+
+
+def test_a_column_of_the_wrong_type_is_named_with_its_type(clicks: Path, config_of: Make, tmp_path: Path) -> None:
+    table = pq.read_table(clicks / "a.parquet")
+    table = table.set_column(table.column_names.index("user"), "user", table.column("user").cast(pa.string()))
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="string") as caught:
+        opened(tmp_path, config_of())
+    assert caught.value.field == "inputs.user.dtype"
+
+
+def test_a_missing_label_a_text_label_and_a_label_of_two_are_refused(
+    clicks: Path, config_of: Make, tmp_path: Path
+) -> None:
+    config = config_of()
+    with pytest.raises(ConfigError, match="no label column 'clickd'"):
+        ParquetRows.open(clicks, config.spec, "clickd")
+    with pytest.raises(ConfigError, match="expected 0 and 1"):
+        ParquetRows.open(clicks, config.spec, "item_code")
+    for values, words in [([0, 2], "holds 2"), ([0, None], "nulls")]:
+        with pytest.raises(InvalidInput, match=words):
+            BatchMaker(config.spec, "clicked").labels(pa.table({"clicked": pa.array(values)}))
+
+
+def test_no_files_and_no_parquet_are_refused(tmp_path: Path, config_of: Make) -> None:
+    with pytest.raises(ConfigError, match=r"no \*\.parquet"):
+        opened(tmp_path, config_of())
+    with pytest.raises(ConfigError, match="no such file"):
+        opened(tmp_path / "x", config_of())
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(ConfigError, match="not a readable Parquet file"):
+        opened(tmp_path, config_of())
+
+
+def test_a_batch_holds_what_the_engine_gives(clicks: Path, config_of: Make) -> None:
+    config = config_of()
+    maker = BatchMaker(config.spec, config.label)
+    table = opened(clicks, config).range(0, 50).read()
+    batch = maker.batch(table)
+    assert batch.labels.shape == (50, 1)
+    np.testing.assert_allclose(
+        batch.inputs["dense"].numpy().ravel(), np.log1p(table.column("price").to_numpy()), rtol=1e-6
+    )
+    assert batch.inputs["user.values"].tolist() == table.column("user").to_pylist()
+    lengths = np.diff(batch.inputs["tags.offsets"].numpy())
+    assert lengths.tolist() == [len(row) for row in table.column("tags").to_pylist()]
+
+
+def test_the_prefetcher_keeps_order_and_hands_on_errors() -> None:
+    def items() -> Iterator[int]:
+        yield from range(20)
+        raise InvalidInput("row 21 is bad")
+
+    seen = []
+    with Prefetcher(items(), depth=2) as prefetched, pytest.raises(InvalidInput, match="row 21"):
+        seen.extend(prefetched)
+    # extend keeps what came before the error
+    assert seen == list(range(20))
+
+
+def test_leaving_the_prefetcher_early_stops_its_thread() -> None:
+    made = []
+
+    def items() -> Iterator[int]:
+        for number in range(10**9):
+            made.append(number)
+            yield number
+
+    with Prefetcher(items(), depth=3) as prefetched:
+        assert next(iter(prefetched)) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    assert len(made) <= 6

@@ -1,0 +1,103 @@
+"""The model zoo: shapes, refusals, and data sets without dense features or with one feature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.errors import ConfigError
+from storage.features import Column, FeatureEngine
+from trainer import publish
+from trainer.config import TrainConfig, parse_text
+from trainer.data import BatchMaker, ParquetRows, to_inputs
+from trainer.models import build_model, build_tables
+
+NO_DENSE = """
+model_name: m
+label: y
+inputs: [{name: a, dtype: INT64}, {name: b, dtype: INT64}]
+features:
+  - {name: a, inputs: [a], output: ids, table: t}
+  - {name: b, inputs: [b], output: ids, table: t}
+tables: [{name: t, dim: 4}]
+model: MODEL
+"""
+
+
+@pytest.mark.parametrize("model", ["deepfm", "dlrm", "din"])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_model_gives_one_probability_a_row(
+    clicks: Path, config_of: Callable[..., TrainConfig], model: str, rows: int
+) -> None:
+    config = config_of(model)
+    tables = build_tables(config)
+    built = build_model(config, tables)
+    data = ParquetRows.open(clicks, config.spec, config.label).range(0, rows).read()
+    score = built(BatchMaker(config.spec, config.label).inputs(data))["score"]
+    assert score.shape == (rows, 1)
+    assert bool(((score > 0) & (score < 1)).all())
+    assert tables["users"].size() > 0
+
+
+@pytest.mark.parametrize("model", ["{type: deepfm, hidden: []}", "{type: dlrm, bottom: [], top: [3]}"])
+def test_a_data_set_without_dense_features_is_trained_and_published(tmp_path: Path, model: str) -> None:
+    config = parse_text(NO_DENSE.replace("MODEL", model))
+    built = build_model(config, build_tables(config))
+    columns = {name: Column.from_numpy("INT64", np.arange(5)) for name in "ab"}
+    built(to_inputs(FeatureEngine(config.spec).run(columns, 5)))["score"].sum().backward()
+    folder = publish(built, columns, tmp_path, name="m", spec=config.spec)
+    assert (folder / "manifest.json").exists()
+
+
+def test_a_dlrm_of_one_feature_still_sees_it(tmp_path: Path) -> None:
+    text = NO_DENSE.replace("MODEL", "{type: dlrm}").replace(", {name: b, dtype: INT64}", "")
+    config = parse_text("\n".join(line for line in text.splitlines() if "name: b" not in line))
+    built = build_model(config, build_tables(config))
+    columns = {"a": Column.from_numpy("INT64", np.arange(5))}
+    scores = built(to_inputs(FeatureEngine(config.spec).run(columns, 5)))["score"]
+    assert len(scores.unique()) == 5
+
+
+def test_deepfm_is_the_sum_over_pairs() -> None:
+    config = parse_text(NO_DENSE.replace("MODEL", "{type: deepfm, hidden: []}"))
+    built = build_model(config, build_tables(config))
+    rows = {name: torch.randn(3, 4) for name in "ab"}
+    for layer, name in zip(built.features.pooled_layers, "ab", strict=True):  # type: ignore[union-attr, arg-type]
+        layer.forward = lambda values, offsets, name=name: rows[name]
+    given = {f"{name}.{part}": torch.zeros(0, dtype=torch.int64) for name in "ab" for part in ("values", "offsets")}
+    a, b = rows["a"], rows["b"]
+    deep = built.deep(torch.cat([a[:, 1:], b[:, 1:]], dim=1))  # type: ignore[operator]
+    expected = built.bias + a[:, :1] + b[:, :1] + (a[:, 1:] * b[:, 1:]).sum(1, keepdim=True) + deep  # type: ignore[operator]
+    torch.testing.assert_close(built.logits(given), expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new", "words"),
+    [
+        ("{type: deepfm}", "dim: 4", "dim: 1", "dim 2 or more"),
+        (
+            "{type: dlrm}",
+            "output: ids, table: t}\ntables",
+            "output: ids, table: t, pooling: none, length: 3}\ntables",
+            "b",
+        ),
+        ("{type: din, target: a, sequence: c}", "dim: 4", "dim: 4", "expected an ids feature with pooling none"),
+        ("{type: din, target: c, sequence: b}", "dim: 4", "dim: 4", "expected an ids feature with pooling sum"),
+        (
+            "{type: dlrm}",
+            "table: t}\ntables: [",
+            "table: u}\ntables: [{name: u, dim: 3}, ",
+            r"one dim for all tables, got \[3, 4\]",
+        ),
+    ],
+)
+def test_features_that_do_not_suit_the_model_are_refused(model: str, old: str, new: str, words: str) -> None:
+    text = NO_DENSE.replace("MODEL", model)
+    assert old in text
+    config = parse_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match=words):
+        build_model(config, build_tables(config))

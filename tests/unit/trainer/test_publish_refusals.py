@@ -1,0 +1,203 @@
+"""Every module that cannot be cut is refused by name, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from storage.errors import ConfigError, EmberlineError, InvalidInput, ParityError, Unsupported
+from storage.features import Column, FeatureSpec
+from trainer import EmbeddingBag, EmbeddingTable, publish
+
+IDS = torch.tensor([[0, 1], [2, 3], [4, 5]])
+BAGS = (torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 1]))
+
+
+class Single(nn.Module):
+    """One embedding layer and a function over it."""
+
+    def __init__(self, layer: nn.Module, forward: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = layer, forward
+
+    def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
+        return self.function(self.layer, ids) if offsets is None else self.function(self.layer, ids, offsets)
+
+
+class OwnForward(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 2
+
+
+def column(layer: nn.Module, ids: Tensor) -> Tensor:
+    return layer(ids[:, 0])
+
+
+def bags(layer: nn.Module, ids: Tensor, offsets: Tensor) -> Tensor:
+    return layer(ids, offsets)
+
+
+def drawn(layer: nn.Module, ids: Tensor) -> Tensor:
+    rows = layer(ids[:, 0])
+    return rows + torch.rand(rows.shape[0], 4)
+
+
+def dependent(layer: nn.Module, ids: Tensor) -> Tensor:
+    rows = layer(ids[:, 0])
+    return rows if float(rows.sum()) > -1e9 else -rows
+
+
+REFUSALS = {
+    "max_norm": (nn.Embedding(9, 4, max_norm=1.0), column, (IDS,), "layer 'layer'.*max_norm"),
+    "mode max": (nn.EmbeddingBag(9, 4, mode="max"), bags, BAGS, "layer 'layer'.*'max'"),
+    "mean with padding": (nn.EmbeddingBag(9, 4, mode="mean", padding_idx=0), bags, BAGS, "padding_idx"),
+    "float64 rows": (nn.Embedding(9, 4).double(), column, (IDS,), "float64"),
+    "a forward of its own": (OwnForward(9, 4), column, (IDS,), "OwnForward"),
+    "weights of samples": (
+        nn.EmbeddingBag(9, 4, mode="sum"),
+        lambda layer, ids, offsets: layer(ids, offsets, torch.ones(len(ids))),
+        BAGS,
+        "per_sample_weights",
+    ),
+    "computed ids": (
+        nn.Embedding(9, 4),
+        lambda layer, ids: layer(ids[:, 0] + 1),
+        (IDS,),
+        r"'layer'.*computed.*aten.add",
+    ),
+    "ids in a float matrix": (
+        nn.Embedding(9, 4),
+        lambda layer, ids: layer(ids[:, 0].long()),
+        (IDS.float(),),
+        "computed inside forward",
+    ),
+    "a mask out of ids": (
+        nn.Embedding(9, 4),
+        lambda layer, ids: (layer(ids) * (ids != 0).unsqueeze(2)).sum(1),
+        (IDS,),
+        r"input 'ids'.*aten.ne",
+    ),
+    "every second column": (
+        nn.Embedding(9, 4),
+        lambda layer, ids: layer(ids[:, ::2]).sum(1),
+        (torch.zeros(3, 4).long(),),
+        "strides",
+    ),
+    "transposed ids": (nn.Embedding(9, 4), lambda layer, ids: layer(ids.t()).sum(0), (IDS,), "view of 'ids'"),
+    "computed offsets": (
+        nn.EmbeddingBag(9, 4, mode="sum"),
+        lambda layer, ids: layer(ids.view(-1), torch.arange(0, 6, 2)),
+        (IDS,),
+        "offsets are computed",
+    ),
+    "no layer": (nn.Linear(2, 4), lambda layer, ids: layer(ids), (IDS.float(),), "no embedding layer"),
+    "the functional form": (
+        nn.Embedding(9, 4),
+        lambda layer, ids: functional.embedding(ids[:, 0], layer.weight),
+        (IDS,),
+        "functional",
+    ),
+    "other rows of the batch": (
+        nn.Embedding(9, 4),
+        lambda layer, ids: layer(ids[:, 0]) - layer(ids[:, 0]).mean(0),
+        (IDS,),
+        "first rows alone",
+    ),
+    "values decide": (nn.Embedding(9, 4), dependent, (IDS,), "torch.export"),
+    "a fixed batch": (nn.Embedding(9, 4), lambda layer, ids: layer(ids[:, 0]).view(3, 4), (IDS,), "batch"),
+    "no batch in the output": (nn.Embedding(9, 4), lambda layer, ids: layer(ids[:, 0]).sum(), (IDS,), "0 rows"),
+    "half precision out": (nn.Embedding(9, 4), lambda layer, ids: layer(ids[:, 0]).half(), (IDS,), "float16"),
+    "random numbers": (nn.Embedding(9, 4), drawn, (IDS,), "differ"),
+    "one row": (nn.Embedding(9, 4), column, (IDS[:1],), "two rows"),
+    "an odd answer": (nn.Embedding(9, 4), lambda layer, ids: "yes" if layer(ids[:, 0]) is None else 3, (IDS,), "int"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSALS))
+def test_a_module_that_cannot_be_cut_is_refused(case: str, tmp_path: Path) -> None:
+    layer, function, sample, words = REFUSALS[case]
+    module = Single(layer, function)
+    with pytest.raises((Unsupported, ParityError, InvalidInput), match=words):
+        publish(module, sample, tmp_path, name="m")
+    assert not list(tmp_path.rglob("manifest.json"))
+    assert module.layer is layer
+    assert module.training
+
+
+def test_float64_dense_features_are_refused_by_name(tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Embedding(9, 4)
+
+        def forward(self, ids: Tensor, price: Tensor) -> Tensor:
+            return self.layer(ids[:, 0]) * price
+
+    with pytest.raises(Unsupported, match=r"'price' is torch\.float64"):
+        publish(Both(), (IDS, torch.ones(3, 1, dtype=torch.float64)), tmp_path, name="m")
+    with pytest.raises(Unsupported, match="'price' has the shape"):
+        publish(Both(), (IDS, torch.ones(1, 4)), tmp_path, name="m")
+
+
+def spec_of(**feature: object) -> FeatureSpec:
+    entry = {"name": "a", "inputs": ["a"], "output": "ids", "table": "t", **feature}
+    return FeatureSpec.parse({"inputs": [{"name": "a", "dtype": "INT64"}], "features": [entry]})
+
+
+@pytest.mark.parametrize(
+    ("feature", "words"),
+    [
+        ({"table": "other"}, "reads the table 't', but the spec says 'other'"),
+        ({"pooling": "mean"}, "gives pooling sum"),
+        ({"pooling": "none", "length": 3}, "gives pooling sum"),
+    ],
+)
+def test_a_spec_that_says_otherwise_than_the_module_is_refused(
+    feature: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    class Ours(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = EmbeddingBag(EmbeddingTable("t", 4))
+
+        def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+            return self.layer(inputs["a.values"], inputs["a.offsets"])
+
+    columns = {"a": Column.from_numpy("INT64", np.arange(4))}
+    with pytest.raises(ConfigError, match=words):
+        publish(Ours(), columns, tmp_path, name="m", spec=spec_of(**feature))
+    with pytest.raises(InvalidInput, match="Column"):
+        publish(Ours(), {"a": IDS}, tmp_path, name="m", spec=spec_of())
+
+
+def test_two_tables_of_one_name_are_refused(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (EmbeddingBag(EmbeddingTable("t", 4)) for _ in range(2))
+
+        def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+            return self.a(ids, offsets) + self.b(ids, offsets)
+
+    with pytest.raises(ConfigError, match="another table is called 't'"):
+        publish(Twice(), (torch.tensor([1, 2]), torch.tensor([0, 1, 2])), tmp_path, name="m")
+
+
+def test_layers_that_share_a_weight_but_not_its_padding_are_refused(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag, self.single = nn.EmbeddingBag(9, 4, mode="sum", padding_idx=0), nn.Embedding(9, 4)
+            self.single.weight = self.bag.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.bag(ids) + self.single(ids[:, 0])
+
+    with pytest.raises(EmberlineError, match="share a table, but not their padding_idx"):
+        publish(Tied(), IDS, tmp_path, name="m")
