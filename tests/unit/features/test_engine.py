@@ -160,25 +160,32 @@ def test_many_threads_share_one_engine() -> None:
 
 
 def test_a_run_lets_other_threads_work() -> None:
-    """With the GIL held, this thread would stand still for the whole of the other's run."""
-    columns, seconds = request(400_000), [0.0]
-    done = threading.Event()
+    """With the GIL held, this thread stands still for the whole of the other's run, however often it is tried.
+
+    On a busy machine it may stand still for other reasons, so one try of five is enough.
+    """
+    columns = request(200_000)
+    assert any(share_of_a_run_stood_still(columns, 200_000) < 0.6 for _ in range(5))
+
+
+def share_of_a_run_stood_still(columns: dict[str, Column], batch: int) -> float:
+    seconds = [0.0]
 
     def work() -> None:
         begin = time.perf_counter()
-        ENGINE.run(columns, 400_000)
+        ENGINE.run(columns, batch)
         seconds[0] = time.perf_counter() - begin
-        done.set()
 
     thread = threading.Thread(target=work)
     last, stood_still = time.perf_counter(), 0.0
     thread.start()
-    while not done.is_set() and thread.is_alive():
+    while thread.is_alive():
         now = time.perf_counter()
         stood_still, last = max(stood_still, now - last), now
     stood_still = max(stood_still, time.perf_counter() - last)
     thread.join()
-    assert 0 < stood_still < 0.6 * seconds[0]
+    assert seconds[0] > 0.0
+    return stood_still / seconds[0]
 
 
 def test_batches_put_together_are_the_batch_of_all_rows() -> None:

@@ -164,7 +164,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], int]:
     return {"inputs": inputs, "features": features}, {k: v for k, v in rows.items() if v is not None}, batch
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_both_engines_agree(case: tuple[dict[str, Any], dict[str, Any], int]) -> None:
     data, rows, batch = case
