@@ -73,7 +73,12 @@ class RequestSource:
     def draw(self) -> list[Tensor]:
         """The tensors of one request of `items` rows."""
         rows = self._table.take(pa.array(self._random.integers(0, self._table.num_rows, self._items)))
-        return [tensor for entry in self._inputs for tensor in _tensors(entry, rows.column(entry.name))]
+        return request_tensors(self._inputs, rows)
+
+
+def request_tensors(inputs: Sequence[InputMetadata], rows: pa.Table) -> list[Tensor]:
+    """The tensors of one request that asks for these rows. Lists are padded; nulls are said by NAME.valid."""
+    return [tensor for entry in inputs for tensor in _tensors(entry, rows.column(entry.name))]
 
 
 def _tensors(entry: InputMetadata, column: pa.ChunkedArray) -> list[Tensor]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainer.datasets.movielens import write_movielens
-from trainer.datasets.parts import DatasetReport
+from trainer.datasets.parts import PARTS, DatasetReport
 from trainer.datasets.synthetic import write_synthetic
 from trainer.datasets.wide import write_wide
 
-__all__ = ["DatasetReport", "write_movielens", "write_synthetic", "write_wide"]
+__all__ = ["PARTS", "DatasetReport", "write_movielens", "write_synthetic", "write_wide"]

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from storage.errors import ConfigError
 
 PARTS = ("train", "valid", "test")
+DATASET = "dataset.json"
 ROW_GROUP = 100_000
 
 
@@ -64,7 +65,7 @@ class PartWriter:
             os.replace(self._partial(part), self.directory / f"{part}.parquet")
         rows = {part: stop - start for part, (start, stop) in self.bounds.items()}
         content = json.dumps({"rows": rows, **facts}, indent=1)
-        (self.directory / "dataset.json").write_text(content + "\n", encoding="utf-8")
+        (self.directory / DATASET).write_text(content + "\n", encoding="utf-8")
         return DatasetReport(self.directory, rows, facts)
 
     def _partial(self, part: str) -> Path:

@@ -1,0 +1,62 @@
+"""The model beside its baselines, on the same test rows: AUC, and whether the difference is more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from emberline.quickstart.baselines import Baseline
+from trainer.metrics import auc, paired_bootstrap
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """difference: AUC of the model minus that of the baseline; low, high: its 95% interval over resampled rows."""
+
+    rows_of: str
+    rows: int
+    baseline: str
+    auc: float
+    auc_baseline: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def won(self) -> bool:
+        """Whether the whole interval is above zero."""
+        return self.low > 0.0
+
+    def to_json_value(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "won": self.won}
+
+
+def compare(labels: Array, scores: Array, baselines: Sequence[Baseline], subsets: dict[str, Array]) -> list[Comparison]:
+    """Every baseline on every subset. labels, scores: (N,); subsets: name -> (N,) bool."""
+    found = []
+    for name, kept in subsets.items():
+        truth, model = labels[kept], scores[kept]
+        for baseline in baselines:
+            other = baseline.scores[kept]
+            drawn = paired_bootstrap(truth, model, other, samples=SAMPLES)
+            found.append(
+                Comparison(
+                    name,
+                    int(kept.sum()),
+                    baseline.name,
+                    auc(truth, model),
+                    auc(truth, other),
+                    drawn.difference,
+                    drawn.low,
+                    drawn.high,
+                )
+            )
+    return found

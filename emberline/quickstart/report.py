@@ -1,0 +1,146 @@
+"""What the quickstart found: the table at its end, report.json, and lines to try."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from emberline.quickstart.judge import Comparison
+from emberline.quickstart.server import ServerProcess
+from storage import PublishedVersion
+from trainer import TrainReport
+
+_LABELS = re.compile(r'emberline_(\w+)\{model="([^"]+)",version="[^"]+"(?:,tier="([^"]+)")?\}')
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything measured. tiers: model -> hits, rows and bytes by tier; parity: (model, door) -> largest difference."""
+
+    comparisons: list[Comparison]
+    parity: dict[tuple[str, str], float]
+    load: dict[str, dict[str, float]]
+    tiers: dict[str, dict[str, dict[str, float]]]
+    version: PublishedVersion
+    trained: TrainReport
+    seconds: dict[str, float]
+
+
+def tiers(metrics: dict[str, float]) -> dict[str, dict[str, dict[str, float]]]:
+    """Model -> hits, rows and bytes, each by tier; from the server's metrics page."""
+    wanted = {"ids_hit_total": "hits", "tier_rows": "rows", "tier_bytes": "bytes"}
+    counts = {"ids_absent_total": "absent", "ids_unresolved_total": "unresolved"}
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for sample, value in metrics.items():
+        match = _LABELS.fullmatch(sample)
+        if match is None:
+            continue
+        name, model, tier = match.groups()
+        entry = found.setdefault(model, {"hits": {}, "rows": {}, "bytes": {}})
+        if name in wanted and tier is not None:
+            entry[wanted[name]][tier] = value
+        elif name in counts:
+            entry["hits"][counts[name]] = value
+    return found
+
+
+def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
+    """Writes report.json; returns whether all baselines were beaten, all doors agreed and no request failed."""
+    regression, rate = findings.comparisons[0], findings.comparisons[1]
+    parity = max(findings.parity.values())
+    failures = sum(int(figures["failures"]) for figures in findings.load.values())
+    good = all(entry.won for entry in findings.comparisons) and parity <= tolerance and failures == 0
+    model = next(iter(findings.parity))[0]
+    content = {
+        "auc": regression.auc,
+        "auc_logistic": regression.auc_baseline,
+        "auc_mean_rate": rate.auc_baseline,
+        "parity": parity,
+        "http_p99_ms": findings.load["http_binary"]["p99_ms"],
+        "grpc_p99_ms": findings.load["grpc"]["p99_ms"],
+        "hits": {name: entry["hits"] for name, entry in findings.tiers.items()},
+        "bytes": {name: entry["bytes"] for name, entry in findings.tiers.items()},
+        "all_shown": good,
+        "comparisons": [entry.to_json_value() for entry in findings.comparisons],
+        "parity_by_door": {f"{name}: {door}": value for (name, door), value in findings.parity.items()},
+        "loadtest": findings.load,
+        "model": model,
+        "published_bytes": sum(entry.size for entry in findings.version.manifest.files),
+        "training": findings.trained.to_json_value(),
+        "seconds": {**findings.seconds, "all": sum(findings.seconds.values())},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return good
+
+
+def print_table(console: Console, findings: Findings) -> None:
+    """The table at the end."""
+    table = Table(title="\nWhat came out", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for number, entry in enumerate(findings.comparisons):
+        if number % 2 == 0:
+            table.add_row(f"AUC, {entry.rows_of}", f"{entry.auc:.4f} on {entry.rows:,} rows")
+        verdict = "better" if entry.won else "not shown to be better"
+        table.add_row(
+            f"  {entry.baseline}",
+            f"{entry.auc_baseline:.4f}: {entry.difference:+.4f} ({entry.low:+.4f} to {entry.high:+.4f}), {verdict}",
+        )
+    table.add_section()
+    table.add_row("largest difference, served and trainer", f"{max(findings.parity.values()):.2g}")
+    for model, entry in findings.tiers.items():
+        hits = ", ".join(f"{tier} {count:,.0f}" for tier, count in entry["hits"].items())
+        table.add_row(f"{model}: ids by where they were found", hits)
+        sizes = ", ".join(
+            f"{tier} {entry['rows'].get(tier, 0):,.0f} rows in {size:,.0f} bytes" for tier, size in entry["bytes"].items()
+        )
+        table.add_row(f"{model}: tiers", sizes)
+    table.add_section()
+    for kind, figures in findings.load.items():
+        table.add_row(
+            f"{kind}: p50, p99",
+            f"{figures['p50_ms']:.2f} ms, {figures['p99_ms']:.2f} ms at {figures['requests_per_second']:,.0f} requests/s",
+        )
+    table.add_section()
+    table.add_row("seconds", f"{sum(findings.seconds.values()):.0f}")
+    console.print(table)
+
+
+def print_what_to_try(console: Console, server: ServerProcess, model: str, data: Path) -> None:
+    """A curl line and some lines of tritonclient, with a real row."""
+    inputs = [entry.name for entry in findings_inputs(server, model)]
+    row = pq.read_table(data, columns=inputs).slice(0, 1).to_pylist()[0]
+    row["history"], row["disliked"] = row["history"][:3], row["disliked"][:3]
+    body = json.dumps({"instances": [row]}).replace("'", "'\\''")
+    console.print(f"\nThe server is still there; Ctrl-C stops it. To try:\n\n  curl -s {server.url}/v1/models/{model}:predict -d '{body}'")
+    console.print(f"\n  python -m emberline predict {model} --url {server.url} --data {data} --rows 5")
+    console.print(
+        f"""
+  python - <<'END'
+  import numpy as np, tritonclient.http as http
+  row = {row!r}
+  def tensor(name, dtype, values, numpy_dtype):
+      array = np.array(values, numpy_dtype).reshape(1, -1)
+      given = http.InferInput(name, list(array.shape), dtype)
+      given.set_data_from_numpy(array)
+      return given
+  types = {{"item": ("INT64", np.int64), "genres": ("BYTES", object), "history": ("INT64", np.int64)}}
+  client = http.InferenceServerClient("{server.url.removeprefix("http://")}")
+  print(client.infer("{model}", [tensor(name, *((types[name][0], row[name], types[name][1]))) for name in types]).as_numpy("score"))
+  END""",
+        markup=False,
+    )
+
+
+def findings_inputs(server: ServerProcess, model: str) -> list[Any]:
+    """What the server says that the model takes."""
+    from loadtest.rows import model_inputs
+
+    return model_inputs(server.url, model)

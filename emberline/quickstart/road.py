@@ -1,0 +1,147 @@
+"""The stages of the road, one after the other. Everything is the product's own way: no shortcut that a user has not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from emberline.quickstart.baselines import logistic_regression, mean_rate
+from emberline.quickstart.doors import ask_all, requests_of
+from emberline.quickstart.judge import Comparison, compare
+from emberline.quickstart.report import Findings, print_table, print_what_to_try, tiers, write_report
+from emberline.quickstart.server import ServerProcess
+from emberline.quickstart.small import small_model, tenth_of
+from emberline.quickstart.stages import Stages
+from storage import PublishedVersion, open_version
+from storage.errors import EmberlineError
+from trainer import Trained, load_config, load_trained, train
+from trainer.datasets import PARTS, write_movielens
+from trainer.datasets.parts import DATASET
+
+CONFIG = Path(__file__).parents[2] / "trainer" / "configs" / "movielens.yaml"
+CACHE = Path.home() / ".cache" / "emberline"
+# The lists of earlier items: the regression may do without them.
+LISTS = frozenset({"history", "disliked"})
+# Every test row goes through every door.
+PARITY_ROWS = 10_000
+TOLERANCE = 1e-6
+MANY_RATINGS = 20
+
+
+def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
+    """Walks the road in `work`; returns whether everything that was to be shown was shown."""
+    console = Console(highlight=False, soft_wrap=True)
+    stages = Stages(console)
+    run, repository, store = work / "run", work / "models", work / "store"
+    for old in (run, repository, store):
+        shutil.rmtree(old, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
+    parts = {part: work / "data" / f"{part}.parquet" for part in PARTS}
+    config = load_config(CONFIG)
+
+    with stages.stage("data", "100,000 ratings of films, in order of time; a like is 4 stars or more"):
+        written = write_movielens(work / "data", cache=CACHE, wheel=wheel)
+        for fact in ("source", "terms"):
+            stages.say(str(written.facts[fact]))
+        stages.say(", ".join(f"{part} {rows:,} rows" for part, rows in written.rows.items()) + f" ({DATASET} beside them)")
+    with stages.stage("train", f"{CONFIG.name} on the first 80%, watched on the next 10%"):
+        trained_report = train(config, parts["train"], output=run, valid=parts["valid"])
+        trained = load_trained(run)
+        stages.say(f"{trained_report.rows_per_second:,.0f} rows a second, {trained_report.steps:,} steps")
+    with stages.stage("judge", "on the last 10%, beside two baselines, 95% intervals from resampled rows"):
+        comparisons, scores = _judge(trained, parts)
+        for entry in comparisons:
+            stages.say(
+                f"{entry.rows_of}: AUC {entry.auc:.4f} against {entry.auc_baseline:.4f} of {entry.baseline}: "
+                f"{entry.difference:+.4f} ({entry.low:+.4f} to {entry.high:+.4f})"
+            )
+    with stages.stage("publish", f"into {repository}, and once more with room for a tenth of the rows in DRAM"):
+        published = trained.publish(repository)
+        version = open_version(published)
+        small = small_model(repository, config.model_name, published, dram_bytes=tenth_of(version))
+        stages.say(f"{published}: {_size(version):,} bytes, golden requests: {version.golden().batch} rows")
+        stages.say(f"{repository / small}: the same version, dram_bytes {tenth_of(version):,}")
+    with stages.stage("serve", "a process of its own, on free ports"):
+        server = ServerProcess(repository, store, work / "server.log")
+        stages.say(f"HTTP {server.url}, gRPC {server.grpc}, log {server.log}")
+    with server:
+        with stages.stage("predict", f"{PARITY_ROWS:,} test rows through every door, against the trainer's scores"):
+            parity = _parity(server, [config.model_name, small], parts["test"], scores)
+            for (model, door), difference in parity.items():
+                stages.say(f"{model:<18} {door:<12} largest difference {difference:.2g}")
+        with stages.stage("load test", f"locust, 4 users of each kind, {seconds} s each, 32 rows a request"):
+            load = _load_test(server, config.model_name, parts["test"], seconds, work / "loadtest.json")
+            for kind, figures in load.items():
+                stages.say(
+                    f"{kind:<12} {figures['requests']:,.0f} requests, {figures['failures']} failed, "
+                    f"p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms"
+                )
+        where = tiers(server.metrics())
+        findings = Findings(comparisons, parity, load, where, version, trained_report, stages.seconds)
+        print_table(console, findings)
+        report = work / "report.json"
+        good = write_report(report, findings, tolerance=TOLERANCE)
+        console.print(f"\nAll of it: {report}")
+        if keep:
+            print_what_to_try(console, server, config.model_name, parts["test"])
+            _wait(server)
+    return good
+
+
+def _judge(trained: Trained, parts: dict[str, Path]) -> tuple[list[Comparison], np.ndarray[Any, Any]]:
+    config = trained.config
+    baselines = [
+        logistic_regression(parts, config.spec, config.label, LISTS),
+        mean_rate(parts, "item", config.label),
+    ]
+    found = trained.evaluate(parts["test"])
+    before = pq.read_table(parts["test"], columns=["rated_before"])["rated_before"].to_numpy()
+    subsets = {
+        "all test rows": np.ones(len(before), np.bool_),
+        f"users with {MANY_RATINGS} or more earlier ratings": before >= MANY_RATINGS,
+    }
+    return compare(found.labels, found.scores, baselines, subsets), found.scores
+
+
+def _parity(
+    server: ServerProcess, models: list[str], data: Path, scores: np.ndarray[Any, Any]
+) -> dict[tuple[str, str], float]:
+    """(model, door) -> the largest difference to the trainer's scores, over all rows."""
+    found: dict[tuple[str, str], float] = {}
+    requests = requests_of(server.url, models[0], data, PARITY_ROWS)
+    for model in models:
+        for door, served in ask_all(server.url, server.grpc, model, requests):
+            found[model, door] = float(np.abs(served.astype(np.float64) - scores[: len(served)]).max())
+    return found
+
+
+def _load_test(server: ServerProcess, model: str, data: Path, seconds: int, figures: Path) -> dict[str, dict[str, float]]:
+    command = [
+        *(sys.executable, "-m", "loadtest", "--model", model, "--data", str(data), "--url", server.url),
+        *("--grpc", server.grpc, "--seconds", str(seconds), "--users", "4", "--items", "32", "--json", str(figures)),
+    ]
+    figures.unlink(missing_ok=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * seconds + 300, check=False)
+    if not figures.is_file():
+        raise EmberlineError(f"the load test failed: {done.stderr.strip() or done.stdout.strip()}")
+    content: dict[str, dict[str, float]] = json.loads(figures.read_text())
+    return content
+
+
+def _size(version: PublishedVersion) -> int:
+    return sum(entry.size for entry in version.manifest.files)
+
+
+def _wait(server: ServerProcess) -> None:
+    try:
+        server.process.wait()
+    except KeyboardInterrupt:
+        print("\nstopping the server")

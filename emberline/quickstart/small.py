@@ -1,0 +1,26 @@
+"""The same published version once more as a model of its own, with room for a tenth of its rows in DRAM."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from storage import PublishedVersion
+from storage.tiers.budget import row_cost
+
+SUFFIX = "_tenth"
+
+
+def tenth_of(version: PublishedVersion) -> int:
+    """A tenth of the DRAM bytes that all rows would take."""
+    return sum(row_cost(table) * table.rows for table in version.tables) // 10
+
+
+def small_model(repository: Path, name: str, published: Path, *, dram_bytes: int) -> str:
+    """Copies the version and config.pbtxt of `name` to a new model with that budget; returns the new model's name."""
+    small = name + SUFFIX
+    shutil.copytree(published, repository / small / published.name)
+    text = (repository / name / "config.pbtxt").read_text(encoding="utf-8").replace(f'name: "{name}"', f'name: "{small}"', 1)
+    text += f'parameters {{\n  key: "dram_bytes"\n  value {{ string_value: "{dram_bytes}" }}\n}}\n'
+    (repository / small / "config.pbtxt").write_text(text, encoding="utf-8")
+    return small
