@@ -36,6 +36,7 @@ class Display:
         self._recent_rows = 0
         self._loss = float("nan")
         self._rows = 0
+        self._figures = ""
         self._since = self._shown = time.monotonic()
 
     def __enter__(self) -> Display:
@@ -58,6 +59,7 @@ class Display:
             self._progress.remove_task(task)
         self._progress.add_task(description, total=total, completed=done, figures="")
         self._rows = 0
+        self._figures = ""
         self._since = self._shown = time.monotonic()
 
     def step(self, loss: float, labels: Tensor, logits: Tensor) -> None:
@@ -71,14 +73,13 @@ class Display:
         while self._recent_rows > _WINDOW_ROWS and len(self._recent) > 1:
             self._recent_rows -= len(self._recent.popleft()[0])
         now = time.monotonic()
-        figures = None
         if now - self._shown >= _REFRESH_S:
             self._shown = now
             recent = auc(*(np.concatenate(parts) for parts in zip(*self._recent, strict=True)))
             speed = self._rows / (now - self._since)
-            figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}  auc {recent:.4f}"
+            self._figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}  auc {recent:.4f}"
         for task in self._progress.task_ids:
-            self._progress.update(task, advance=1, **({"figures": figures} if figures else {}))
+            self._progress.update(task, advance=1, figures=self._figures)
 
     def advance(self) -> None:
         """One step of something without a loss."""

@@ -130,7 +130,7 @@ def _bags(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int
     assert call.offsets is not None
     view = call.offsets
     values = torch.as_strided(leaves[view.leaf], view.shape, view.strides, view.start).to(torch.int64).numpy()
-    closed = isinstance(call.layer, Embedding | EmbeddingBag) or call.layer.include_last_offset  # type: ignore[union-attr]
+    closed = isinstance(call.layer, Embedding | EmbeddingBag) or call.layer.include_last_offset
     bags = values if closed else np.append(values, len(leaf))
     if bags.ndim != 1 or len(bags) != rows + 1:
         raise Unsupported(

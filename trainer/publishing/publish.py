@@ -104,13 +104,15 @@ def _planned(
 ) -> tuple[Sample, CutPlan, Recording]:
     if spec is None:
         sample = Sample.of(module, sample_batch)
-        recording = record(container, sample.leaves, lambda: sample.call(container.module, sample.leaves))
+        recording = record(
+            container, sample.leaves, lambda: sample.call(container.get_submodule("module"), sample.leaves)
+        )
         rows = _batch_rows(recording)
         return sample, plan_from_sample(recording, sample.leaves, rows), recording
     columns = _columns_of(sample_batch, spec)
     rows = max(column.rows for column in columns.values())
     sample = Sample.of(module, to_inputs(FeatureEngine(spec).run(columns, rows)))
-    recording = record(container, sample.leaves, lambda: sample.call(container.module, sample.leaves))
+    recording = record(container, sample.leaves, lambda: sample.call(container.get_submodule("module"), sample.leaves))
     if _batch_rows(recording) != rows:
         raise Unsupported(f"the module gives {_batch_rows(recording)} rows for {rows} rows of the sample")
     return sample, plan_with_spec(spec, columns, rows, recording, sample.leaves), recording

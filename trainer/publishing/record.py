@@ -89,11 +89,11 @@ class _Watch(nn.Module):
         return watcher.layer_called(path, layer, args, kwargs)
 
 
-class _Watcher(TorchDispatchMode):
+class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator of the run."""
 
     def __init__(self, leaves: Mapping[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recording = Recording()
         self._leaves = {_storage(leaf): name for name, leaf in leaves.items()}
         self._ids = {_storage(leaf): name for name, leaf in leaves.items() if not leaf.is_floating_point()}
