@@ -40,8 +40,9 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
+    def get(self, path: str, body: bytes | None = None) -> Any:
+        address = f"http://127.0.0.1:{self.http_port}{path}"
+        with urllib.request.urlopen(address, body, timeout=10) as answer:
             body = answer.read()
         return json.loads(body) if body else None
 
@@ -55,12 +56,21 @@ class ServerProcess:
                 )
             try:
                 self.get("/v2/health/ready")
-            except (urllib.error.URLError, OSError):
+            except urllib.error.HTTPError:
+                self._refuse_failed_models()
+                time.sleep(0.1)
+            except OSError:
                 time.sleep(0.1)
             else:
                 return self
         self.__exit__(None, None, None)
         raise RuntimeError(f"the server was not ready within {START_SECONDS_AT_MOST} s")
+
+    def _refuse_failed_models(self) -> None:
+        reasons = [entry["reason"] for entry in self.get("/v2/repository/index", b"") if entry.get("reason")]
+        if reasons:
+            self.__exit__(None, None, None)
+            raise RuntimeError(f"the server refuses the model: {reasons[0]}")
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None

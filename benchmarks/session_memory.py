@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import tritonclient.http as triton
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -64,10 +66,11 @@ def drive(port: int, rows: int, requests: int, clients: int) -> None:
 
 
 def measure(repository: Path, store: Path, sessions: int, rows: int) -> int:
-    config = repository / MODEL / "config.pbtxt"
-    kept = [line for line in config.read_text().splitlines() if "instance_group" not in line]
-    text = "\n".join(kept) + f"\ninstance_group [{{ count: {sessions} kind: KIND_CPU }}]\n"
-    config.write_text(text)
+    path = repository / MODEL / "config.pbtxt"
+    config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+    del config.instance_group[:]
+    config.instance_group.add(count=sessions, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
+    path.write_text(text_format.MessageToString(config))
     with ServerProcess(repository, store) as server:
         drive(server.http_port, rows, requests=40, clients=16)
         return rss_bytes(server.pid)
