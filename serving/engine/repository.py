@@ -144,6 +144,8 @@ class ModelRepository:
         for entry in self.index():
             if entry.loaded is not None:
                 entry.loaded.close(timeout_s)
+                # The web framework may keep this repository alive until the process ends; tables must not wait for that.
+                entry.loaded = None
                 entry.state = "UNAVAILABLE"
 
     def _load_model(self, name: str) -> None:

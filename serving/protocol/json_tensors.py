@@ -77,7 +77,8 @@ def to_values(
 def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> tuple[list[Any], set[type]]:
     kinds = set(map(type, data))
     for depth in range(1, len(shape)):
-        if list not in kinds:
+        null_rows_only = kinds == {_NONE} and len(data) == math.prod(shape[:depth]) != math.prod(shape)
+        if list not in kinds and not null_rows_only:
             return data, kinds
         if len(data) != math.prod(shape[:depth]):
             raise InvalidInput(
