@@ -99,7 +99,8 @@ def _absent_values(entry: InputSpec) -> list[Any]:
     else:
         return []
     if entry.kind == "list":
-        return [absent[:1], lambda row: [*(row or [])[:3], absent[1], *(row or [])[3:4]]]
+        # In the place of an element, so that no list grows past what its input or a cross allows.
+        return [absent[:1], lambda row: [absent[1], *(row or [])[1:]]]
     if entry.width > 1:
         return [[value] * entry.width for value in absent] + [
             lambda row: [absent[0], *(row if isinstance(row, list) else [absent[0]] * entry.width)[1:]]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from storage import open_version
 from storage.errors import ConfigError
 from storage.features import Column, FeatureEngine
 from trainer import publish
@@ -51,6 +52,21 @@ def test_a_data_set_without_dense_features_is_trained_and_published(tmp_path: Pa
     built(to_inputs(FeatureEngine(config.spec).run(columns, 5)))["score"].sum().backward()
     folder = publish(built, columns, tmp_path, name="m", spec=config.spec)
     assert (folder / "manifest.json").exists()
+
+
+def test_golden_requests_keep_to_the_length_of_a_list_and_the_size_of_a_cross(tmp_path: Path) -> None:
+    text = NO_DENSE.replace("MODEL", "{type: dlrm, top: [3]}")
+    text = text.replace("{name: b, dtype: INT64}", "{name: b, dtype: INT64, kind: list, max_length: 2}")
+    config = parse_text(text.replace("inputs: [b]", "inputs: [a, b], transforms: [{op: cross, max: 2}]"))
+    built = build_model(config, build_tables(config))
+    columns = {
+        "a": Column.from_numpy("INT64", np.arange(4)),
+        "b": Column.from_lists("INT64", [[1, 2], [3], [], [4, 5]]),
+    }
+    built(to_inputs(FeatureEngine(config.spec).run(columns, 4)))
+    golden = open_version(publish(built, columns, tmp_path, name="m", spec=config.spec)).golden()
+    lengths = np.diff(golden.columns["b"].offsets)
+    assert set(lengths.tolist()) == {0, 1, 2}
 
 
 def test_a_dlrm_of_one_feature_still_sees_it(tmp_path: Path) -> None:
