@@ -12,16 +12,16 @@ import random
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import grpc.experimental.gevent
 from locust import FastHttpUser, User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
-from locust.exception import StopUser
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from loadtest.bodies import binary_body, grpc_request, json_body
 from loadtest.latency import Latencies
@@ -45,24 +45,25 @@ def _add_options(parser: LocustArgumentParser) -> None:
     parser.add_argument("--figures", default="", help="Write exact latencies of the run to this JSON file.")
 
 
-_prepared: list[list[Tensor]] = []
 _latencies = Latencies()
 
 
-@events.test_start.add_listener
+@events.init.add_listener
 def _prepare(environment: Environment, **_: Any) -> None:
+    # Before the run's clock starts, once for all users of a kind: a closed loop must not spend its time on encoding.
     options: Namespace = environment.parsed_options
     try:
         inputs = model_inputs(environment.host, options.model)
         source = RequestSource(Path(options.data), inputs, items=options.items, seed=options.seed)
-        _prepared[:] = [source.draw() for _ in range(PREPARED_REQUESTS)]
+        drawn = [source.draw() for _ in range(PREPARED_REQUESTS)]
     except (OSError, ValueError) as error:
-        # locust would log a traceback and go on without requests.
-        print(
-            f"loadtest: cannot prepare requests for {options.model!r} at {environment.host}: {error}", file=sys.stderr
-        )
-        environment.process_exit_code = 1
-        environment.runner.quit()
+        sys.exit(f"loadtest: cannot prepare requests for {options.model!r} at {environment.host}: {error}")
+    for kind in environment.user_classes:
+        kind.requests = [kind.encode(options.model, tensors) for tensors in drawn]
+
+
+@events.test_start.add_listener
+def _start(**_: Any) -> None:
     _latencies.clear()
 
 
@@ -82,26 +83,23 @@ class HttpBinaryUser(FastHttpUser):
     """KServe v2 over HTTP with binary tensors."""
 
     network_timeout = connection_timeout = TIMEOUT_S
+    requests: ClassVar[list[tuple[bytes, int]]] = []
 
-    def on_start(self) -> None:
-        """Encodes the prepared requests once."""
-        options = self.environment.parsed_options
-        self._path = f"/v2/models/{options.model}/infer"
-        self._bodies = [binary_body(tensors) for tensors in _prepared]
+    @staticmethod
+    def encode(model: str, tensors: Sequence[Tensor]) -> tuple[bytes, int]:
+        """A request as it goes over the wire, and the length of its JSON part."""
+        return binary_body(tensors)
 
     @task
     def infer(self) -> None:
         """One request."""
-        if not self._bodies:
-            raise StopUser
-        body, header_bytes = random.choice(self._bodies)
+        body, header_bytes = random.choice(self.requests)
+        path = f"/v2/models/{self.environment.parsed_options.model}/infer"
         headers = {
             "Content-Type": "application/octet-stream",
             "Inference-Header-Content-Length": str(header_bytes),
         }
-        with self.client.post(
-            self._path, data=body, headers=headers, name="http binary", catch_response=True
-        ) as answer:
+        with self.client.post(path, data=body, headers=headers, name="http binary", catch_response=True) as answer:
             if answer.status_code != 200:
                 answer.failure(f"{answer.status_code}: {answer.text}")
 
@@ -110,21 +108,20 @@ class HttpJsonUser(FastHttpUser):
     """KServe v2 over HTTP, all JSON."""
 
     network_timeout = connection_timeout = TIMEOUT_S
+    requests: ClassVar[list[bytes]] = []
 
-    def on_start(self) -> None:
-        """Encodes the prepared requests once."""
-        options = self.environment.parsed_options
-        self._path = f"/v2/models/{options.model}/infer"
-        self._bodies = [json_body(tensors) for tensors in _prepared]
+    @staticmethod
+    def encode(model: str, tensors: Sequence[Tensor]) -> bytes:
+        """A request as it goes over the wire."""
+        return json_body(tensors)
 
     @task
     def infer(self) -> None:
         """One request."""
-        if not self._bodies:
-            raise StopUser
+        path = f"/v2/models/{self.environment.parsed_options.model}/infer"
         headers = {"Content-Type": "application/json"}
         with self.client.post(
-            self._path, data=random.choice(self._bodies), headers=headers, name="http json", catch_response=True
+            path, data=random.choice(self.requests), headers=headers, name="http json", catch_response=True
         ) as answer:
             if answer.status_code != 200:
                 answer.failure(f"{answer.status_code}: {answer.text}")
@@ -133,12 +130,18 @@ class HttpJsonUser(FastHttpUser):
 class GrpcUser(User):
     """KServe v2 over gRPC with raw tensors."""
 
+    requests: ClassVar[list[service_pb2.ModelInferRequest]] = []
+
+    @staticmethod
+    def encode(model: str, tensors: Sequence[Tensor]) -> service_pb2.ModelInferRequest:
+        """The message; it is serialised when it is sent."""
+        return grpc_request(model, tensors)
+
     def on_start(self) -> None:
-        """Opens a channel of its own and builds the prepared requests once."""
+        """Opens a channel of its own."""
         options = self.environment.parsed_options
         self._channel = grpc.insecure_channel(options.grpc, options=[("grpc.use_local_subchannel_pool", 1)])
         self._infer = service_pb2_grpc.GRPCInferenceServiceStub(self._channel).ModelInfer
-        self._requests = [grpc_request(options.model, tensors) for tensors in _prepared]
 
     def on_stop(self) -> None:
         """Closes the channel."""
@@ -147,9 +150,7 @@ class GrpcUser(User):
     @task
     def infer(self) -> None:
         """One request."""
-        if not self._requests:
-            raise StopUser
-        request = random.choice(self._requests)
+        request = random.choice(self.requests)
         began = time.perf_counter()
         failure: Exception | None = None
         length = 0

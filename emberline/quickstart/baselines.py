@@ -70,7 +70,9 @@ def logistic_regression(parts: Mapping[str, Path], spec: FeatureSpec, label: str
             for part, (_, dense, _) in batches.items()
         }
         for strength in strengths:
-            model = LogisticRegression(C=strength, max_iter=ITERATIONS).fit(joined["train"], batches["train"][2])
+            model = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=ITERATIONS).fit(
+                joined["train"], batches["train"][2]
+            )
             valid = auc(batches["valid"][2], model.decision_function(joined["valid"]))
             if best is None or valid > best.valid_auc:
                 with_lists = "with" if len(names) > len(plain) else "without"

@@ -99,7 +99,8 @@ def print_table(console: Console, findings: Findings) -> None:
         hits = ", ".join(f"{tier} {count:,.0f}" for tier, count in entry["hits"].items())
         table.add_row(f"{model}: ids by where they were found", hits)
         sizes = ", ".join(
-            f"{tier} {entry['rows'].get(tier, 0):,.0f} rows in {size:,.0f} bytes" for tier, size in entry["bytes"].items()
+            f"{tier} {entry['rows'].get(tier, 0):,.0f} rows in {size:,.0f} bytes"
+            for tier, size in entry["bytes"].items()
         )
         table.add_row(f"{model}: tiers", sizes)
     table.add_section()
@@ -119,7 +120,9 @@ def print_what_to_try(console: Console, server: ServerProcess, model: str, data:
     row = pq.read_table(data, columns=inputs).slice(0, 1).to_pylist()[0]
     row["history"], row["disliked"] = row["history"][:3], row["disliked"][:3]
     body = json.dumps({"instances": [row]}).replace("'", "'\\''")
-    console.print(f"\nThe server is still there; Ctrl-C stops it. To try:\n\n  curl -s {server.url}/v1/models/{model}:predict -d '{body}'")
+    console.print(
+        f"\nThe server is still there; Ctrl-C stops it. To try:\n\n  curl -s {server.url}/v1/models/{model}:predict -d '{body}'"
+    )
     console.print(f"\n  python -m emberline predict {model} --url {server.url} --data {data} --rows 5")
     console.print(
         f"""

@@ -51,7 +51,9 @@ def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
         written = write_movielens(work / "data", cache=CACHE, wheel=wheel)
         for fact in ("source", "terms"):
             stages.say(str(written.facts[fact]))
-        stages.say(", ".join(f"{part} {rows:,} rows" for part, rows in written.rows.items()) + f" ({DATASET} beside them)")
+        stages.say(
+            ", ".join(f"{part} {rows:,} rows" for part, rows in written.rows.items()) + f" ({DATASET} beside them)"
+        )
     with stages.stage("train", f"{CONFIG.name} on the first 80%, watched on the next 10%"):
         trained_report = train(config, parts["train"], output=run, valid=parts["valid"])
         trained = load_trained(run)
@@ -123,7 +125,9 @@ def _parity(
     return found
 
 
-def _load_test(server: ServerProcess, model: str, data: Path, seconds: int, figures: Path) -> dict[str, dict[str, float]]:
+def _load_test(
+    server: ServerProcess, model: str, data: Path, seconds: int, figures: Path
+) -> dict[str, dict[str, float]]:
     command = [
         *(sys.executable, "-m", "loadtest", "--model", model, "--data", str(data), "--url", server.url),
         *("--grpc", server.grpc, "--seconds", str(seconds), "--users", "4", "--items", "32", "--json", str(figures)),

@@ -20,7 +20,11 @@ def small_model(repository: Path, name: str, published: Path, *, dram_bytes: int
     """Copies the version and config.pbtxt of `name` to a new model with that budget; returns the new model's name."""
     small = name + SUFFIX
     shutil.copytree(published, repository / small / published.name)
-    text = (repository / name / "config.pbtxt").read_text(encoding="utf-8").replace(f'name: "{name}"', f'name: "{small}"', 1)
+    text = (
+        (repository / name / "config.pbtxt")
+        .read_text(encoding="utf-8")
+        .replace(f'name: "{name}"', f'name: "{small}"', 1)
+    )
     text += f'parameters {{\n  key: "dram_bytes"\n  value {{ string_value: "{dram_bytes}" }}\n}}\n'
     (repository / small / "config.pbtxt").write_text(text, encoding="utf-8")
     return small
