@@ -33,7 +33,8 @@ class ModelOptions(BaseModel):
     """Options of one model.
 
     dram_bytes: what its rows may take in DRAM; absent, all of them are held. timeout_ms: how long a request may wait
-    for a session. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: a session's.
+    for a session. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: of one
+    session.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

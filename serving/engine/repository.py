@@ -144,7 +144,7 @@ class ModelRepository:
         for entry in self.index():
             if entry.loaded is not None:
                 entry.loaded.close(timeout_s)
-                # The web framework may keep this repository alive until the process ends; tables must not wait for that.
+                # The web framework may keep this repository alive to the end of the process; tables must not wait.
                 entry.loaded = None
                 entry.state = "UNAVAILABLE"
 

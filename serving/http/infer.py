@@ -87,7 +87,11 @@ class InferenceRoutes:
     async def _predict(self, model: Any, headers: dict[bytes, bytes], body: bytes, receive: Receive) -> Any:
         columns, batch, by_rows = decode_predict(model.signature, body)
         result = await _while_connected(model.infer(columns, batch), receive)
-        return encode_predict(model.signature, result.outputs, by_rows), [_JSON]
+        # v1 has no place in its body for these, so they travel as headers.
+        headers_out = [_JSON, (b"emberline-snapshot", model.snapshot.encode())]
+        if result.unresolved:
+            headers_out.append((b"emberline-unresolved", str(result.unresolved).encode()))
+        return encode_predict(model.signature, result.outputs, by_rows), headers_out
 
 
 def _header_length(headers: dict[bytes, bytes]) -> int | None:
