@@ -70,7 +70,7 @@ def logistic_regression(parts: Mapping[str, Path], spec: FeatureSpec, label: str
             for part, (_, dense, _) in batches.items()
         }
         for strength in strengths:
-            model = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=ITERATIONS).fit(
+            model = LogisticRegression(C=strength, solver="liblinear", max_iter=ITERATIONS).fit(
                 joined["train"], batches["train"][2]
             )
             valid = auc(batches["valid"][2], model.decision_function(joined["valid"]))
