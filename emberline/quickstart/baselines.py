@@ -1,7 +1,7 @@
 """What the model has to beat: the item's smoothed mean rate, and logistic regression on the model's own features.
 
-The regression gets what the model gets, from the same feature engine: one column for each id of each feature, and the dense
-features as they are. Its regularisation, and whether it uses the lists of earlier items, are chosen on the validation rows.
+The regression gets what the model gets, from the same feature engine: one column for each id of each feature, and the
+dense features. Its regularisation, and whether it uses the lists of earlier items, are chosen on the validation rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import scipy.sparse as sparse
+from scipy import sparse  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression
 
 from storage.features import Column, FeatureEngine, FeatureSpec, Jagged
@@ -22,7 +22,9 @@ from trainer.metrics import auc
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SMOOTHING = 5.0
-STRENGTHS = (0.1, 0.3, 1.0)
+# Inverse strength of the L2 penalty, without and with the lists of earlier items.
+STRENGTHS = (0.3, 1.0, 3.0)
+STRENGTHS_WITH_LISTS = (0.05, 0.1, 0.2)
 ITERATIONS = 200
 # Dense features are small numbers; without a scale their weights would be held back more than those of the ids.
 DENSE_SCALE = 5.0
@@ -38,7 +40,7 @@ class Baseline:
 
 
 def mean_rate(parts: Mapping[str, Path], item: str, label: str) -> Baseline:
-    """The share of likes of the row's item in the training rows, drawn to the overall share as by SMOOTHING more rows."""
+    """The share of likes of an item in the training rows, with SMOOTHING more rows of the overall share."""
     train = pq.read_table(parts["train"], columns=[item, label])
     labels = train[label].to_numpy().astype(np.float64)
     ids, inverse = np.unique(train[item].to_numpy(), return_inverse=True)
@@ -48,14 +50,15 @@ def mean_rate(parts: Mapping[str, Path], item: str, label: str) -> Baseline:
     def scores(part: str) -> Array:
         wanted = pq.read_table(parts[part], columns=[item])[item].to_numpy()
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        return np.where(ids[at] == wanted, rates[at], overall)
+        found: Array = np.where(ids[at] == wanted, rates[at], overall)
+        return found
 
     valid = auc(pq.read_table(parts["valid"], columns=[label])[label].to_numpy(), scores("valid"))
     return Baseline(f"mean rate of the {item}", scores("test"), valid)
 
 
 def logistic_regression(parts: Mapping[str, Path], spec: FeatureSpec, label: str, lists: frozenset[str]) -> Baseline:
-    """The best of STRENGTHS, with and without the features in `lists`, by AUC on the validation rows."""
+    """The best of STRENGTHS, without and with the features in `lists`, by AUC on the validation rows."""
     batches = {part: _engine_output(spec, parts[part], label) for part in ("train", "valid", "test")}
     matrices: dict[str, dict[str, Any]] = {part: {} for part in batches}
     for feature in spec.ids_features:
@@ -64,7 +67,7 @@ def logistic_regression(parts: Mapping[str, Path], spec: FeatureSpec, label: str
             matrices[part][feature.name] = _columns(ids[feature.name], known, shared=feature.name in lists)
     best: Baseline | None = None
     plain = [feature.name for feature in spec.ids_features if feature.name not in lists]
-    for names, strengths in ((plain, STRENGTHS), ([*plain, *sorted(lists)], STRENGTHS[:2])):
+    for names, strengths in ((plain, STRENGTHS), ([*plain, *sorted(lists)], STRENGTHS_WITH_LISTS)):
         joined = {
             part: sparse.hstack([*(matrices[part][name] for name in names), sparse.csr_matrix(dense)]).tocsr()
             for part, (_, dense, _) in batches.items()

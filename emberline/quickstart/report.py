@@ -6,14 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
 from emberline.quickstart.judge import Comparison
-from emberline.quickstart.server import ServerProcess
 from storage import PublishedVersion
 from trainer import TrainReport
 
@@ -22,7 +19,7 @@ _LABELS = re.compile(r'emberline_(\w+)\{model="([^"]+)",version="[^"]+"(?:,tier=
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything measured. tiers: model -> hits, rows and bytes by tier; parity: (model, door) -> largest difference."""
+    """Everything measured. tiers: model -> hits, rows, bytes by tier. parity: (model, door) -> largest difference."""
 
     comparisons: list[Comparison]
     parity: dict[tuple[str, str], float]
@@ -95,55 +92,21 @@ def print_table(console: Console, findings: Findings) -> None:
         )
     table.add_section()
     table.add_row("largest difference, served and trainer", f"{max(findings.parity.values()):.2g}")
-    for model, entry in findings.tiers.items():
-        hits = ", ".join(f"{tier} {count:,.0f}" for tier, count in entry["hits"].items())
+    for model, tier_counts in findings.tiers.items():
+        hits = ", ".join(f"{tier} {count:,.0f}" for tier, count in tier_counts["hits"].items())
         table.add_row(f"{model}: ids by where they were found", hits)
         sizes = ", ".join(
-            f"{tier} {entry['rows'].get(tier, 0):,.0f} rows in {size:,.0f} bytes"
-            for tier, size in entry["bytes"].items()
+            f"{tier} {tier_counts['rows'].get(tier, 0):,.0f} rows in {size:,.0f} bytes"
+            for tier, size in tier_counts["bytes"].items()
         )
         table.add_row(f"{model}: tiers", sizes)
     table.add_section()
     for kind, figures in findings.load.items():
         table.add_row(
             f"{kind}: p50, p99",
-            f"{figures['p50_ms']:.2f} ms, {figures['p99_ms']:.2f} ms at {figures['requests_per_second']:,.0f} requests/s",
+            f"{figures['p50_ms']:.2f} ms, {figures['p99_ms']:.2f} ms"
+            f" at {figures['requests_per_second']:,.0f} requests/s",
         )
     table.add_section()
     table.add_row("seconds", f"{sum(findings.seconds.values()):.0f}")
     console.print(table)
-
-
-def print_what_to_try(console: Console, server: ServerProcess, model: str, data: Path) -> None:
-    """A curl line and some lines of tritonclient, with a real row."""
-    inputs = [entry.name for entry in findings_inputs(server, model)]
-    row = pq.read_table(data, columns=inputs).slice(0, 1).to_pylist()[0]
-    row["history"], row["disliked"] = row["history"][:3], row["disliked"][:3]
-    body = json.dumps({"instances": [row]}).replace("'", "'\\''")
-    console.print(
-        f"\nThe server is still there; Ctrl-C stops it. To try:\n\n  curl -s {server.url}/v1/models/{model}:predict -d '{body}'"
-    )
-    console.print(f"\n  python -m emberline predict {model} --url {server.url} --data {data} --rows 5")
-    console.print(
-        f"""
-  python - <<'END'
-  import numpy as np, tritonclient.http as http
-  row = {row!r}
-  def tensor(name, dtype, values, numpy_dtype):
-      array = np.array(values, numpy_dtype).reshape(1, -1)
-      given = http.InferInput(name, list(array.shape), dtype)
-      given.set_data_from_numpy(array)
-      return given
-  types = {{"item": ("INT64", np.int64), "genres": ("BYTES", object), "history": ("INT64", np.int64)}}
-  client = http.InferenceServerClient("{server.url.removeprefix("http://")}")
-  print(client.infer("{model}", [tensor(name, *((types[name][0], row[name], types[name][1]))) for name in types]).as_numpy("score"))
-  END""",
-        markup=False,
-    )
-
-
-def findings_inputs(server: ServerProcess, model: str) -> list[Any]:
-    """What the server says that the model takes."""
-    from loadtest.rows import model_inputs
-
-    return model_inputs(server.url, model)

@@ -16,10 +16,11 @@ from rich.console import Console
 from emberline.quickstart.baselines import logistic_regression, mean_rate
 from emberline.quickstart.doors import ask_all, requests_of
 from emberline.quickstart.judge import Comparison, compare
-from emberline.quickstart.report import Findings, print_table, print_what_to_try, tiers, write_report
+from emberline.quickstart.report import Findings, print_table, tiers, write_report
 from emberline.quickstart.server import ServerProcess
 from emberline.quickstart.small import small_model, tenth_of
 from emberline.quickstart.stages import Stages
+from emberline.quickstart.try_it import what_to_try
 from storage import PublishedVersion, open_version
 from storage.errors import EmberlineError
 from trainer import Trained, load_config, load_trained, train
@@ -93,7 +94,8 @@ def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
         good = write_report(report, findings, tolerance=TOLERANCE)
         console.print(f"\nAll of it: {report}")
         if keep:
-            print_what_to_try(console, server, config.model_name, parts["test"])
+            console.print("\nThe server is still there; Ctrl-C stops it. To try:\n")
+            console.print(what_to_try(server, config.model_name, parts["test"], sys.executable), markup=False)
             _wait(server)
     return good
 

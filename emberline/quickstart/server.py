@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -17,7 +16,7 @@ START_TIMEOUT_S = 90.0
 
 
 class ServerProcess:
-    """Starts on free ports and is ready when the constructor returns. Stop it with `close`, or leave the `with` block."""
+    """Starts on free ports and is ready when the constructor returns. `close` or the end of `with` stops it."""
 
     def __init__(self, repository: Path, store: Path, log: Path) -> None:
         self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
@@ -73,9 +72,11 @@ class ServerProcess:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise Unavailable(f"the server ended with {self.process.returncode}; its log: {self._last_words()}")
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                with urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5):
-                    return
+            try:
+                urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5).close()
+                return
+            except OSError:  # not listening yet, or listening and still loading
+                pass
             time.sleep(0.1)
         raise Unavailable(f"the server was not ready after {START_TIMEOUT_S:g} s; its log: {self._last_words()}")
 

@@ -38,7 +38,8 @@ def zipf_ranks(generator: np.random.Generator, count: int, ids: int, exponent: f
     else:
         power = 1.0 - exponent
         x = (1.0 + u * ((ids + 1.0) ** power - 1.0)) ** (1.0 / power)
-    return np.minimum(x.astype(np.int64) - 1, ids - 1)
+    ranks: Array = np.minimum(x.astype(np.int64) - 1, ids - 1)
+    return ranks
 
 
 def id_effect(numbers: Array, *, seed: int) -> Array:
@@ -54,4 +55,5 @@ def id_effect(numbers: Array, *, seed: int) -> Array:
     total = np.zeros(len(x))
     for part in range(4):
         total += ((x >> np.uint64(16 * part)) & np.uint64(0xFFFF)).astype(np.float64)
-    return (total / 65536.0 - 2.0) * np.sqrt(3.0)
+    effect: Array = (total / 65536.0 - 2.0) * np.sqrt(3.0)
+    return effect

@@ -36,7 +36,7 @@ def write_movielens(directory: Path, *, cache: Path, wheel: Path | None = None) 
 
 
 def movielens_table(wheel: Path) -> Any:
-    """All 100,000 rows in the order of time, ties by user and item, as a pyarrow Table. docs/data.md has its columns."""
+    """All rows in the order of time, ties by user and item, as a pyarrow Table. docs/data.md has its columns."""
     ratings = _columns(wheel, "inter", ("user_id", "item_id", "rating", "timestamp"))
     numbers = np.array([[int(float(value)) for value in row] for row in ratings], dtype=np.int64)
     order = np.lexsort((numbers[:, 1], numbers[:, 0], numbers[:, 3]))
@@ -77,7 +77,7 @@ def _genres(text: str) -> list[str]:
 
 
 def _before(users: Array, items: Array, times: Array, labels: Array) -> dict[str, Any]:
-    """What was known of the user before the row. Only rows with an earlier second count: whole pages of films share one."""
+    """What was known of the user before the row's second: whole pages of films were rated within one."""
     rated: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     liked, disliked, counts, rates = [], [], [], []
     for user, item, time, label in zip(users.tolist(), items.tolist(), times.tolist(), labels.tolist(), strict=True):

@@ -79,7 +79,7 @@ def write_all(
     facts: Mapping[str, Any],
     last_facts: Callable[[], Mapping[str, Any]] = dict,
 ) -> DatasetReport:
-    """Writes tables of one schema, in the order of time, as the three parts. last_facts: what is known at the end only."""
+    """Writes tables of one schema, in the order of time, as the three parts. last_facts: known at the end only."""
     writer: PartWriter | None = None
     for table in tables:
         writer = writer or PartWriter(directory, rows, table.schema)

@@ -1,4 +1,4 @@
-"""The best reachable AUC of a generated data set: that of the true probabilities, which no model can beat but by luck."""
+"""The best reachable AUC of a generated data set: that of the true probabilities."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ REQUIREMENT = "recbole==1.2.1"
 WHEEL = "recbole-1.2.1-py3-none-any.whl"
 SHA256 = "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
 INSIDE = "recbole/dataset_example/ml-100k/ml-100k."
-SOURCE = "MovieLens-100k, collected by GroupLens Research at the University of Minnesota (grouplens.org/datasets/movielens/100k)"
+SOURCE = "MovieLens-100k by GroupLens Research, University of Minnesota (grouplens.org/datasets/movielens/100k)"
 TERMS = (
     "Its terms, in our words: for research; name GroupLens as the source in what you publish (Harper and Konstan, "
-    "The MovieLens Datasets: History and Context, 2015); do not suggest that the university endorses you; do not pass it on or "
-    "use it commercially without their leave; no warranty. Read theirs before you use it for anything else."
+    "The MovieLens Datasets: History and Context, 2015); do not suggest that the university endorses you; do not pass "
+    "it on or use it commercially without their leave; no warranty. Read theirs before you use it for anything else."
 )
 _TIMEOUT_S = 300
 

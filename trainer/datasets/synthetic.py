@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class _Field:
-    """share: of all ids. exponent: of the power law. strength: standard deviation in log-odds. salt: of ids and effects."""
+    """share: of all ids. exponent: of the power law. strength: standard deviation in log-odds. salt: of both."""
 
     name: str
     share: float
