@@ -5,8 +5,8 @@
 namespace emberline {
 namespace {
 
-// One block in eight counts its uses, each for eight: a counter is one more cache miss, and a sample says as much.
-constexpr std::uint32_t kSample = 8;
+// One block in four counts its uses, each for four: a counter is one more cache miss, and a sample says as much.
+constexpr std::uint32_t kSample = 4;
 
 std::uint32_t thread_random() {
   thread_local std::uint64_t state = 0x9E3779B97F4A7C15ull;

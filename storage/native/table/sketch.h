@@ -14,22 +14,19 @@ class Sketch {
  public:
   explicit Sketch(std::uint64_t rows) : lines_(std::max<std::uint64_t>(2, rows / 64 + 1)), pages_(lines_ * 64) {}
 
-  // Counts one use; returns how often the id was seen, at least, and more only by collision.
+  // Counts one use; returns how often the id was seen, at least, and more only by collision. At most 255.
   std::uint32_t add(std::int64_t id) {
-    // Another mixing than the index's, so that ids that crowd a line there are spread here.
-    const std::uint64_t mixed = mix(mix_id(id) ^ 0xD6E8FEB86659FD93ull);
-    std::uint8_t* line = reinterpret_cast<std::uint8_t*>(pages_.data()) + first_line(mixed, lines_) * 64;
     std::uint8_t* counters[4];
-    std::uint8_t least = 255;
-    for (int i = 0; i < 4; ++i) {
-      counters[i] = line + 16 * i + ((mixed >> (4 * i)) & 15);
-      least = std::min(least, *counters[i]);
-    }
-    if (least == 255) return 255;
-    for (std::uint8_t* counter : counters) {
-      if (*counter == least) ++*counter;  // conservative update: only the smallest can be the true count
-    }
-    return least + 1u;
+    const std::uint32_t least = find(id, counters);
+    raise(counters, std::min(least + 1, 255u));
+    return std::min(least + 1, 255u);
+  }
+
+  // Remembers a count that was taken elsewhere: that of a row which leaves the table.
+  void remember(std::int64_t id, std::uint32_t count) {
+    std::uint8_t* counters[4];
+    find(id, counters);
+    raise(counters, std::min(count, 255u));
   }
 
   void halve() {
@@ -40,6 +37,24 @@ class Sketch {
   std::size_t bytes() const { return pages_.bytes(); }
 
  private:
+  // The id's counters; returns the smallest, the only one that can be the true count.
+  std::uint32_t find(std::int64_t id, std::uint8_t* (&counters)[4]) const {
+    // Another mixing than the index's, so that ids that crowd a line there are spread here.
+    const std::uint64_t mixed = mix(mix_id(id) ^ 0xD6E8FEB86659FD93ull);
+    std::uint8_t* line = reinterpret_cast<std::uint8_t*>(pages_.data()) + first_line(mixed, lines_) * 64;
+    std::uint32_t least = 255;
+    for (int i = 0; i < 4; ++i) {
+      counters[i] = line + 16 * i + ((mixed >> (4 * i)) & 15);
+      least = std::min<std::uint32_t>(least, *counters[i]);
+    }
+    return least;
+  }
+
+  // Conservative update: no counter above what is known.
+  static void raise(std::uint8_t* (&counters)[4], std::uint32_t count) {
+    for (std::uint8_t* counter : counters) *counter = std::max(*counter, static_cast<std::uint8_t>(count));
+  }
+
   std::uint64_t lines_;
   Pages pages_;
 };

@@ -16,7 +16,7 @@ constexpr std::size_t kReclaimAt = 1024;         // old slots that are worth a l
 constexpr std::uint8_t kDeliberate = 4;          // count of a row that was inserted on purpose, with no count given
 constexpr std::size_t kChangedEntries = 4096;    // power of two
 constexpr int kVictimLines = 2;                  // lines whose rows compete for being the victim
-constexpr std::uint64_t kUsesPerRow = 10;        // ageing halves the counts after so many uses a row
+constexpr std::uint64_t kUsesPerRow = 30;        // ageing halves the counts after so many uses a row
 
 std::uint64_t lines_for(std::uint64_t rows) {
   return std::max<std::uint64_t>(2, (rows + kRowsPerLine - 1) / kRowsPerLine);
@@ -234,6 +234,8 @@ bool Table::make_room(std::uint32_t candidate_count) {
     seen += any;
   }
   if (victim.line == nullptr || !is_victim(coldest, candidate_count)) return false;
+  // It may be asked for again: it comes back by its own count, not as a stranger.
+  sketch_->remember(victim.line->ids[victim.at].load(std::memory_order_relaxed), count_value(coldest));
   remove(victim);
   return true;
 }

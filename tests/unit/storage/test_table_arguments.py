@@ -1,0 +1,91 @@
+"""Wrong arrays are refused by name, before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from storage._table import Lookup, Table, TrainingTable
+
+IDS = np.arange(4, dtype=np.int64)
+ROWS = np.zeros((4, 3), np.float32)
+FOUND = np.zeros(4, np.uint8)
+READ_ONLY = np.zeros((4, 3), np.float32)
+READ_ONLY.flags.writeable = False
+TABLE = Table(3)
+TRAINED = TrainingTable(3, slots=0, seed=1, init_scale=0.1, admit_after=1)
+LOOKUP = Lookup([TABLE], [(0, 0, 0)])
+ENDS = np.array([0, 4])
+
+
+def begin(**changes: object) -> object:
+    given = {"values": IDS, "offsets": ENDS, "outputs": np.zeros((1, 3), np.float32), "masks": None} | changes
+    return LOOKUP.begin(1, *([value] for value in given.values()))  # type: ignore[arg-type]
+
+
+WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: TABLE.find([1, 2], ROWS, FOUND), TypeError, "ids: expected .*int64.*got list"),
+    (
+        lambda: TABLE.find(IDS.astype(np.int32), ROWS, FOUND),
+        TypeError,
+        "ids: expected .*int64.*got ndarray dtype int32",
+    ),
+    (lambda: TABLE.find(np.arange(8)[::2], ROWS, FOUND), TypeError, "ids: expected a C-contiguous"),
+    (lambda: TABLE.find(IDS.reshape(2, 2), ROWS, FOUND), ValueError, "ids: expected .* 1 dimension, got"),
+    (lambda: TABLE.find(IDS, ROWS[:3], FOUND), ValueError, r"out: expected shape \(4, 3\), got \(3, 3\)"),
+    (lambda: TABLE.find(IDS, ROWS.astype(np.float64), FOUND), TypeError, "out: expected .*float32"),
+    (lambda: TABLE.find(IDS, READ_ONLY, FOUND), TypeError, "out: .*writable.*read-only"),
+    (lambda: TABLE.find(IDS, ROWS, FOUND[:2]), ValueError, r"found: expected shape \(4,\), got \(2,\)"),
+    (lambda: TABLE.insert_or_assign(IDS, np.zeros((4, 5), np.float32)), ValueError, r"rows: expected shape \(4, 3\)"),
+    (lambda: TABLE.insert_or_assign(IDS, ROWS, IDS), TypeError, "freq: expected .*uint8"),
+    (lambda: TABLE.assign(IDS, IDS), TypeError, "rows: expected .*float32"),
+    (lambda: TABLE.export_batch(0, 0), ValueError, "limit: expected 1 or more"),
+    (lambda: Table(0), ValueError, "dim must be 1 to 4096"),
+    (lambda: Lookup([TABLE], [(1, 0, 0)]), ValueError, r"features\[0\]: table 1 of 1"),
+    (lambda: Lookup([TABLE], [(0, 3, 0)]), ValueError, r"features\[0\]: pooling"),
+    (lambda: Lookup([TABLE], [(0, 2, 0)]), ValueError, r"features\[0\]: .*length"),
+    (lambda: Lookup([IDS], []), TypeError, "tables: expected Table, got ndarray"),
+    (lambda: LOOKUP.begin(1, [], [], [], []), ValueError, "values: expected 1 entries"),
+    (lambda: begin(values=ROWS), TypeError, r"values\[0\]: expected .*int64"),
+    (lambda: begin(offsets=np.array([0, 2, 4])), ValueError, r"offsets\[0\]: expected shape \(2,\)"),
+    (lambda: begin(offsets=np.array([0, 3])), ValueError, r"offsets\[0\]: must end at the number of values, 4"),
+    (lambda: begin(offsets=np.array([1, 4])), ValueError, r"offsets\[0\]: must start at 0"),
+    (lambda: begin(outputs=np.zeros((2, 3), np.float32)), ValueError, r"outputs\[0\]: expected shape \(1, 3\)"),
+    (lambda: begin(masks=FOUND), ValueError, r"masks\[0\]: a pooled feature has no mask"),
+    (lambda: LOOKUP.missing(1), ValueError, "table: expected a number below 1"),
+    (lambda: LOOKUP.finish(), ValueError, "finish: call begin first"),
+    (lambda: TRAINED.adagrad(IDS, ROWS, 0.1, 0.0), ValueError, "adagrad: needs slots == dim"),
+    (lambda: TRAINED.sgd(IDS, ROWS[:, :2], 0.1), TypeError, "grads: expected a C-contiguous"),
+    (lambda: TRAINED.pool(IDS, ENDS, 2, ROWS[:1], True, 0.0), ValueError, "mode: expected 0"),
+    (lambda: TRAINED.pool(IDS, ENDS[:0], 0, ROWS[:1], True, 0.0), ValueError, "offsets: expected one entry more"),
+    (lambda: TRAINED.pool(IDS, np.array([0, 2, 9]), 0, ROWS[:2], True, 0.0), ValueError, "offsets: must end at"),
+    (lambda: TrainingTable.pool_backward(np.array([0, 2, 1]), 0, ROWS[:2]), ValueError, "offsets: must not fall"),
+    (lambda: TrainingTable.pool_backward(ENDS, 0, ROWS), ValueError, r"grad: expected shape \(1, 3\)"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_a_wrong_argument_is_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_read_only_inputs_are_fine() -> None:
+    table = Table(3)
+    ids = IDS.copy()
+    ids.flags.writeable = False
+    table.insert_or_assign(ids, READ_ONLY)
+    assert table.size() == 4
+
+
+def test_supplying_what_was_not_asked_for_is_refused() -> None:
+    lookup = Lookup([Table(3)], [(0, 0, 0)])
+    lookup.begin(1, [IDS], [ENDS], [np.zeros((1, 3), np.float32)], [None])
+    with pytest.raises(ValueError, match=r"rows: expected shape \(4, 3\), got \(3, 3\)"):
+        lookup.supply(0, ROWS[:3], FOUND)
+    with pytest.raises(ValueError, match="state: 0 absent"):
+        lookup.supply(0, ROWS, FOUND + np.uint8(9))
+    with pytest.raises(ValueError, match="call supply first"):
+        lookup.finish()
