@@ -3,15 +3,14 @@
 Publishes a model with one table of 1 GiB, serves it with 1 and then with 8 sessions, drives every session, and reads
 the server's resident memory. Expected: RSS(8) <= RSS(1) + 8 * 64 MiB. A server that copied the model would show 8 GiB.
 
-    python benchmarks/session_memory.py            # 1 GiB of rows
-    python benchmarks/session_memory.py --quick    # 128 MiB
+    python -m benchmarks.session_memory            # 1 GiB of rows
+    python -m benchmarks.session_memory --quick    # 128 MiB
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,14 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import tritonclient.http as triton
-from google.protobuf import text_format
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from benchmarks.machine import machine_line, rss_bytes
-from benchmarks.server_process import ServerProcess
 from emberline import publish
+from emberline.quickstart.server import ServerProcess
 
 DIM = 64
 SESSION_BUDGET_BYTES = 64 * 2**20
@@ -71,9 +68,9 @@ def measure(repository: Path, store: Path, sessions: int, rows: int) -> int:
     del config.instance_group[:]
     config.instance_group.add(count=sessions, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     path.write_text(text_format.MessageToString(config))
-    with ServerProcess(repository, store) as server:
+    with ServerProcess(repository, store, store.parent / "server.log") as server:
         drive(server.http_port, rows, requests=40, clients=16)
-        return rss_bytes(server.pid)
+        return rss_bytes(server.process.pid)
 
 
 def main() -> None:
