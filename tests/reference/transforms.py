@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -37,6 +38,7 @@ def hash_value(value: Any, key: int) -> int:
     return mix((absorb(key, value & MASK) + key) & MASK)
 
 
+@functools.cache
 def key_of(seed: int, salt: str) -> int:
     return hash_bytes(salt.encode(), mix((seed + STEP) & MASK))
 

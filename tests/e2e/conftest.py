@@ -1,0 +1,149 @@
+"""Models trained on generated data by the product's own way, published, and served by one real server process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from emberline.quickstart.server import ServerProcess
+from emberline.quickstart.small import small_model, tenth_of
+from storage import open_version
+from trainer import Trained, load_trained, publish, train
+from trainer.config import load_config, parse_text
+from trainer.datasets import write_synthetic, write_wide
+
+CONFIGS = Path(__file__).parents[2] / "trainer" / "configs"
+ROWS = 10_000
+
+# Lists pooled and as a sequence, a cross, a bucketised number, admission: the parts of a spec that the other two lack.
+DIN = """
+model_name: din
+label: label
+inputs:
+  - {name: user, dtype: INT64, side: user}
+  - {name: item, dtype: INT64}
+  - {name: tags, dtype: INT64, kind: list, missing: "null"}
+  - {name: price, dtype: FP32}
+  - {name: hour, dtype: FP32}
+features:
+  - {name: user, inputs: [user], output: ids, table: user}
+  - {name: item, inputs: [item], output: ids, table: item}
+  - {name: latest, inputs: [tags], output: ids, table: item, pooling: none, length: 4}
+  - {name: tags, inputs: [tags], output: ids, table: tag, pooling: mean}
+  - {name: pair, inputs: [item, tags], transforms: [{op: cross, buckets: 1000}], output: ids, table: pair}
+  - {name: hour, inputs: [hour], transforms: [{op: bucketise, boundaries: [6, 12, 18]}], output: ids, table: hour}
+  - {name: price, inputs: [price], transforms: [{op: log}, {op: clip, max: 3.0}], output: dense}
+tables:
+  - {name: user, dim: 3, admit_after: 2}
+  - {name: item, dim: 4}
+  - {name: tag, dim: 4}
+  - {name: pair, dim: 2}
+  - {name: hour, dim: 2}
+model: {type: din, target: item, sequence: latest, hidden: [8], attention: [8]}
+optimizer:
+  dense: {type: Adam, lr: 0.01}
+  sparse: {type: adagrad, lr: 0.1, initial_accumulator: 0.01}
+training: {batch_size: 512, epochs: 1}
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model and what the trainer says of the test rows. small: the same with a tenth of its rows in DRAM."""
+
+    name: str
+    small: str
+    trained: Trained
+    version: Path
+    run: Path
+    data: Path
+    scores: np.ndarray[Any, Any]
+
+
+class PlainRanker(torch.nn.Module):
+    """Nothing of ours in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.EmbeddingBag(500, 8, mode="sum")
+        self.item = torch.nn.Embedding(300, 8)
+        self.top = torch.nn.Sequential(torch.nn.Linear(18, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+    def forward(self, words: torch.Tensor, item: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([self.words(words), self.item(item), dense], dim=1)
+        return torch.sigmoid(self.top(joined))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("road")
+
+
+@pytest.fixture(scope="session")
+def models(place: Path) -> dict[str, Served]:
+    """deepfm of 40 flat columns, dlrm and din over lists: trained, published twice over (whole and a tenth in DRAM)."""
+    write_synthetic(place / "synthetic", rows=10 * ROWS, ids=30_000)
+    write_wide(place / "wide", rows=10 * ROWS)
+    wide = load_config(CONFIGS / "wide40.yaml")
+    wide = wide.model_copy(update={"training": wide.training.model_copy(update={"epochs": 1, "batch_size": 2048})})
+    din = parse_text(DIN)
+    text = (CONFIGS / "synthetic.yaml").read_text(encoding="utf-8")
+    dlrm = parse_text(text.replace("{type: deepfm, hidden: [16]}", "{type: dlrm, bottom: [8], top: [8]}"))
+    assert dlrm.model.type == "dlrm"
+    found = {}
+    for config, folder in ((wide, "wide"), (din, "synthetic"), (dlrm, "synthetic")):
+        data, run = place / folder, place / f"run_{config.model_name}"
+        train(config, data / "train.parquet", output=run, progress=False)
+        trained = load_trained(run)
+        version = trained.publish(place / "models")
+        small = small_model(place / "models", config.model_name, version, dram_bytes=tenth_of(open_version(version)))
+        scores = trained.predict(data / "test.parquet")
+        assert len(scores) == ROWS
+        found[config.model.type] = Served(
+            config.model_name, small, trained, version, run, data / "test.parquet", scores
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def plain(place: Path) -> tuple[PlainRanker, tuple[torch.Tensor, ...]]:
+    """A module of plain torch layers, trained without us, published as `plain`; and a batch for it."""
+    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(3)
+    module = PlainRanker()
+    rows = 300
+    batch = (
+        torch.randint(0, 500, (rows, 5), generator=generator),
+        torch.randint(0, 300, (rows,), generator=generator),
+        torch.randn(rows, 2, generator=generator),
+    )
+    labels = (batch[0][:, :1] % 2).float()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    for _ in range(20):
+        optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy(module(*batch), labels).backward()
+        optimizer.step()
+    publish(module, batch, place / "models", name="plain")
+    return module.eval(), batch
+
+
+@pytest.fixture(scope="session")
+def server(
+    place: Path, models: dict[str, Served], plain: tuple[PlainRanker, tuple[torch.Tensor, ...]]
+) -> Iterator[ServerProcess]:
+    """`emberline serve` over all of them."""
+    with ServerProcess(place / "models", place / "store", place / "server.log") as running:
+        yield running
+
+
+def rows_of(data: Path, count: int) -> list[dict[str, Any]]:
+    """The first rows of a Parquet file as Python dicts."""
+    found: list[dict[str, Any]] = pq.read_table(data).slice(0, count).to_pylist()
+    return found

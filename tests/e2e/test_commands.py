@@ -1,0 +1,75 @@
+"""The commands of the road as a user types them, against the running server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emberline.quickstart.server import ServerProcess
+from emberline.quickstart.try_it import what_to_try
+from tests.e2e.conftest import Served
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def emberline(*arguments: str) -> str:
+    return run(sys.executable, "-m", "emberline", *arguments)
+
+
+@pytest.mark.parametrize("kind", ["din", "deepfm"])
+def test_predict_prints_the_trainers_scores(models: dict[str, Served], server: ServerProcess, kind: str) -> None:
+    served = models[kind]
+    lines = emberline(
+        "predict", served.name, "--url", server.url, "--data", str(served.data), "--rows", "20", "--skip", "5"
+    ).splitlines()
+    assert [int(line.split("\t")[0]) for line in lines] == list(range(5, 25))
+    scores = np.array([np.ravel(json.loads(line.split("\t")[1]))[0] for line in lines])
+    assert np.abs(scores - served.scores[5:25]).max() <= 1e-6
+
+
+def test_publish_adds_a_version_and_inspect_shows_it(models: dict[str, Served], tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    assert "din/1" in emberline("publish", str(models["din"].run), "--repository", str(repository), "--quiet")
+    shown = emberline("inspect", str(repository / "din" / "1"))
+    assert "every digest holds" in shown
+    for table in ("user", "item", "tag", "pair", "hour"):
+        assert table in shown
+    assert "din" in emberline("inspect", str(repository))
+
+
+def test_the_load_test_sends_every_kind_without_a_failure(
+    models: dict[str, Served], server: ServerProcess, tmp_path: Path
+) -> None:
+    served, figures = models["din"], tmp_path / "figures.json"
+    run(
+        *(sys.executable, "-m", "loadtest", "--model", served.name, "--data", str(served.data)),
+        *("--url", server.url, "--grpc", server.grpc, "--users", "2", "--items", "8", "--seconds", "1"),
+        *("--json", str(figures)),
+    )
+    found = json.loads(figures.read_text())
+    assert set(found) == {"http_binary", "http_json", "grpc"}
+    for kind, entry in found.items():
+        assert entry["requests"] > 0, kind
+        assert entry["failures"] == 0, kind
+        assert 0 < entry["p50_ms"] <= entry["p99_ms"] <= entry["max_ms"]
+
+
+def test_the_lines_to_try_work_as_they_stand(models: dict[str, Served], server: ServerProcess) -> None:
+    served = models["dlrm"]
+    text = what_to_try(server, served.name, served.data, sys.executable)
+    output = run("bash", "-ec", text)
+    assert '"predictions"' in output
+    assert "[[0." in output
