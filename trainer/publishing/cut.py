@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
 from storage.errors import Unsupported
-from trainer.publishing.layers import EmbeddingLayer, embedding_layers
+from trainer.publishing.layers import EmbeddingLayer, StandIn, embedding_layers
 from trainer.publishing.plan import CutPlan
 from trainer.publishing.record import replaced
 from trainer.publishing.sample import Sample
@@ -75,18 +75,8 @@ class DenseHalf(nn.Module):
         return answer
 
 
-class _Answered(nn.Module):
-    """Stands where an embedding layer was; other attributes are the layer's."""
-
-    def __init__(self, path: str, layer: EmbeddingLayer, half: DenseHalf) -> None:
-        super().__init__()
-        self._held = (path, layer, half)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self._held[1], name)
+class _Answered(StandIn):
+    """Answers with what the dense half holds for this call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         path, _, half = self._held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,24 @@ from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 
 EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
 LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
+
+
+class StandIn(nn.Module):
+    """Stands where an embedding layer was, while a module is looked at; its attributes are the layer's.
+
+    asked: who answers its calls.
+    """
+
+    def __init__(self, path: str, layer: EmbeddingLayer, asked: Any) -> None:
+        super().__init__()
+        # In a tuple, so that no module in it becomes a submodule and no weight a parameter.
+        self._held = (path, layer, asked)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._held[1], name)
 
 
 @dataclass(frozen=True)
@@ -42,11 +61,13 @@ class TableSource:
 
 
 def frequency_byte(counts: np.ndarray) -> np.ndarray:
-    """How often an id was seen, (N,) uint32, as one byte: floor(8 * log2(1 + count)), at most 255.
+    """How often an id was seen, (N,) uint32, as the byte that the DRAM table counts uses in (cuda/line.cuh, count_code).
 
-    Eight steps a doubling; the whole range of counts fits.
+    Exact to 31, then four bits of mantissa behind an exponent, rounded down; half a million and more is 255.
     """
-    return np.minimum(np.floor(8.0 * np.log2(1.0 + counts.astype(np.float64))), 255.0).astype(np.uint8)
+    wide = np.minimum(counts.astype(np.int64), 31 << 14)
+    shift = np.maximum(np.frexp(wide.astype(np.float64))[1] - 5, 0)
+    return ((shift << 4) + (wide >> shift)).astype(np.uint8)
 
 
 def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.layers import EmbeddingLayer, embedding_layers
+from trainer.publishing.layers import EmbeddingLayer, StandIn, embedding_layers
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,8 @@ class Recording:
     computed: dict[str, str] = field(default_factory=dict)
 
 
-class _Watch(nn.Module):
-    """Stands in for an embedding layer during the run; everything but the call goes to the layer itself."""
-
-    def __init__(self, path: str, layer: EmbeddingLayer, watcher: _Watcher) -> None:
-        super().__init__()
-        # In a tuple, so that the layer does not become a submodule and its weight no parameter.
-        self._held = (path, layer, watcher)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self._held[1], name)
+class _Watch(StandIn):
+    """Tells the watcher of every call, which then calls the layer itself."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         path, layer, watcher = self._held
