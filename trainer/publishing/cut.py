@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
 from storage.errors import Unsupported
-from trainer.publishing.layers import EmbeddingLayer, StandIn, embedding_layers
+from trainer.publishing.layers import StandIn, embedding_layers
 from trainer.publishing.plan import CutPlan
 from trainer.publishing.record import replaced
 from trainer.publishing.sample import Sample

@@ -61,13 +61,14 @@ class TableSource:
 
 
 def frequency_byte(counts: np.ndarray) -> np.ndarray:
-    """How often an id was seen, (N,) uint32, as the byte that the DRAM table counts uses in (cuda/line.cuh, count_code).
+    """How often an id was seen, (N,) uint32, in the coding of the DRAM table's use counts (cuda/line.cuh, count_code).
 
     Exact to 31, then four bits of mantissa behind an exponent, rounded down; half a million and more is 255.
     """
     wide = np.minimum(counts.astype(np.int64), 31 << 14)
     shift = np.maximum(np.frexp(wide.astype(np.float64))[1] - 5, 0)
-    return ((shift << 4) + (wide >> shift)).astype(np.uint8)
+    codes: np.ndarray = ((shift << 4) + (wide >> shift)).astype(np.uint8)
+    return codes
 
 
 def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
