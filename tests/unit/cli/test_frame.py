@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import pytest
+
+from emberline.guard import HiddenPackageError, check_packages
 
 ROOT = Path(__file__).parents[3]
 # So that it also runs in a checkout that is built but not installed.
@@ -81,12 +84,19 @@ def test_what_cannot_be_done_is_one_line_with_exit_code_1(arguments: list[str], 
 
 
 def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path: Path) -> None:
+    def find(name: str) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(tmp_path), str(ROOT)])
+
+    check_packages(find)
     (tmp_path / "serving").mkdir()
     (tmp_path / "serving" / "__init__.py").write_text("")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import emberline"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert f"{tmp_path}/serving hides emberline's package 'serving'" in done.stderr
+    with pytest.raises(HiddenPackageError, match=r"/serving hides emberline's package 'serving'"):
+        check_packages(find)
+
+
+def test_a_package_of_ours_that_is_gone_is_named() -> None:
+    with pytest.raises(HiddenPackageError, match="'serving' of emberline is not installed"):
+        check_packages(lambda name: None)
 
 
 def test_a_file_cut_short_by_the_reader_is_no_error(tmp_path: Path) -> None:

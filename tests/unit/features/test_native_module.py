@@ -12,7 +12,8 @@ import pytest
 import storage.features
 from storage import _features
 
-STUB = Path(_features.__file__).parent / "_features.pyi"
+# Beside the sources: an installed module may lie elsewhere.
+STUB = Path(storage.features.__file__).parents[1] / "_features.pyi"
 
 
 def test_the_committed_stub_is_the_modules_own(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from nanobind.stubgen import StubGen
 
+import storage
 import storage._table as module
 
-STUB = Path(module.__file__).parent / "_table.pyi"
+# Beside the sources: an installed module may lie elsewhere.
+STUB = Path(storage.__file__).parent / "_table.pyi"
 
 
 def normal(text: str) -> str:
