@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
 from storage.errors import EmberlineError
-
-ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
@@ -21,6 +20,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.seconds < 1:
         parser.error(f"--seconds: expected 1 or more, got {options.seconds}")
+    # A plain kill must not leave the server behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from emberline.quickstart.road import walk
 
