@@ -12,8 +12,20 @@ ROW_TYPES = ("fp32",)
 MAX_DIM = 4096
 MAX_LENGTH = 1 << 20
 
+# A model's name becomes a folder of the repository and a part of an address.
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # A table's name becomes part of a file name in the published version.
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+
+
+def check_model_name(name: str, *, field: str = "name") -> str:
+    """Returns the name. Raises ConfigError for one that would not be a plain folder of a repository."""
+    if not _MODEL_NAME.fullmatch(name):
+        raise ConfigError(
+            f"model name {name!r}: expected 1 to 128 letters, digits, '_', '.' or '-', the last two not first",
+            field=field,
+        )
+    return name
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from storage.errors import ConfigError
 from storage.features.spec import Feature, FeatureSpec, InputSpec
 from storage.features.strict_model import StrictModel, did_you_mean
-from storage.specs import TableSpec
+from storage.specs import TableSpec, check_model_name
 from trainer.config_errors import parse_config
 
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
@@ -135,6 +135,10 @@ class TrainConfig(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
+        try:
+            check_model_name(self.model_name, field="model_name")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         try:
             spec = FeatureSpec(inputs=self.inputs, features=self.features)
         except ValidationError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -41,10 +43,11 @@ def command(
     if (data is None) == (text is None):
         raise click.UsageError("give either --data FILE or --json ROW")
     url = url.rstrip("/")
-    metadata = _call(f"{url}/v2/models/{model}", timeout)
+    name = urllib.parse.quote(model, safe="")
+    metadata = _call(f"{url}/v2/models/{name}", timeout)
     names = [entry["name"] for entry in metadata["inputs"] if not entry["name"].endswith(_COMPANIONS)]
     instances = _from_text(text) if text is not None else _from_file(data, names, skip, rows)  # type: ignore[arg-type]
-    answer = _call(f"{url}/v1/models/{model}:predict", timeout, {"instances": instances})
+    answer = _call(f"{url}/v1/models/{name}:predict", timeout, {"instances": instances})
     if raw:
         click.echo(json.dumps(answer))
         return
@@ -86,8 +89,8 @@ def _from_file(path: Path, names: list[str], skip: int, rows: int) -> list[dict[
 
 def _call(address: str, timeout: float, content: object | None = None) -> Any:
     body = None if content is None else json.dumps(content).encode()
-    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
     try:
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
@@ -97,8 +100,9 @@ def _call(address: str, timeout: float, content: object | None = None) -> Any:
         except (ValueError, KeyError, TypeError):
             text = text[:500]
         raise InvalidInput(f"the server answered {error.code}: {text}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = str(getattr(error, "reason", error))
+        reason = reason if reason.isprintable() else "it does not speak HTTP"
         raise Unavailable(
             f"no answer from {address}: {reason}; is `emberline serve` running, and is --url right?"
         ) from None

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from serving.config import ServerConfig
 from storage.errors import ConfigError
 
+# The flags that are not called like their field.
+_FLAGS = {"max_body_bytes": "--max-body", "drain_timeout_s": "--drain-timeout"}
 _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.items()}
 
 
@@ -63,5 +65,6 @@ def command(log_level: str, **options: Any) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"--{field.replace('_', '-')}: {first['msg']}, got {first['input']!r}", field=field) from None
+        flag = _FLAGS.get(field, "--" + field.replace("_", "-"))
+        raise ConfigError(f"{flag}: {first['msg']}, got {first['input']!r}", field=field) from None
     serve(config)

@@ -66,8 +66,10 @@ class RequestQueue:
                     continue
                 if full or self._closed or self._settings.delay_us == 0 or size in self._settings.preferred:
                     return batch
-                left_ns = batch[0].arrived_ns + self._settings.delay_us * 1000 - time.monotonic_ns()
-                if left_ns <= 0:
+                until_ns = batch[0].arrived_ns + self._settings.delay_us * 1000
+                left_ns = until_ns - time.monotonic_ns()
+                # Nobody's deadline may pass while company is waited for.
+                if left_ns <= 0 or any(0 < request.deadline_ns <= until_ns for request in batch):
                     return batch
                 self._changed.wait(left_ns / 1e9)
 

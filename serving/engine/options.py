@@ -22,7 +22,7 @@ def parse_bytes(value: Any) -> int:
         return value
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2].lower() not in _UNITS:
-        raise ValueError(f"expected a number of bytes such as 536870912 or 512MiB, got {value!r}")
+        raise ValueError("expected a number of bytes such as 536870912 or 512MiB")
     return int(found[1]) * _UNITS[found[2].lower()]
 
 

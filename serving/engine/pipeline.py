@@ -41,6 +41,7 @@ class Pipeline:
     ) -> None:
         self._engine = engine
         self._graph = graph
+        self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for entry in graph.inputs if entry.kind != "dense"))

@@ -6,6 +6,7 @@ import difflib
 import logging
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,9 @@ class ModelRepository:
                 f"store {str(config.store_dir)!r} lies inside the model repository; choose a folder outside",
                 field="store",
             )
+        there = next(place for place in (config.store_dir, *config.store_dir.parents) if place.exists())
+        if not there.is_dir():
+            raise ConfigError(f"store {str(config.store_dir)!r}: {str(there)!r} is not a folder", field="store")
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         for name in config.models:
             if name not in found:
@@ -141,9 +145,10 @@ class ModelRepository:
     def close(self, timeout_s: float) -> None:
         """Closes every model; what waits in a queue is worked off for at most `timeout_s`."""
         self._stopping = self._closing = True
+        deadline = time.monotonic() + timeout_s
         for entry in self.index():
             if entry.loaded is not None:
-                entry.loaded.close(timeout_s)
+                entry.loaded.close(max(0.0, deadline - time.monotonic()))
                 # The web framework may keep this repository alive to the end of the process; tables must not wait.
                 entry.loaded = None
                 entry.state = "UNAVAILABLE"
@@ -157,7 +162,7 @@ class ModelRepository:
             if not found:
                 raise NotFound(f"{folder} has no version: no folder with a number for a name; publish one")
             versions = config.choose_versions(found)
-        except (EmberlineError, OSError) as error:
+        except Exception as error:  # as below: the others are served
             self._fail(VersionEntry(name, ""), error)
             return
         entries = [VersionEntry(name, str(version)) for version in versions]
@@ -169,7 +174,10 @@ class ModelRepository:
             except Exception as error:  # whatever is wrong with one model, the others are served
                 self._fail(entry, error)
         if all(entry.loaded for entry in entries):  # else the store of an older version may be wanted again
-            remove_stale_stores(store, {entry.version for entry in entries})
+            try:
+                remove_stale_stores(store, {entry.version for entry in entries})
+            except OSError as error:
+                logger.warning("%s: stores of older versions stay: %s", store, error)
 
     def _fail(self, entry: VersionEntry, error: Exception) -> None:
         entry.state = "UNAVAILABLE"

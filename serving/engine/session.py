@@ -13,6 +13,7 @@ from serving.engine.batcher import RequestQueue
 from serving.engine.pipeline import Pipeline
 from serving.engine.requests import Answers, InferenceResult, QueuedRequest
 from serving.engine.statistics import ModelStatistics
+from storage.errors import DeadlineExceeded, InvalidInput
 from storage.features import FeatureBatch
 
 logger = logging.getLogger("emberline.serving")
@@ -58,6 +59,9 @@ class Session:
         for request in batch:
             if request.abandoned:
                 continue
+            if 0 < request.deadline_ns <= taken_ns:
+                answers.add(request, DeadlineExceeded("request timeout expired in the queue"))
+                continue
             try:
                 features.append(self._pipeline.features(request.columns, request.batch))
             except Exception as error:
@@ -72,7 +76,7 @@ class Session:
         start = 0
         for request in requests:
             outputs = [np.ascontiguousarray(values[start : start + request.batch]) for values in scores.outputs]
-            answers.add(request, InferenceResult(outputs, scores.unresolved))
+            answers.add(request, self._not_finite(outputs) or InferenceResult(outputs, scores.unresolved))
             start += request.batch
         self._statistics.executed(
             rows=start,
@@ -81,3 +85,11 @@ class Session:
             infer_ns=scores.infer_ns,
             output_ns=time.monotonic_ns() - output_ns,
         )
+
+    def _not_finite(self, outputs: list[np.ndarray]) -> InvalidInput | None:
+        # The golden requests showed sound weights, so it is the request's values that are too large to compute with.
+        for name, values in zip(self._pipeline.output_names, outputs, strict=True):
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                row = int(np.argwhere(~np.isfinite(values))[0][0])
+                return InvalidInput(f"output {name!r}, row {row}: not a finite number; the row's inputs are too large")
+        return None

@@ -23,9 +23,9 @@ def remove_stale_stores(folder: Path, served: set[str]) -> None:
 
 
 def _is_open(store: Path) -> bool:
-    # RocksDB holds a POSIX lock on LOCK for as long as a process has the store open.
+    # RocksDB holds a POSIX lock on its LOCK for as long as a process has the store open.
     try:
-        descriptor = os.open(store / "LOCK", os.O_RDWR)
+        descriptor = os.open(store / "rocksdb" / "LOCK", os.O_RDWR)
     except OSError:
         return False
     try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.engine.repository import ModelRepository
@@ -39,13 +42,24 @@ def _answered(method: _Method) -> _Method:
     @functools.wraps(method)
     async def guarded(self: Any, request: Any, context: Any) -> Any:
         try:
+            if isinstance(request, DecodeError):
+                raise InvalidInput(f"the request is not a message of this call: {request}")
             return await method(self, request, context)
         except Exception as error:
             _, code, text = status_of(error)
-        await context.abort(code, text)
-        raise AssertionError("abort returned")
+        return await _abort(context, code, text)
 
     return guarded
+
+
+async def _abort(context: Any, code: grpc.StatusCode, text: str) -> Any:
+    try:
+        await context.abort(code, text)
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        # The caller has gone, or its deadline has passed: there is nobody left to tell, and nothing to log.
+        raise asyncio.CancelledError from None
 
 
 class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -123,7 +137,26 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
 async def _refuse(name: str, request: Any, context: Any) -> None:
     _, code, text = status_of(Unsupported(f"{name} is not supported by this server"))
-    await context.abort(code, text)
+    await _abort(context, code, text)
+
+
+def _handlers(service: InferenceService) -> grpc.GenericRpcHandler:
+    """All methods of the service. Bytes that are no message reach the method as the error, so that it can answer."""
+    descriptor = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    handlers: dict[str, Any] = {}
+    for method in descriptor.methods:
+        takes, gives = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        make = grpc.stream_stream_rpc_method_handler if method.client_streaming else grpc.unary_unary_rpc_method_handler
+        read = functools.partial(_read, takes)
+        handlers[method.name] = make(getattr(service, method.name), read, gives.SerializeToString)
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+def _read(message: Any, data: bytes) -> Any:
+    try:
+        return message.FromString(data)
+    except DecodeError as error:
+        return error
 
 
 def grpc_server(repository: ModelRepository, *, max_message_bytes: int, max_concurrent: int) -> grpc.aio.Server:
@@ -135,5 +168,5 @@ def grpc_server(repository: ModelRepository, *, max_message_bytes: int, max_conc
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_concurrent)
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(InferenceService(repository), server)
+    server.add_generic_rpc_handlers((_handlers(InferenceService(repository)),))
     return server

@@ -14,7 +14,7 @@ from serving.http.body import BodyReader
 from serving.protocol import metadata
 from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.proto_json import message_to_json
-from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
+from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable, Unsupported
 
 
 def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
@@ -81,6 +81,10 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
             repository.get(name)  # raises with the reason
             raise Unavailable(f"model {name!r} is not ready")
         return _json({"name": name, "ready": True})
+
+    @app.post("/v2/repository/models/{name}/{verb}")
+    async def control(name: str, verb: str) -> Response:
+        raise Unsupported(f"{verb[:40]!r} of a model is not supported by this server; start it again to load versions")
 
     @app.exception_handler(EmberlineError)
     async def refuse(_: Request, error: EmberlineError) -> Response:

@@ -26,7 +26,9 @@ def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> 
         if tensor is None:
             _refuse_missing(signature, raw, tensors)
             continue
-        rows = tensor.shape[0]
+        rows = tensor.shape[0] if tensor.shape else 0
+        # Beside a dimension of 0 any other one fits the bytes received: both are bounded before they are used.
+        signature.check_batch(rows)
         if raw.side == "item":
             if batch == -1:
                 batch, first = rows, raw.name
@@ -82,6 +84,10 @@ def _list_column(raw: InputSpec, tensor: WireTensor, lengths: WireTensor | None,
             f"input {raw.name!r}: expected shape [batch, length], got {list(tensor.shape)}", field=raw.name
         )
     rows, width = tensor.shape
+    if width > raw.max_length:
+        raise InvalidInput(
+            f"input {raw.name!r}: lists of up to {width} values, at most {raw.max_length} are taken", field=raw.name
+        )
     present = None if valid is None else _companion(raw, valid, rows, 1)
     values = tensor.values
     if lengths is None:

@@ -50,7 +50,7 @@ def _allowed(node: ast.expr, depth: int) -> bool:
         return isinstance(node.op, ast.USub) and _allowed(node.operand, below)
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.Pow):
-            return _allowed(node.left, below) and _small_exponent(node.right)
+            return _allowed_power(node.left, node.right, below)
         return isinstance(node.op, _BINARY) and _allowed(node.left, below) and _allowed(node.right, below)
     if isinstance(node, ast.Compare):
         return all(isinstance(op, _COMPARE) for op in node.ops) and all(
@@ -80,7 +80,7 @@ def _allowed_call(node: ast.Call, name: str, depth: int) -> bool:
     if name == "Integer":
         return len(node.args) == 1 and _integer(node.args[0]) is not None
     if name == "Pow":
-        return len(node.args) == 2 and _allowed(node.args[0], depth) and _small_exponent(node.args[1])
+        return len(node.args) == 2 and _allowed_power(node.args[0], node.args[1], depth)
     return name in _FUNCTIONS and all(_allowed(argument, depth) for argument in node.args)
 
 
@@ -93,8 +93,11 @@ def _integer(node: ast.expr) -> int | None:
     return None
 
 
-def _small_exponent(node: ast.expr) -> bool:
-    # Powers nest; a small exponent keeps the largest number that sympy could compute small.
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Integer" and node.args:
-        node = node.args[0]
-    return _integer(node) in (0, 1, 2)
+def _allowed_power(base: ast.expr, exponent: ast.expr, depth: int) -> bool:
+    # A power of a power doubles the digits at each level: sympy would compute numbers without end.
+    for part in ast.walk(base):
+        if isinstance(part, ast.Pow) or (isinstance(part, ast.Name) and part.id == "Pow"):
+            return False
+    if isinstance(exponent, ast.Call) and isinstance(exponent.func, ast.Name) and exponent.func.id == "Integer":
+        exponent = exponent.args[0] if exponent.args else exponent
+    return _integer(exponent) in (0, 1, 2) and _allowed(base, depth)

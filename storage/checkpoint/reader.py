@@ -56,6 +56,9 @@ class PublishedVersion:
         """The feature spec. Raises CheckpointError when this build does not understand it."""
         from storage.features import FeatureSpec
 
+        size = (self.path / layout.FEATURES).stat().st_size
+        if size > MAX_FEATURES_BYTES:
+            raise UnsafeArtifact(f"{layout.FEATURES}: {size} bytes, at most {MAX_FEATURES_BYTES} are read")
         data = (self.path / layout.FEATURES).read_bytes()
         parse_json(data, what=layout.FEATURES, max_bytes=MAX_FEATURES_BYTES)
         try:

@@ -25,13 +25,13 @@ from storage.checkpoint.model_config import config_text, write_config_if_absent
 from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
 from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, ConfigError
+from storage.specs import check_model_name
 
 if TYPE_CHECKING:
     import torch
 
     from storage.features import FeatureSpec
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _ATTEMPTS = 100
 
 
@@ -60,10 +60,7 @@ def write_version(
     from storage.checkpoint.program import pack_program
 
     model_dir = Path(model_dir)
-    if not _MODEL_NAME.fullmatch(model_dir.name):
-        raise ConfigError(
-            f"model name {model_dir.name!r}: expected letters, digits, '_', '.' or '-' (not first)", field="name"
-        )
+    check_model_name(model_dir.name)
     if version is not None and version < 1:
         raise ConfigError(f"version is {version}, expected 1 or more", field="version")
     _check_parts(spec, tables, graph_inputs)

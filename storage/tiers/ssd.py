@@ -49,8 +49,9 @@ class SsdTier:
         options = rocks_options(limits)
         with _errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(path / "ingest", ignore_errors=True)  # what a crashed bulk load left
             database = rocksdict.Rdict(str(path / "rocksdb"), options)
+            # What a crashed bulk load left. Only now: before the lock it could be another process's load.
+            shutil.rmtree(path / "ingest", ignore_errors=True)
         return cls(path, database, options, limits)
 
     def find(self, table: int, ids: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:

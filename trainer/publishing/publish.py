@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from storage.checkpoint import DenseGraph, Golden, GraphInput, GraphOutput, TableData, write_version
 from storage.errors import InvalidInput, ParityError, Unsupported
 from storage.features import Column, FeatureEngine, FeatureSpec
+from storage.specs import check_model_name
 from trainer.data import to_inputs
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
@@ -61,6 +62,7 @@ def publish(
             f"golden_requests is {golden_requests}, expected {GOLDEN_REQUESTS_AT_LEAST} or more",
             field="golden_requests",
         )
+    check_model_name(name)
     module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
     container = nn.Module()
     container.add_module("module", module)

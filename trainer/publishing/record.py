@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from storage.errors import Unsupported
+from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.layers import EmbeddingLayer, StandIn, embedding_layers
 
@@ -132,7 +132,12 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
     watcher = _Watcher(leaves)
     watches = {layer: _Watch(path, layer, watcher) for path, layer in layers.items()}
     with replaced(container, watches), torch.no_grad(), watcher:
-        watcher.recording.outputs = call()
+        try:
+            watcher.recording.outputs = call()
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"sample_batch: the module cannot run on it: {type(error).__name__}: {error}", field="sample_batch"
+            ) from error
     recording = watcher.recording
     if not recording.calls:
         raise Unsupported(

@@ -67,7 +67,7 @@ def test_wrong_usage_is_said_in_words_with_exit_code_2(arguments: list[str], exp
     ("arguments", "expected"),
     [
         (["serve", "--model-repository", "no/such/place"], "no/such/place"),
-        (["serve", "--model-repository", ".", "--max-body", "many"], "--max-body-bytes"),
+        (["serve", "--model-repository", ".", "--max-body", "many"], "--max-body: "),
         (["publish", ".", "--repository", "models"], "train"),
         (["inspect", "."], "holds no published version"),
         (["predict", "m", "--json", "{", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),

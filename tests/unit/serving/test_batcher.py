@@ -135,3 +135,11 @@ def test_many_sessions_take_every_request_once(loop: asyncio.AbstractEventLoop) 
         thread.join(10)
     assert {id(entry) for entry in taken} == {id(entry) for entry in sent}
     assert len(taken) == len(sent)
+
+
+def test_no_deadline_passes_while_company_is_waited_for(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [], delay_us=3_600_000_000)
+    queue.put(request(loop, deadline_ns=time.monotonic_ns() + 60_000_000_000))
+    batch = queue.take()  # an hour of delay, a minute of deadline: handed over at once, or this test hangs
+    assert batch is not None
+    assert len(batch) == 1

@@ -343,6 +343,8 @@ def test_integer_arithmetic_on_sizes_passes(text: str) -> None:
         "Integer('1')",
         "9**9**9**9",
         "Pow(Integer(9), Integer(999999999))",
+        "((9223372036854775807**2)**2)**2",
+        "Pow(s0 * Pow(s1, Integer(2)), Integer(2))",
         "s0 if s1 else s2",
         "s0 << 3",
         f"{2**63}",
