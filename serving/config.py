@@ -17,7 +17,8 @@ class ServerConfig(BaseModel):
     """Options of a server. Models have theirs in config.pbtxt.
 
     models: names to serve, all of the repository when empty. store: where rows are kept on SSD, never inside the
-    repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight.
+    repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight
+    over HTTP (over gRPC each message is bounded, and their number).
     strict_readiness: one model that failed to load makes the whole server not ready, as in Triton.
     """
 
