@@ -56,7 +56,7 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,tsan,thread)
 
 bench: $(READY)  ## every benchmark, in its quick form
-	@for name in session_memory synthetic_tiers; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
+	@for name in parity session_memory synthetic_tiers; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

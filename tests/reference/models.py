@@ -11,7 +11,8 @@ Weights = dict[str, np.ndarray]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-x))
+    result: np.ndarray = 1.0 / (1.0 + np.exp(-x))
+    return result
 
 
 def mlp(weights: Weights, prefix: str, x: np.ndarray) -> np.ndarray:
@@ -32,7 +33,8 @@ def deepfm(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any
         fields.append(weights["dense_field.weight"] @ dense + weights["dense_field.bias"])
     first_order = sum(field[0] for field in fields)
     pairs = sum(fields[i][1:] @ fields[j][1:] for i in range(len(fields)) for j in range(i))
-    return weights["bias"] + first_order + pairs + mlp(weights, "deep", np.concatenate(deep))
+    result: np.ndarray = weights["bias"] + first_order + pairs + mlp(weights, "deep", np.concatenate(deep))
+    return result
 
 
 def dlrm(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:
