@@ -49,15 +49,14 @@ def decode_predict(signature: ModelSignature, body: bytes) -> tuple[dict[str, Co
 
 def encode_predict(signature: ModelSignature, outputs: list[np.ndarray], by_rows: bool) -> bytes:
     """The answer: `predictions`, one a row, or `outputs` by column. An output of width 1 is a plain number a row."""
-    finite = all(bool(np.isfinite(values).all()) for values in outputs if values.dtype.kind == "f")
     plain = [values.reshape(values.shape[0]) if values.shape[1:] in ((), (1,)) else values for values in outputs]
     if not by_rows:
-        return dump_json({"outputs": dict(zip(signature.output_names, plain, strict=True))}, finite=finite)
+        return dump_json({"outputs": dict(zip(signature.output_names, plain, strict=True))})
     if len(plain) == 1:
-        return dump_json({"predictions": plain[0]}, finite=finite)
+        return dump_json({"predictions": plain[0]})
     lists = [values.tolist() for values in plain]
     rows = [dict(zip(signature.output_names, row, strict=True)) for row in zip(*lists, strict=True)]
-    return dump_json({"predictions": rows}, finite=finite)
+    return dump_json({"predictions": rows})
 
 
 def _from_instances(signature: ModelSignature, instances: Any) -> tuple[dict[str, list[Any]], int]:

@@ -66,7 +66,6 @@ def encode_response(
     """The response's body and, when tensors follow it as bytes, the length of its JSON."""
     described: list[dict[str, Any]] = []
     sections: list[bytes] = []
-    finite = True
     for wanted in request.outputs:
         values = outputs[wanted.index]
         entry: dict[str, Any] = {
@@ -79,7 +78,6 @@ def encode_response(
             sections.append(section)
             entry["parameters"] = {"binary_data_size": len(section)}
         else:
-            finite = finite and (values.dtype.kind != "f" or bool(np.isfinite(values).all()))
             entry["data"] = np.ascontiguousarray(values).reshape(-1)
         described.append(entry)
     header: dict[str, Any] = {"id": request.id} if request.id else {}
@@ -87,7 +85,7 @@ def encode_response(
     header["model_version"] = version
     header["parameters"] = parameters
     header["outputs"] = described
-    text = dump_json(header, finite=finite)
+    text = dump_json(header)
     if not sections:
         return text, None
     return b"".join([text, *sections]), len(text)
