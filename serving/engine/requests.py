@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class InferenceResult:
-    """The answer. outputs: all of the model's, in order, all finite. unresolved: ids not answered, in its whole batch."""
+    """The answer. outputs: all of the model's, in order, finite. unresolved: ids not answered, in its whole batch."""
 
     outputs: list[np.ndarray]
     unresolved: int = 0
