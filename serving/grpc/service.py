@@ -16,7 +16,7 @@ from serving.engine.repository import ModelRepository
 from serving.errors import status_of
 from serving.protocol import metadata
 from serving.protocol.columns import to_columns
-from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response
+from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
 from storage.errors import InvalidInput, Unsupported
 
 _LONGEST_TIMEOUT_S = 86_400.0
@@ -74,7 +74,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Scores one request."""
         model = self._repository.get(request.model_name, request.model_version)
-        decoded = decode_proto_request(model.signature, request)
+        decoded = decode_proto_request(model.signature, request, proto_parameters(request))
         columns, batch = to_columns(model.signature, decoded.tensors)
         timeout_us = decoded.timeout_us
         left_s = context.time_remaining()

@@ -13,7 +13,7 @@ from serving.http.body import BodyReader, ClientGoneError, Receive, Scope, Send
 from serving.protocol.columns import to_columns
 from serving.protocol.json_text import dump_json
 from serving.protocol.v1 import decode_predict, encode_predict
-from serving.protocol.v2 import decode_request, encode_response
+from serving.protocol.v2 import decode_request, encode_response, read_header
 from storage.errors import InvalidInput, Unsupported
 
 _JSON = (b"content-type", b"application/json")
@@ -73,7 +73,7 @@ class InferenceRoutes:
         await send({"type": "http.response.body", "body": content})
 
     async def _infer(self, model: Any, headers: dict[bytes, bytes], body: bytes, receive: Receive) -> Any:
-        request = decode_request(model.signature, body, _header_length(headers))
+        request = decode_request(model.signature, read_header(body, _header_length(headers)))
         columns, batch = to_columns(model.signature, request.tensors)
         result = await _while_connected(model.infer(columns, batch, request.timeout_us), receive)
         parameters: dict[str, Any] = {"snapshot": model.snapshot}

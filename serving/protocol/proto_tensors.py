@@ -34,8 +34,18 @@ _CONTENTS = {
 }
 
 
-def decode_proto_request(signature: ModelSignature, message: Any) -> InferRequest:
-    """Reads a ModelInferRequest. Raises InvalidInput naming the field at fault."""
+def proto_parameters(message: Any) -> dict[str, Any]:
+    """The parameters of a ModelInferRequest; no model is needed for them. Raises InvalidInput, Unsupported."""
+    parameters = _scalars(message.parameters) if message.parameters else {}
+    check_parameters("the request", parameters)
+    return parameters
+
+
+def decode_proto_request(signature: ModelSignature, message: Any, parameters: dict[str, Any]) -> InferRequest:
+    """Reads a ModelInferRequest. parameters: its own, as `proto_parameters` gives them.
+
+    Raises InvalidInput naming the field at fault.
+    """
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise InvalidInput(
@@ -60,8 +70,6 @@ def decode_proto_request(signature: ModelSignature, message: Any) -> InferReques
             tensors[name] = decode_binary_tensor(name, entry.datatype, shape, count, raw[index])
         else:
             tensors[name] = _from_contents(entry, shape, count)
-    parameters = _scalars(message.parameters) if message.parameters else {}
-    check_parameters("the request", parameters)
     return InferRequest(
         tensors,
         _requested_outputs(signature, message),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,23 @@ _INPUT_KEYS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _OUTPUT_KEYS = frozenset({"name", "parameters"})
 
 
-def decode_request(signature: ModelSignature, body: bytes, header_length: int | None) -> InferRequest:
-    """Reads a request's body.
+@dataclass(slots=True)
+class RequestHeader:
+    """A request whose JSON is parsed and whose tensors are not: enough to choose the model that it is decoded for.
+
+    tail: the bytes behind the JSON, a view of the body.
+    """
+
+    content: dict[str, Any]
+    parameters: dict[str, Any]
+    tail: memoryview
+
+
+def read_header(body: bytes, header_length: int | None) -> RequestHeader:
+    """Parses the JSON of a request's body; no model is needed for it.
 
     header_length: bytes of JSON at its start, the rest are binary tensors; None when all of it is JSON.
-    Raises InvalidInput naming the field at fault, Unsupported for shared memory, classification and sequences.
+    Raises InvalidInput naming the field at fault, Unsupported for classification and sequences.
     """
     view = memoryview(body)
     if header_length is None:
@@ -43,10 +56,18 @@ def decode_request(signature: ModelSignature, body: bytes, header_length: int | 
         )
     header = parse_object(body if header_length == len(view) else view[:header_length], what="the request")
     _check_keys("the request", header, _REQUEST_KEYS)
-    parameters = _parameters("the request", header)
-    tensors = _decode_inputs(signature, header.get("inputs"), view[header_length:])
-    outputs = _decode_outputs(signature, header.get("outputs"), parameters)
-    request_id = header.get("id")
+    return RequestHeader(header, _parameters("the request", header), view[header_length:])
+
+
+def decode_request(signature: ModelSignature, header: RequestHeader) -> InferRequest:
+    """Reads the tensors of a request, and which outputs it wants.
+
+    Raises InvalidInput naming the field at fault, Unsupported for shared memory, classification and sequences.
+    """
+    content, parameters = header.content, header.parameters
+    tensors = _decode_inputs(signature, content.get("inputs"), header.tail)
+    outputs = _decode_outputs(signature, content.get("outputs"), parameters)
+    request_id = content.get("id")
     return InferRequest(
         tensors,
         outputs,

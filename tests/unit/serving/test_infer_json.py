@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import InferRequest, RequestedOutput
-from serving.protocol.v2 import decode_request, encode_response
+from serving.protocol.v2 import decode_request as decode_header
+from serving.protocol.v2 import encode_response, read_header
 from storage.errors import InvalidInput, Unsupported
+
+
+def decode_request(signature: ModelSignature, body: bytes, header_length: int | None) -> InferRequest:
+    return decode_header(signature, read_header(body, header_length))
 
 
 def json_request(**changes: Any) -> bytes:
