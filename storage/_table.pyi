@@ -5,7 +5,7 @@ Embedding tables in DRAM, lookups over them, and tables that train. The core is 
 import numpy
 import numpy.typing
 
-class CapacityExceeded(RuntimeError):  # noqa: N818
+class CapacityExceeded(RuntimeError):
     pass
 
 class Table:
@@ -196,9 +196,22 @@ class TrainingTable:
         numpy.typing.NDArray[numpy.float32],
         numpy.typing.NDArray[numpy.float32],
         numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
     ]:
         """
-        ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,).
+        ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,).
+        """
+
+    def export_ids(
+        self, ids: numpy.typing.NDArray[numpy.int64]
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.float32],
+        numpy.typing.NDArray[numpy.float32],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
+    ]:
+        """
+        rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id without a row.
         """
 
     def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
@@ -210,10 +223,60 @@ class TrainingTable:
         rows: numpy.typing.NDArray[numpy.float32],
         slots: numpy.typing.NDArray[numpy.float32],
         counts: numpy.typing.NDArray[numpy.uint32],
+        stamps: numpy.typing.NDArray[numpy.uint32],
     ) -> None:
-        """Puts back what export_rows gave."""
+        """
+        Puts back what export_rows gave, over rows that are there. Stamps must not be over the table's own: set_stamp first.
+        """
 
     def restore_counts(
         self, ids: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.uint32]
     ) -> None:
-        """Puts back what export_counts gave."""
+        """
+        Puts back what export_counts or waiting_since gave; a count of 0 takes the id out.
+        """
+
+    def restore_removed(
+        self, ids: numpy.typing.NDArray[numpy.int64], stamps: numpy.typing.NDArray[numpy.uint32]
+    ) -> None:
+        """Puts back what removed gave; ids that have a row are left out."""
+
+    def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """
+        Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row.
+        """
+
+    @property
+    def stamp(self) -> int: ...
+    def advance(self) -> int:
+        """Closes the stamp and returns it; later changes carry the next one."""
+
+    def set_stamp(self, stamp: int) -> None:
+        """Raises ValueError for a stamp below the table's own."""
+
+    def changed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Ids (n,) ascending of rows created, stepped or looked up in training after a stamp.
+        """
+
+    def expired(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]:
+        """Ids (n,) ascending of rows that changed last at that stamp or before."""
+
+    def removed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]:
+        """Ids (n,) ascending that were erased after a stamp and have no row now."""
+
+    def removed(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
+        """
+        ids (n,) ascending that were erased and have no row now, and the stamps (n,) at which.
+        """
+
+    def forget_removed(self, upto_stamp: int) -> None:
+        """
+        Ids that were erased at that stamp or before are as if they had never been.
+        """
+
+    def waiting_since(self, stamp: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
+        """
+        ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, or was
+        erased. The stamp must be one of the last 64.
+        """

@@ -110,7 +110,7 @@ class EmbeddingTable:
 
     def export_rows(self) -> tuple[Ids, Rows, Rows, NDArray[np.uint32]]:
         """ids (N,) ascending, rows (N, D), optimizer values (N, slots), how often each id was seen (N,)."""
-        ids, rows, slots, counts = self._native.export_rows()
+        ids, rows, slots, counts, _ = self._native.export_rows()
         return ids, rows, slots, counts
 
     def export_counts(self) -> tuple[Ids, NDArray[np.uint32]]:
@@ -120,7 +120,7 @@ class EmbeddingTable:
 
     def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: NDArray[np.uint32]) -> None:
         """Puts back what `export_rows` gave."""
-        self._native.restore(ids, rows, slots, counts)
+        self._native.restore(ids, rows, slots, counts, np.ones(len(ids), np.uint32))
 
     def restore_counts(self, ids: Ids, counts: NDArray[np.uint32]) -> None:
         """Puts back what `export_counts` gave."""

@@ -37,6 +37,27 @@ nb::object pool_backward_of(nb::handle offsets, int mode, nb::handle grad) {
   return to_numpy(std::move(grads), {n, dim});
 }
 
+// rows, optimizer values, occurrences, stamps.
+nb::list exported(const TrainingTable& table, TrainingRows&& all) {
+  const std::size_t n = all.counts.size();
+  nb::list parts;
+  parts.append(to_numpy(std::move(all.rows), {n, table.dim()}));
+  parts.append(to_numpy(std::move(all.slots), {n, table.slots()}));
+  parts.append(to_numpy(std::move(all.counts)));
+  parts.append(to_numpy(std::move(all.stamps)));
+  return parts;
+}
+
+template <auto Method>
+nb::object since(const TrainingTable& table, std::uint32_t stamp) {
+  std::vector<std::int64_t> ids;
+  {
+    const nb::gil_scoped_release release;
+    ids = (table.*Method)(stamp);
+  }
+  return to_numpy(std::move(ids));
+}
+
 }  // namespace
 
 void bind_training(nb::module_& module) {
@@ -115,13 +136,29 @@ void bind_training(nb::module_& module) {
               const nb::gil_scoped_release release;
               all = table.export_rows();
             }
-            const std::size_t n = all.ids.size();
-            return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.rows), {n, table.dim()}),
-                                  to_numpy(std::move(all.slots), {n, table.slots()}), to_numpy(std::move(all.counts)));
+            nb::list parts;
+            parts.append(to_numpy(std::move(all.ids)));
+            for (nb::handle part : exported(table, std::move(all))) parts.append(part);
+            return nb::tuple(parts);
           },
           nb::sig("def export_rows(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
-                  "numpy.typing.NDArray[numpy.uint32]]"),
-          "ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,).")
+                  "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
+          "ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,).")
+      .def(
+          "export_ids",
+          [](const TrainingTable& table, nb::handle ids) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            TrainingRows all;
+            {
+              const nb::gil_scoped_release release;
+              all = table.export_ids(id.data(), id.size());
+            }
+            return nb::tuple(exported(table, std::move(all)));
+          },
+          "ids"_a,
+          nb::sig("def export_ids(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
+                  "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
+          "rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id without a row.")
       .def(
           "export_counts",
           [](const TrainingTable& table) {
@@ -136,18 +173,19 @@ void bind_training(nb::module_& module) {
           "ids (n,) ascending and occurrences (n,) of ids that have no row yet.")
       .def(
           "restore",
-          [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts) {
+          [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts, nb::handle stamps) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const Floats row(rows, "rows", {id.size(), table.dim()});
             const Floats slot(slots, "slots", {id.size(), table.slots()});
             const ArrayView<const std::uint32_t> count(counts, "counts", {id.size()});
+            const ArrayView<const std::uint32_t> stamp(stamps, "stamps", {id.size()});
             const nb::gil_scoped_release release;
-            table.restore(id.data(), id.size(), row.data(), slot.data(), count.data());
+            table.restore(id.data(), id.size(), row.data(), slot.data(), count.data(), stamp.data());
           },
-          "ids"_a, "rows"_a, "slots"_a, "counts"_a,
+          "ids"_a, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
           nb::sig("def restore(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
-                  "counts: numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what export_rows gave.")
+                  "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> None"),
+          "Puts back what export_rows gave, over rows that are there. Stamps must not be over the table's own: set_stamp first.")
       .def(
           "restore_counts",
           [](TrainingTable& table, nb::handle ids, nb::handle counts) {
@@ -158,7 +196,68 @@ void bind_training(nb::module_& module) {
           },
           "ids"_a, "counts"_a,
           nb::sig("def restore_counts(self, ids: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what export_counts gave.");
+          "Puts back what export_counts or waiting_since gave; a count of 0 takes the id out.")
+      .def(
+          "restore_removed",
+          [](TrainingTable& table, nb::handle ids, nb::handle stamps) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const ArrayView<const std::uint32_t> stamp(stamps, "stamps", {id.size()});
+            const nb::gil_scoped_release release;
+            table.restore_removed(id.data(), id.size(), stamp.data());
+          },
+          "ids"_a, "stamps"_a,
+          nb::sig("def restore_removed(self, ids: numpy.typing.NDArray[numpy.int64], stamps: numpy.typing.NDArray[numpy.uint32]) -> None"),
+          "Puts back what removed gave; ids that have a row are left out.")
+      .def(
+          "erase",
+          [](TrainingTable& table, nb::handle ids) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const nb::gil_scoped_release release;
+            return table.erase(id.data(), id.size());
+          },
+          "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
+          "Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row.")
+      .def_prop_ro("stamp", &TrainingTable::stamp)
+      .def("advance", &TrainingTable::advance, nb::call_guard<nb::gil_scoped_release>(),
+           "Closes the stamp and returns it; later changes carry the next one.")
+      .def("set_stamp", &TrainingTable::set_stamp, "stamp"_a, "Raises ValueError for a stamp below the table's own.")
+      .def("changed_since", since<&TrainingTable::changed_since>, "stamp"_a,
+           nb::sig("def changed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
+           "Ids (n,) ascending of rows created, stepped or looked up in training after a stamp.")
+      .def("expired", since<&TrainingTable::expired>, "stamp"_a,
+           nb::sig("def expired(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
+           "Ids (n,) ascending of rows that changed last at that stamp or before.")
+      .def("removed_since", since<&TrainingTable::removed_since>, "stamp"_a,
+           nb::sig("def removed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
+           "Ids (n,) ascending that were erased after a stamp and have no row now.")
+      .def(
+          "removed",
+          [](const TrainingTable& table) {
+            IdStamps all;
+            {
+              const nb::gil_scoped_release release;
+              all = table.removed();
+            }
+            return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.stamps)));
+          },
+          nb::sig("def removed(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
+          "ids (n,) ascending that were erased and have no row now, and the stamps (n,) at which.")
+      .def("forget_removed", &TrainingTable::forget_removed, "upto_stamp"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Ids that were erased at that stamp or before are as if they had never been.")
+      .def(
+          "waiting_since",
+          [](const TrainingTable& table, std::uint32_t stamp) {
+            IdCounts all;
+            {
+              const nb::gil_scoped_release release;
+              all = table.waiting_since(stamp);
+            }
+            return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.counts)));
+          },
+          "stamp"_a,
+          nb::sig("def waiting_since(self, stamp: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
+          "ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, or was\n"
+          "erased. The stamp must be one of the last 64.");
 }
 
 }  // namespace emberline::bind

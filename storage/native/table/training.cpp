@@ -41,7 +41,8 @@ TrainingTable::TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64
 
 std::size_t TrainingTable::memory_bytes() const {
   const std::lock_guard lock(mutex_);
-  return table_.memory_bytes() + counts_.capacity() * sizeof(counts_[0]) + seen_.bytes();
+  return table_.memory_bytes() + uses_.capacity() * sizeof(Use) + seen_.bytes() + removed_.bytes() +
+         changes_.bytes() + waiting_.bytes() + waiting_stamps_.bytes();
 }
 
 std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot) {
@@ -84,7 +85,8 @@ void TrainingTable::find_rows(const std::int64_t* ids, std::size_t n, bool train
   for (std::size_t i = 0; i < n; ++i) {
     if (slots_[i] == kEmptySlot && created) slots_[i] = table_.locate(ids[i]);
     if (slots_[i] != kEmptySlot) {
-      std::uint32_t& count = counts_[slots_[i]];
+      touch(ids[i], slots_[i]);
+      std::uint32_t& count = uses_[slots_[i]].count;
       count += count != std::numeric_limits<std::uint32_t>::max();
       continue;
     }
@@ -92,6 +94,7 @@ void TrainingTable::find_rows(const std::int64_t* ids, std::size_t n, bool train
     if (admit_after_ > 1) {
       std::uint32_t& seen = seen_[ids[i]];
       count = ++seen;
+      note_waiting(ids[i]);
       if (count < admit_after_) continue;
       seen_.erase(ids[i]);
     }
@@ -111,13 +114,28 @@ std::uint32_t TrainingTable::admit(std::int64_t id, std::uint32_t count, float i
   float* row = table_.row(slot);
   for (std::uint32_t j = 0; j < dim(); ++j) row[j] = initial_value(seed_, id, j, init_scale_);
   std::fill_n(row + dim(), slots(), initial_slot);
-  set_count(slot, count);
+  set_use(id, slot, {count, stamp_});
   return slot;
 }
 
-void TrainingTable::set_count(std::uint32_t slot, std::uint32_t count) {
-  if (counts_.size() <= slot) counts_.resize(std::max<std::size_t>(std::size_t{slot} + 1, counts_.size() * 3 / 2));
-  counts_[slot] = count;
+// Notes a row that is new, or whose count and stamp come from outside.
+void TrainingTable::set_use(std::int64_t id, std::uint32_t slot, Use use) {
+  if (uses_.size() <= slot) uses_.resize(std::max<std::size_t>(std::size_t{slot} + 1, uses_.size() * 3 / 2));
+  uses_[slot] = use;
+  removed_.erase(id);
+  changes_.note(id, use.stamp);
+}
+
+void TrainingTable::note_waiting(std::int64_t id) {
+  std::uint32_t& stamp = waiting_stamps_[id];
+  if (stamp == stamp_) return;
+  stamp = stamp_;
+  waiting_.note(id, stamp_);
+}
+
+std::uint32_t TrainingTable::latest(std::int64_t id) const {
+  const std::uint32_t slot = table_.locate(id);
+  return slot == kEmptySlot ? 0 : uses_[slot].stamp;
 }
 
 // Adds up the gradients of each row that exists, in the order given: stepped_ and sums_, one entry a row.
@@ -136,6 +154,7 @@ std::size_t TrainingTable::gather_gradients(const std::int64_t* ids, std::size_t
     const float* grad = grads + i * width;
     std::uint32_t& position = positions_[ids[i]];
     if (position == 0) {
+      touch(ids[i], slots_[i]);
       stepped_.push_back(slots_[i]);
       position = static_cast<std::uint32_t>(stepped_.size());
       sums_.insert(sums_.end(), grad, grad + width);
@@ -190,14 +209,29 @@ TrainingRows TrainingTable::export_rows() const {
   all.rows.reserve(order.size() * dim());
   all.slots.reserve(order.size() * slots());
   all.counts.reserve(order.size());
-  for (const auto& [id, slot] : order) {
-    const float* row = table_.row(slot);
-    all.ids.push_back(id);
-    all.rows.insert(all.rows.end(), row, row + dim());
-    all.slots.insert(all.slots.end(), row + dim(), row + dim() + slots());
-    all.counts.push_back(counts_[slot]);
+  all.stamps.reserve(order.size());
+  for (const auto& [id, slot] : order) fill(all, id, slot);
+  return all;
+}
+
+TrainingRows TrainingTable::export_ids(const std::int64_t* ids, std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  TrainingRows all;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t slot = table_.locate(ids[i]);
+    if (slot == kEmptySlot) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row");
+    fill(all, ids[i], slot);
   }
   return all;
+}
+
+void TrainingTable::fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const {
+  const float* row = table_.row(slot);
+  all.ids.push_back(id);
+  all.rows.insert(all.rows.end(), row, row + dim());
+  all.slots.insert(all.slots.end(), row + dim(), row + dim() + slots());
+  all.counts.push_back(uses_[slot].count);
+  all.stamps.push_back(uses_[slot].stamp);
 }
 
 IdCounts TrainingTable::export_counts() const {
@@ -214,16 +248,20 @@ IdCounts TrainingTable::export_counts() const {
 }
 
 void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slot_values,
-                            const std::uint32_t* counts) {
+                            const std::uint32_t* counts, const std::uint32_t* stamps) {
   const std::lock_guard lock(mutex_);
   table_.reserve(table_.size() + n);
   for (std::size_t i = 0; i < n; ++i) {
+    if (stamps[i] == 0 || stamps[i] > stamp_) {
+      throw std::invalid_argument("stamps: expected 1 to " + std::to_string(stamp_) + ", the table's own, got " +
+                                  std::to_string(stamps[i]) + "; set_stamp first");
+    }
     std::uint32_t slot = table_.locate(ids[i]);
     if (slot == kEmptySlot) slot = table_.create(ids[i]);
     float* row = table_.row(slot);
     std::memcpy(row, rows + i * dim(), dim() * sizeof(float));
     if (slots() > 0) std::memcpy(row + dim(), slot_values + i * slots(), slots() * sizeof(float));
-    set_count(slot, counts[i]);
+    set_use(ids[i], slot, {counts[i], stamps[i]});
     seen_.erase(ids[i]);
   }
 }
@@ -231,8 +269,125 @@ void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float*
 void TrainingTable::restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    if (table_.locate(ids[i]) == kEmptySlot && counts[i] > 0) seen_[ids[i]] = counts[i];
+    if (counts[i] == 0) {
+      seen_.erase(ids[i]);
+    } else if (table_.locate(ids[i]) == kEmptySlot) {
+      seen_[ids[i]] = counts[i];
+    }
   }
+}
+
+void TrainingTable::restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (table_.locate(ids[i]) == kEmptySlot && stamps[i] > 0) removed_[ids[i]] = stamps[i];
+  }
+}
+
+std::size_t TrainingTable::erase(const std::int64_t* ids, std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  std::size_t erased = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (const std::uint32_t* seen = seen_.find(ids[i]); seen != nullptr) {
+      seen_.erase(ids[i]);
+      note_waiting(ids[i]);
+    }
+    if (table_.erase(&ids[i], 1) == 0) continue;
+    removed_[ids[i]] = stamp_;
+    ++erased;
+  }
+  return erased;
+}
+
+std::uint32_t TrainingTable::stamp() const {
+  const std::lock_guard lock(mutex_);
+  return stamp_;
+}
+
+std::uint32_t TrainingTable::advance() {
+  const std::lock_guard lock(mutex_);
+  if (stamp_ == std::numeric_limits<std::uint32_t>::max()) throw std::invalid_argument("advance: no stamp is left");
+  changes_.compact(table_.size(), [this](std::int64_t id) { return latest(id); });
+  forget_waiting();
+  waiting_.compact(waiting_stamps_.size(), [this](std::int64_t id) { return last_waiting(id); });
+  return stamp_++;
+}
+
+void TrainingTable::set_stamp(std::uint32_t stamp) {
+  const std::lock_guard lock(mutex_);
+  if (stamp < stamp_) {
+    throw std::invalid_argument("stamp: " + std::to_string(stamp) + " was used already, the table is at " +
+                                std::to_string(stamp_));
+  }
+  stamp_ = stamp;
+}
+
+// Ids that were admitted or erased long ago need no stamp: nobody asks so far back.
+void TrainingTable::forget_waiting() {
+  if (waiting_stamps_.size() < 2 * seen_.size() + kWaitingSlack) return;
+  IdMap kept;
+  waiting_stamps_.each([&](std::int64_t id, std::uint32_t stamp) {
+    if (seen_.find(id) != nullptr || stamp + kWaitingStamps > stamp_) kept[id] = stamp;
+  });
+  waiting_stamps_ = std::move(kept);
+}
+
+std::uint32_t TrainingTable::last_waiting(std::int64_t id) const {
+  const std::uint32_t* stamp = waiting_stamps_.find(id);
+  return stamp == nullptr ? 0 : *stamp;
+}
+
+std::vector<std::int64_t> TrainingTable::changed_since(std::uint32_t stamp) const {
+  const std::lock_guard lock(mutex_);
+  return changes_.between(stamp, std::numeric_limits<std::uint32_t>::max(), [this](std::int64_t id) { return latest(id); });
+}
+
+std::vector<std::int64_t> TrainingTable::expired(std::uint32_t stamp) const {
+  const std::lock_guard lock(mutex_);
+  return changes_.between(0, stamp, [this](std::int64_t id) { return latest(id); });
+}
+
+std::vector<std::int64_t> TrainingTable::removed_since(std::uint32_t stamp) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::int64_t> ids;
+  removed_.each([&](std::int64_t id, std::uint32_t at) {
+    if (at > stamp) ids.push_back(id);
+  });
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+IdStamps TrainingTable::removed() const {
+  IdStamps all;
+  all.ids = removed_since(0);
+  const std::lock_guard lock(mutex_);
+  for (const std::int64_t id : all.ids) all.stamps.push_back(*removed_.find(id));
+  return all;
+}
+
+void TrainingTable::forget_removed(std::uint32_t upto_stamp) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::int64_t> ids;
+  removed_.each([&](std::int64_t id, std::uint32_t at) {
+    if (at <= upto_stamp) ids.push_back(id);
+  });
+  for (const std::int64_t id : ids) removed_.erase(id);
+}
+
+IdCounts TrainingTable::waiting_since(std::uint32_t stamp) const {
+  const std::lock_guard lock(mutex_);
+  IdCounts all;
+  if (stamp + kWaitingStamps < stamp_) {
+    throw std::invalid_argument("waiting_since: stamp " + std::to_string(stamp) + " is too old, only the last " +
+                                std::to_string(kWaitingStamps) + " before " + std::to_string(stamp_) + " are kept");
+  }
+  all.ids = waiting_.between(stamp, std::numeric_limits<std::uint32_t>::max(),
+                             [this](std::int64_t id) { return last_waiting(id); });
+  for (const std::int64_t id : all.ids) {
+    const std::uint32_t* seen = seen_.find(id);
+    all.counts.push_back(seen == nullptr ? 0 : *seen);
+  }
+  return all;
 }
 
 }  // namespace emberline

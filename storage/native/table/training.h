@@ -1,6 +1,8 @@
 // A table that trains: rows are created when an id was seen often enough, and written in place by fused sparse optimizers.
 //
 // A row is dim weights, then the optimizer's slots. Phases: nobody reads beside the one caller; a mutex keeps callers apart.
+// Every change carries a stamp, a number that the caller advances: what changed after a stamp can be asked for at any later time, at
+// a cost that follows the changes and not the table.
 // N ids, B batch, D dim. Floats are added and multiplied in float32 in the order given, without contraction.
 #pragma once
 
@@ -9,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "table/changes.h"
 #include "table/id_map.h"
 #include "table/pooling.h"
 #include "table/table.h"
@@ -20,11 +23,17 @@ struct TrainingRows {
   std::vector<float> rows;        // (n, D)
   std::vector<float> slots;       // (n, slots)
   std::vector<std::uint32_t> counts;
+  std::vector<std::uint32_t> stamps;  // of the last change
 };
 
 struct IdCounts {
   std::vector<std::int64_t> ids;  // ascending
   std::vector<std::uint32_t> counts;
+};
+
+struct IdStamps {
+  std::vector<std::int64_t> ids;  // ascending
+  std::vector<std::uint32_t> stamps;
 };
 
 class TrainingTable {
@@ -49,13 +58,55 @@ class TrainingTable {
 
   TrainingRows export_rows() const;
   IdCounts export_counts() const;  // ids seen and not admitted
-  void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots, const std::uint32_t* counts);
+  // The rows of these ids, in their order. Throws std::invalid_argument for an id without one.
+  TrainingRows export_ids(const std::int64_t* ids, std::size_t n) const;
+  void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots, const std::uint32_t* counts,
+               const std::uint32_t* stamps);
   void restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts);
+  void restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps);
+
+  // Forgets everything about these ids but that they were removed. Returns how many had a row.
+  std::size_t erase(const std::int64_t* ids, std::size_t n);
+
+  std::uint32_t stamp() const;    // of changes made from now on
+  std::uint32_t advance();        // closes the stamp and returns it
+  void set_stamp(std::uint32_t stamp);  // only up; throws std::invalid_argument
+  // Ids, ascending, of rows created, stepped or looked up in training after a stamp.
+  std::vector<std::int64_t> changed_since(std::uint32_t stamp) const;
+  // Ids, ascending, of rows that changed last at that stamp or before.
+  std::vector<std::int64_t> expired(std::uint32_t stamp) const;
+  // Ids that were erased after a stamp and have no row now.
+  std::vector<std::int64_t> removed_since(std::uint32_t stamp) const;
+  IdStamps removed() const;
+  void forget_removed(std::uint32_t upto_stamp);
+  // Ids without a row whose count changed after a stamp, and their counts; 0: it has a row now, or was erased. The stamp must be
+  // one of the last 64; throws std::invalid_argument.
+  IdCounts waiting_since(std::uint32_t stamp) const;
 
  private:
+  static constexpr std::uint32_t kWaitingStamps = 64;
+  static constexpr std::size_t kWaitingSlack = 4096;
+
+  // Of a row, by slot.
+  struct Use {
+    std::uint32_t count = 0;
+    std::uint32_t stamp = 0;
+  };
+
   void find_rows(const std::int64_t* ids, std::size_t n, bool train, float initial_slot);
   std::uint32_t admit(std::int64_t id, std::uint32_t count, float initial_slot);
-  void set_count(std::uint32_t slot, std::uint32_t count);
+  void set_use(std::int64_t id, std::uint32_t slot, Use use);
+  void touch(std::int64_t id, std::uint32_t slot) {
+    Use& use = uses_[slot];
+    if (use.stamp == stamp_) return;
+    use.stamp = stamp_;
+    changes_.note(id, stamp_);
+  }
+  void note_waiting(std::int64_t id);
+  void forget_waiting();
+  std::uint32_t last_waiting(std::int64_t id) const;
+  void fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const;
+  std::uint32_t latest(std::int64_t id) const;
   std::size_t gather_gradients(const std::int64_t* ids, std::size_t n, const float* grads);
 
   mutable std::mutex mutex_;
@@ -63,8 +114,13 @@ class TrainingTable {
   std::uint64_t seed_;
   float init_scale_;
   std::uint32_t admit_after_;
-  std::vector<std::uint32_t> counts_;  // by slot
-  IdMap seen_;                         // ids without a row
+  std::vector<Use> uses_;        // by slot
+  IdMap seen_;                   // ids without a row -> occurrences
+  IdMap removed_;                // ids that had a row -> stamp
+  std::uint32_t stamp_ = 1;
+  ChangeLog changes_;
+  ChangeLog waiting_;            // changes of seen_
+  IdMap waiting_stamps_;         // id -> stamp of its last change in seen_
   // scratch
   std::vector<const float*> rows_;
   std::vector<std::uint32_t> slots_;

@@ -79,12 +79,13 @@ TEST(restoring_an_export_gives_the_same_table) {
   const TrainingRows all = table.export_rows();
   const IdCounts waiting = table.export_counts();
   CHECK(!all.ids.empty() && !waiting.ids.empty());
-  copy.restore(all.ids.data(), all.ids.size(), all.rows.data(), all.slots.data(), all.counts.data());
+  copy.set_stamp(table.stamp());
+  copy.restore(all.ids.data(), all.ids.size(), all.rows.data(), all.slots.data(), all.counts.data(), all.stamps.data());
   copy.restore_counts(waiting.ids.data(), waiting.ids.size(), waiting.counts.data());
   look(table, ids, true);
   look(copy, ids, true);
   const TrainingRows a = table.export_rows(), b = copy.export_rows();
-  CHECK(a.ids == b.ids && a.rows == b.rows && a.slots == b.slots && a.counts == b.counts);
+  CHECK(a.ids == b.ids && a.rows == b.rows && a.slots == b.slots && a.counts == b.counts && a.stamps == b.stamps);
   CHECK(table.export_counts().ids == copy.export_counts().ids);
 }
 

@@ -85,7 +85,7 @@ def test_training_is_the_reference_bit_for_bit(
             assert table.adagrad(ids, grads, 0.05, 1e-8) == model.step(ids, grads, 0.05, 1e-8)
         else:
             assert table.sgd(ids, grads, 0.05) == model.step(ids, grads, 0.05, None)
-    ids, rows, slot_rows, counts = table.export_rows()
+    ids, rows, slot_rows, counts, stamps = table.export_rows()
     assert ids.tolist() == sorted(model.rows)
     assert rows.tobytes() == np.array([model.rows[i] for i in ids.tolist()], F32).tobytes()
     assert slot_rows.shape == (len(ids), slots)
@@ -98,7 +98,7 @@ def test_training_is_the_reference_bit_for_bit(
     assert waiting.tolist() == sorted(waiting.tolist())
 
     copy = TrainingTable(dim, slots=slots, seed=2**63 + 5, init_scale=0.3, admit_after=admit_after)
-    copy.restore(ids, rows, slot_rows, counts)
+    copy.restore(ids, rows, slot_rows, counts, stamps)
     copy.restore_counts(waiting, seen)
     for before, after in zip(table.export_rows(), copy.export_rows(), strict=True):
         assert np.array_equal(before, after)
