@@ -1,7 +1,13 @@
-"""From a trained module to a published version: cut at the embedding layers, export the rest, prove that both agree."""
+"""From a trained module to published versions and deltas.
+
+A module is cut at its embedding layers, the rest is exported, and both halves are shown to agree with the whole.
+"""
 
 from __future__ import annotations
 
+from trainer.publishing.lineage import Lineage, Pending, Published
+from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.publish import publish
+from trainer.publishing.publisher import Publisher
 
-__all__ = ["publish"]
+__all__ = ["DeltaPolicy", "Lineage", "Pending", "Published", "Publisher", "publish"]

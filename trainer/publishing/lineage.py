@@ -1,0 +1,174 @@
+"""What a trainer has published and from which state: a line of snapshots, each made from the one before.
+
+The line is a value. It lies in every training checkpoint, so that after a crash the trainer knows what it had promised
+to publish (`pending`) and which changes the next delta must hold (`stamps`: the last stamp of changes that a snapshot
+holds, by table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from storage.errors import CheckpointError, NotFound
+
+# Snapshots that a delta can start from (`from_snapshot`); older ones are known by their ids alone.
+MAX_PUBLISHED = 512
+# As many as a version's manifest may name in descends_from.
+MAX_ANCESTORS = 4096
+
+Kind = Literal["version", "delta", "cumulative"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One snapshot of the line. sequence: 0 for a version itself. dense: fingerprint of the dense weights, hex."""
+
+    snapshot: str
+    version: int
+    sequence: int
+    stamps: Mapping[str, int]
+    dense: str = ""
+
+    @property
+    def name(self) -> str:
+        """As people write it: VERSION.SEQUENCE."""
+        return f"{self.version}.{self.sequence}"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A snapshot that was promised: drawn, its changes closed, perhaps not written yet.
+
+    version, sequence: as drawn; another publisher may take the number first, then the next one is used. parent: the
+    snapshot it was made from, "" for the first. since: changes after these stamps are in it, by table.
+    from_sequence, applies_to: of a delta. compaction: the snapshot of a version with the same content that is written
+    behind the delta, "" for none.
+    """
+
+    kind: Kind
+    snapshot: str
+    version: int
+    sequence: int
+    parent: str
+    stamps: Mapping[str, int]
+    since: Mapping[str, int] = field(default_factory=dict)
+    from_sequence: int = 0
+    applies_to: tuple[str, ...] = ()
+    compaction: str = ""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The line so far; empty before the first version.
+
+    version, base: number and snapshot of the version that deltas lie in. published: oldest first, the newest
+    MAX_PUBLISHED. ancestors: ids of the newest snapshots before those. last_sequence: the largest ever drawn for a delta
+    of `version`. version_bytes: of the version; delta_bytes: of the deltas that lead from it to the newest snapshot.
+    deltas: how many were published since the version.
+    """
+
+    version: int = 0
+    base: str = ""
+    published: tuple[Published, ...] = ()
+    ancestors: tuple[str, ...] = ()
+    last_sequence: int = 0
+    version_bytes: int = 0
+    delta_bytes: int = 0
+    deltas: int = 0
+    pending: Pending | None = None
+
+    @property
+    def newest(self) -> Published | None:
+        """The newest snapshot that was written; None before the first."""
+        return self.published[-1] if self.published else None
+
+    def find(self, text: str) -> Published:
+        """The snapshot called `text`: its id in hex, or VERSION.SEQUENCE. Raises NotFound naming what there is."""
+        for entry in reversed(self.published):
+            if text in (entry.snapshot, entry.name):
+                return entry
+        if not self.published:
+            raise NotFound(f"snapshot {text!r}: nothing was published yet; publish a version first")
+        raise NotFound(
+            f"snapshot {text!r} is not among those that a delta can start from: {self.published[0].name} to "
+            f"{self.published[-1].name}; give one of them as VERSION.SEQUENCE or by its id, or publish a version"
+        )
+
+    def base_of(self, entry: Published) -> Published:
+        """The version that a snapshot is a delta of; the entry itself when it is one."""
+        for other in self.published:
+            if other.version == entry.version and other.sequence == 0:
+                return other
+        raise NotFound(f"snapshot {entry.name}: its version is not known any more; publish a version")
+
+    def up_to(self, snapshot: str) -> Lineage:
+        """The line as it was when `snapshot` was its newest. Numbers that were drawn since are not drawn again."""
+        entry = self.find(snapshot)
+        kept = self.published[: self.published.index(entry) + 1]
+        deltas = sum(1 for other in kept if other.version == entry.version and other.sequence > 0)
+        if entry.version == self.version:
+            return replace(self, published=kept, deltas=deltas, pending=None)
+        # Bytes of an older version are not known here; nothing is then compacted by its share.
+        return replace(
+            self,
+            version=entry.version,
+            base=self.base_of(entry).snapshot,
+            published=kept,
+            last_sequence=max(other.sequence for other in self.published if other.version == entry.version),
+            version_bytes=0,
+            delta_bytes=0,
+            deltas=deltas,
+            pending=None,
+        )
+
+    def line(self) -> tuple[str, ...]:
+        """Ids of all snapshots known, oldest first, at most MAX_ANCESTORS."""
+        return (*self.ancestors, *(entry.snapshot for entry in self.published))[-MAX_ANCESTORS:]
+
+    def with_published(self, entry: Published, *, size_bytes: int, keep: int = MAX_PUBLISHED) -> Lineage:
+        """The line with a snapshot that was written. size_bytes: of its folder, version or delta."""
+        published = (*self.published, entry)
+        cut = max(0, len(published) - keep)
+        # A version stays for as long as one of its deltas does: they are found by it.
+        first = published[cut].version
+        kept = tuple(
+            other
+            for place, other in enumerate(published)
+            if place >= cut or (other.sequence == 0 and other.version == first)
+        )
+        gone = tuple(other.snapshot for other in published[:cut] if other not in kept)
+        ancestors = (*self.ancestors, *gone)[-MAX_ANCESTORS:]
+        if entry.sequence == 0:
+            return Lineage(entry.version, entry.snapshot, kept, ancestors, 0, size_bytes, 0, 0, None)
+        return replace(
+            self,
+            published=kept,
+            ancestors=ancestors,
+            last_sequence=max(self.last_sequence, entry.sequence),
+            delta_bytes=self.delta_bytes + size_bytes,
+            deltas=self.deltas + 1,
+            pending=None,
+        )
+
+    def to_json_value(self) -> dict[str, Any]:
+        """The line as JSON values; `from_json_value` reads them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json_value(cls, value: Any) -> Lineage:
+        """Reads what to_json_value gave. Raises CheckpointError for anything else."""
+        try:
+            content = dict(value)
+            pending = content.pop("pending")
+            published = tuple(Published(**entry) for entry in content.pop("published"))
+            ancestors = tuple(content.pop("ancestors"))
+            if pending is not None:
+                pending = Pending(**{**pending, "applies_to": tuple(pending["applies_to"])})
+            return cls(published=published, ancestors=ancestors, pending=pending, **content)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the training checkpoint's line of published snapshots cannot be read ({error!r}); it was made by "
+                "another release: publish a version anew"
+            ) from None
