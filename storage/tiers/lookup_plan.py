@@ -33,6 +33,7 @@ class LookupCounts:
     ssd: int = 0
     absent: int = 0
     unresolved: int = 0
+    overlay: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,12 @@ class LookupPlan:
             [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in entries],
         )
 
-    def lookup(self, batch: int, ids: Sequence[Jagged], timeout_s: float | None = None) -> LookupResult:
+    def lookup(self, batch: int, ids: Sequence[Jagged], timeout_s: float | None = None, mask: int = 0) -> LookupResult:
         """Looks up all features of a batch.
 
         ids: one Jagged a feature, `batch` bags each. timeout_s: how long rows may be waited for; what did not come by
-        then is unresolved, counted, and answered with zeros. Raises StoreError when a disk fails.
+        then is unresolved, counted, and answered with zeros. mask: bit i shows overlay i (`TieredStore.stage`).
+        Raises StoreError when a disk fails.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if len(ids) != len(self._entries):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from storage.checkpoint.tables import Shard
 from storage.specs import TableSpec
 
@@ -18,6 +20,10 @@ class TableSource(Protocol):
         """Where it lies; for messages."""
 
     @property
+    def snapshot(self) -> str:
+        """The identity of exactly these rows: 32 hex digits."""
+
+    @property
     def tables(self) -> tuple[TableSpec, ...]:
         """The tables, with their numbers of rows."""
 
@@ -26,3 +32,25 @@ class TableSource(Protocol):
 
     def table_digest(self, table: str) -> str:
         """A text that is the same exactly when the rows are the same."""
+
+
+class DeltaSource(Protocol):
+    """What changed in some tables between two snapshots; each id stands once, as a row or as removed."""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies; for messages."""
+
+    @property
+    def snapshot(self) -> str:
+        """The snapshot that it leads to."""
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """The tables that it touches, with their numbers of changed rows."""
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        """A table's new and changed rows, ids ascending over all shards."""
+
+    def removed(self, table: str) -> np.ndarray:
+        """The ids (m,) int64, ascending, that are gone from a table."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +22,26 @@ from storage.tiers.dram import DramTier
 from storage.tiers.lookup_plan import LookupCounts, LookupPlan, LookupResult
 from storage.tiers.negative import NegativeCache
 from storage.tiers.promoter import Promoter, Promotion
-from storage.tiers.source import TableSource
+from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.warmup import warm
 
-__all__ = ["LookupCounts", "LookupPlan", "LookupResult", "StoreLimits", "StoreStats", "TieredStore"]
+__all__ = [
+    "MERGE_STEPS",
+    "LookupCounts",
+    "LookupPlan",
+    "LookupResult",
+    "OverlayStats",
+    "StoreLimits",
+    "StoreStats",
+    "TieredStore",
+]
 
 # stage ("ssd" or "dram"), table, rows done, rows of the table
 LoadProgress = Callable[[str, str, int, int], None]
+# What `merge` calls on_step with, in order.
+MERGE_STEPS = ("merge_file", "merge_ingest", "merge_dram", "merge_drop")
 _TABLES_MARKER = "tables"
 
 
@@ -43,6 +54,18 @@ class StoreLimits:
     promotion_depth: int = 256
     negative_ids: int = 1 << 18
     ssd: SsdOptions = field(default_factory=SsdOptions)
+    overlay_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class OverlayStats:
+    """One overlay. rows, removed: ids by kind. bytes: of memory that it takes. spilled: its rows lie on SSD."""
+
+    snapshot: str
+    rows: int
+    removed: int
+    bytes: int
+    spilled: bool
 
 
 @dataclass(frozen=True)
@@ -140,6 +163,63 @@ class TieredStore:
         with self._plans_lock:
             self._counts.append(counts)
         return LookupPlan(self, entries, counts)
+
+    @property
+    def at(self) -> str:
+        """The snapshot that SSD holds, by its durable marker; "" before the first load."""
+        raise NotImplementedError
+
+    def stage(self, delta: DeltaSource, *, spill: bool | None = None) -> int:
+        """Puts a delta into an overlay of its own and returns the overlay's number; bit `number` of a mask shows it.
+
+        Numbers rise and are never used twice, so a mask (any int) means one thing forever; a mask may name overlays that
+        were merged. spill: rows go to SSD and are served from there; None: when overlay_bytes would be passed.
+        Raises CheckpointError for tables that are not here, and what the delta raises; nothing is staged then.
+        """
+        raise NotImplementedError
+
+    def overlay_stats(self) -> dict[int, OverlayStats]:
+        """What every overlay holds, oldest first."""
+        raise NotImplementedError
+
+    def fingerprint(self, overlay: int, table: str) -> int:
+        """Of the rows and removed ids of a table in an overlay, read back on the way that lookups take."""
+        raise NotImplementedError
+
+    def discard(self, overlay: int) -> None:
+        """Drops an overlay that no mask shows any more; a lookup whose mask names it later raises StoreError."""
+        raise NotImplementedError
+
+    def merge(
+        self,
+        overlay: int,
+        *,
+        at: str,
+        markers: Mapping[str, str | None] | None = None,
+        on_step: Callable[[str], None] | None = None,
+    ) -> None:
+        """Moves an overlay into SSD and DRAM and drops it; the store's base is snapshot `at` then.
+
+        Only when every mask that may still be used shows it, as the oldest that is not merged: that is the caller's duty.
+        markers: written (or, None, removed) in the same atomic step. on_step: called after each of MERGE_STEPS.
+        Raises StoreError when the disk fails; the overlay stays and the call can be repeated.
+        """
+        raise NotImplementedError
+
+    def adopt(self, version: TableSource) -> None:
+        """Takes what SSD holds for the content of a version that is the same rows; nothing is read.
+
+        The version's snapshot, or the one that its manifest `equals`, must be `at`. Raises StoreError.
+        """
+        raise NotImplementedError
+
+    def marker(self, name: str) -> str | None:
+        """A durable word of the caller's, or None."""
+        raise NotImplementedError
+
+    def set_markers(self, markers: Mapping[str, str | None]) -> None:
+        """Writes the caller's words (None removes one) in one step, on the disk when the call returns."""
+        raise NotImplementedError
 
     def is_complete(self, table: int) -> bool:
         """Whether DRAM holds every row of a table, so that what it does not find is absent."""
