@@ -144,7 +144,7 @@ class Server:
 
     def _load(self) -> None:
         try:
-            self.repository.load()
+            self.repository.load_all()
         except BaseException:
             logger.exception("loading models failed")
             return

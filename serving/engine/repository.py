@@ -7,15 +7,18 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import JsonValue
 
 from serving.config import ServerConfig
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import CONFIG, read_model_config
 from serving.engine.stale_stores import remove_stale_stores
-from storage.errors import ConfigError, EmberlineError, NotFound, Unavailable
+from serving.updates.counters import UpdateCounters
+from storage.errors import ConfigError, EmberlineError, NotFound, Unavailable, Unsupported
 
 logger = logging.getLogger("emberline.serving")
 
@@ -79,7 +82,7 @@ class ModelRepository:
         """Whether loading has ended, for better or worse."""
         return self._loaded_all.is_set()
 
-    def load(self) -> None:
+    def load_all(self) -> None:
         """Loads every model, one after the other. One that fails is UNAVAILABLE with the reason; nothing is raised."""
         for name in self._names:
             if self._stopping:
@@ -102,8 +105,11 @@ class ModelRepository:
         states = [entry.state == "READY" for entry in self.index()]
         return (all(states) if self._config.strict_readiness else any(states)) and bool(states)
 
-    def get(self, name: str, version: str = "") -> LoadedModel:
-        """The version asked for, or the newest one. Raises NotFound, or Unavailable with the reason."""
+    def get(self, name: str, version: str = "", routing_key: str = "") -> LoadedModel:
+        """The version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
+
+        routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
+        """
         model = self._models.get(name)
         if model is None:
             raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
@@ -137,6 +143,57 @@ class ModelRepository:
         """Every ready version of a model. Raises NotFound, or Unavailable when there is none."""
         self.get(name)
         return [entry.loaded for entry in self._models[name].versions if entry.loaded is not None]
+
+    def load(self, name: str) -> None:
+        """Looks into the model's folder now and returns when what is there is served. Raises why it is not."""
+        raise Unsupported(f"load of {name!r} is not supported yet")
+
+    def unload(self, name: str) -> None:
+        """Drains and closes a model until it is loaded again; its memory is given back."""
+        raise Unsupported(f"unload of {name!r} is not supported yet")
+
+    def rollback(self, name: str, *, to: str = "", steps: int = 1) -> dict[str, JsonValue]:
+        """Serves a retained snapshot again, and holds what came after it. Returns `snapshots(name)`.
+
+        to: an id or "V.S"; without one, `steps` back. Raises NotFound naming what is there, Conflict during a canary.
+        """
+        raise Unsupported(f"rollback of {name!r} is not supported yet")
+
+    def resume(self, name: str) -> dict[str, JsonValue]:
+        """Ends every hold, pause and pin: the newest good snapshot is served, and the folder is followed."""
+        raise Unsupported(f"resume of {name!r} is not supported yet")
+
+    def pause(self, name: str) -> dict[str, JsonValue]:
+        """Takes nothing new until `resume`."""
+        raise Unsupported(f"pause of {name!r} is not supported yet")
+
+    def pin(self, name: str, to: str = "") -> dict[str, JsonValue]:
+        """Serves a retained snapshot, the present one without `to`, until `resume`."""
+        raise Unsupported(f"pin of {name!r} is not supported yet")
+
+    def canary(self, name: str, *, fraction: float, to: str = "") -> dict[str, JsonValue]:
+        """Answers a fraction of the requests from a held or retained snapshot, or from the next good arrival."""
+        raise Unsupported(f"canary of {name!r} is not supported yet")
+
+    def promote(self, name: str) -> dict[str, JsonValue]:
+        """Serves the canary to everybody. Raises Conflict when there is none."""
+        raise Unsupported(f"promote of {name!r} is not supported yet")
+
+    def stop_canary(self, name: str) -> dict[str, JsonValue]:
+        """Ends the canary and holds its snapshot. Raises Conflict when there is none."""
+        raise Unsupported(f"stop_canary of {name!r} is not supported yet")
+
+    def allow(self, name: str, version: str, inputs: Sequence[str]) -> dict[str, JsonValue]:
+        """Allows a version although these inputs or outputs are gone or of another type."""
+        raise Unsupported(f"allow of {name!r} is not supported yet")
+
+    def snapshots(self, name: str) -> dict[str, JsonValue]:
+        """What is served, retained, held, quarantined and waited for; docs/live.md describes it."""
+        raise Unsupported(f"snapshots of {name!r} are not supported yet")
+
+    def update_counters(self, name: str) -> UpdateCounters:
+        """What the updates of a model did so far."""
+        return UpdateCounters()
 
     def stop_loading(self) -> None:
         """Loads no further model, and is not ready from now on; requests to loaded models are still answered."""

@@ -1,0 +1,26 @@
+"""What the updates of one model did so far, for the metrics page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class UpdateCounters:
+    """Counts since the server started, and what is so now.
+
+    refused: class of the error -> how many versions and deltas. last_visible_ms: from the moment that the newest delta
+    was seen in the folder until requests saw it. waiting: what is waited for, None for nothing.
+    """
+
+    deltas_applied: int = 0
+    versions_loaded: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    rollbacks: int = 0
+    merges: int = 0
+    last_visible_ms: float = 0.0
+    last_delta_rows: int = 0
+    overlays: int = 0
+    overlay_bytes: int = 0
+    held: int = 0
+    waiting: str | None = None
