@@ -27,12 +27,16 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class TableConfig(StrictModel):
-    """An embedding table. dim: float32 values of a row. admit_after: occurrences until an id gets a row."""
+    """An embedding table. dim: float32 values of a row. admit_after: occurrences until an id gets a row.
+
+    expire_after_publishes: a row that was not touched for so many publishes is erased at the next; 0 never.
+    """
 
     name: str
     dim: int = Field(ge=1, le=4096)
     init_scale: float = Field(default=0.05, ge=0.0, allow_inf_nan=False)
     admit_after: int = Field(default=1, ge=1, lt=2**31)
+    expire_after_publishes: int = Field(default=0, ge=0, le=512)
 
     @model_validator(mode="after")
     def _storable(self) -> TableConfig:
@@ -113,11 +117,26 @@ class TrainingConfig(StrictModel):
 
 
 class PublishConfig(StrictModel):
-    """What a published version carries. tolerance: largest difference of a golden score, absolute."""
+    """What a published version carries, when deltas are published, and what stays in the repository.
+
+    tolerance: largest difference of a golden score, absolute. delta_every_steps, delta_every_rows, delta_every_seconds:
+    what changed is published after so much training, whichever comes first; 0 is off. cumulative_every: each n-th delta
+    of a version holds all changes since the version; 0 never. version_every_deltas, version_at_share: a full version of
+    the same content follows after so many deltas, or when the bytes of the deltas exceed this share of the version's; 0
+    never. keep_deltas, keep_versions: how many stay in the repository, beside what these need.
+    """
 
     golden_requests: int = Field(default=256, ge=256, le=100_000)
     max_batch_size: int = Field(default=1024, ge=1, lt=2**31)
     tolerance: float = Field(default=1e-6, gt=0.0, lt=1.0)
+    delta_every_steps: int = Field(default=0, ge=0)
+    delta_every_rows: int = Field(default=0, ge=0)
+    delta_every_seconds: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    cumulative_every: int = Field(default=16, ge=0)
+    version_every_deltas: int = Field(default=256, ge=0)
+    version_at_share: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
+    keep_deltas: int = Field(default=32, ge=1)
+    keep_versions: int = Field(default=2, ge=1)
 
 
 class TrainConfig(StrictModel):

@@ -17,6 +17,7 @@ from storage.specs import POOLINGS, TableSpec
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
+Counts = NDArray[np.uint32]
 
 
 class EmbeddingTable:
@@ -24,8 +25,8 @@ class EmbeddingTable:
 
     dim: values of a row. optimizer: decides how many optimizer values lie behind a row. init_scale: a new row is
     uniform in [-init_scale, init_scale), the same for the same seed, table and id. initial_accumulator: Adagrad's
-    start. Ids without a row read as zeros. One thread at a time. Raises ConfigError for a name or size that cannot be
-    stored.
+    start. Ids without a row read as zeros. Every change carries a stamp, so that what changed since can be asked for.
+    One thread at a time. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class EmbeddingTable:
             admit_after=admit_after,
         )
         self._waiting: list[tuple[Ids, Rows]] = []
+        self.forgotten = 0
+        self._saved: int | None = None
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
@@ -108,23 +111,79 @@ class EmbeddingTable:
         """As `adagrad`, without optimizer values."""
         return int(self._native.sgd(ids, gradients, lr))
 
-    def export_rows(self) -> tuple[Ids, Rows, Rows, NDArray[np.uint32]]:
-        """ids (N,) ascending, rows (N, D), optimizer values (N, slots), how often each id was seen (N,)."""
-        ids, rows, slots, counts, _ = self._native.export_rows()
-        return ids, rows, slots, counts
+    @property
+    def stamp(self) -> int:
+        """The number that changes carry from now on; 1 at the start."""
+        return int(self._native.stamp)
 
-    def export_counts(self) -> tuple[Ids, NDArray[np.uint32]]:
+    def advance(self) -> int:
+        """Closes the stamp and returns it; later changes carry the next one."""
+        return int(self._native.advance())
+
+    def set_stamp(self, stamp: int) -> None:
+        """The stamp of later changes. Raises ValueError for one below the table's own."""
+        self._native.set_stamp(stamp)
+
+    def changed_since(self, stamp: int) -> Ids:
+        """Ids (N,) ascending of rows that were created, stepped or looked up in training after a stamp."""
+        return self._native.changed_since(stamp)
+
+    def removed_since(self, stamp: int) -> Ids:
+        """Ids (N,) ascending that were erased after a stamp and have no row now."""
+        return self._native.removed_since(stamp)
+
+    def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
+        """Ids (N,) without a row whose count changed after one of the last 64 stamps, and the counts; 0: not waiting."""
+        return self._native.waiting_since(stamp)
+
+    def expired(self, stamp: int) -> Ids:
+        """Ids (N,) ascending of rows that changed last at that stamp or before."""
+        return self._native.expired(stamp)
+
+    def erase(self, ids: Ids) -> int:
+        """Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row."""
+        return int(self._native.erase(ids))
+
+    def removed(self) -> tuple[Ids, Counts]:
+        """Ids (N,) ascending that were erased and have no row now, and the stamps at which."""
+        return self._native.removed()
+
+    def forget_removed(self, stamp: int) -> None:
+        """Nobody will ask any more for ids that were erased at this stamp or before.
+
+        What no training checkpoint holds yet is kept until one does: a row must not come back on resume.
+        """
+        self.forgotten = max(self.forgotten, stamp)
+        self._native.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
+
+    def saved(self, stamp: int) -> None:
+        """A training checkpoint holds every change up to this stamp."""
+        self._saved = stamp
+        self._native.forget_removed(min(self.forgotten, stamp))
+
+    def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
+        """rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,). ValueError for an id without a row."""
+        return self._native.export_ids(ids)
+
+    def export_rows(self) -> tuple[Ids, Rows, Rows, Counts, Counts]:
+        """ids (N,) ascending, rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,)."""
+        return self._native.export_rows()
+
+    def export_counts(self) -> tuple[Ids, Counts]:
         """Ids that were seen and have no row yet, ascending, and how often."""
-        ids, counts = self._native.export_counts()
-        return ids, counts
+        return self._native.export_counts()
 
-    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: NDArray[np.uint32]) -> None:
-        """Puts back what `export_rows` gave."""
-        self._native.restore(ids, rows, slots, counts, np.ones(len(ids), np.uint32))
+    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts) -> None:
+        """Puts back what `export_rows` gave; `set_stamp` goes before it."""
+        self._native.restore(ids, rows, slots, counts, stamps)
 
-    def restore_counts(self, ids: Ids, counts: NDArray[np.uint32]) -> None:
-        """Puts back what `export_counts` gave."""
+    def restore_counts(self, ids: Ids, counts: Counts) -> None:
+        """Puts back what `export_counts` or `waiting_since` gave."""
         self._native.restore_counts(ids, counts)
+
+    def restore_removed(self, ids: Ids, stamps: Counts) -> None:
+        """Puts back what `removed` gave; ids that have a row are left out."""
+        self._native.restore_removed(ids, stamps)
 
 
 def _mixed_seed(seed: int, name: str) -> int:

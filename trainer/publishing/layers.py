@@ -49,7 +49,7 @@ class TableSource:
     def data(self) -> TableData:
         """All rows. A plain layer's ids are its row numbers."""
         if self.trained is not None:
-            ids, rows, _, counts = self.trained.export_rows()
+            ids, rows, _, counts, _ = self.trained.export_rows()
             return TableData(self.name, self.dim, ids, rows, frequency_byte(counts))
         assert self.weight is not None
         rows = self.weight.detach().cpu().contiguous().numpy()
