@@ -17,7 +17,8 @@ from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
 
-# subcommand -> (module, one line for `emberline --help`): nothing of torch is imported to print help
+# subcommand -> (module, or module:name where it holds several; one line for `emberline --help`). Nothing of torch is
+# imported to print help.
 COMMANDS = {
     "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
     "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
@@ -25,6 +26,15 @@ COMMANDS = {
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
     "inspect": ("emberline.cli.inspect", "Show what a version, a repository or a Parquet file holds."),
+    "snapshots": ("emberline.cli.snapshots", "Show what a running server serves of a model, and what it refused."),
+    "rollback": ("emberline.cli.live:rollback", "Serve an earlier snapshot, and stay there."),
+    "resume": ("emberline.cli.live:resume", "Follow what is published again, after a rollback, a pause or a pin."),
+    "pause": ("emberline.cli.live:pause", "Take no updates until `emberline resume`."),
+    "pin": ("emberline.cli.live:pin", "Serve one snapshot and nothing else until `emberline resume`."),
+    "canary": ("emberline.cli.live:canary", "Serve a new snapshot to a part of the requests; promote it or stop it."),
+    "allow": ("emberline.cli.live:allow", "Let in a version whose inputs were removed, renamed or retyped."),
+    "load": ("emberline.cli.live:load", "Load a model into a running server."),
+    "unload": ("emberline.cli.live:unload", "Unload a model from a running server."),
 }
 
 EPILOG = """\b
@@ -48,8 +58,8 @@ class Commands(click.Group):
         """The command, or None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = module.command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:

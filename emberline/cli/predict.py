@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
-import urllib.error
 import urllib.parse
-import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from storage.errors import ConfigError, InvalidInput, Unavailable
+from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
+from storage.errors import ConfigError, InvalidInput
 
 MAX_ROWS = 100_000
 _COMPANIONS = (".lengths", ".valid")
@@ -26,33 +25,58 @@ Examples:
   emberline predict movielens --data build/movielens/test.parquet --rows 5
   emberline predict movielens --json '{"user": 1, "item": 7, "genres": ["Comedy"]}'""",
 )
-@click.argument("model")
-@click.option("--url", default="http://127.0.0.1:8000", help="The server's HTTP address.")
+@MODEL
+@URL
 @click.option(
     "--data", type=click.Path(path_type=Path, exists=True), help="Parquet file (or JSON lines) to take rows from."
 )
 @click.option("--json", "text", help="One row as a JSON object, or several as a list; '-' reads standard input.")
 @click.option("--rows", type=click.IntRange(1, MAX_ROWS), default=10, help="Rows to take from --data.")
 @click.option("--skip", type=click.IntRange(0), default=0, help="Rows of --data to skip first.")
-@click.option("--timeout", type=click.FloatRange(0.1), default=30.0, help="Seconds to wait for the answer.")
+@click.option("--min-snapshot", help="Wait until at least this snapshot answers: VERSION.SEQUENCE or id.")
+@click.option("--routing-key", help="While a canary runs, requests of one key are all answered by the same snapshot.")
+@timeout_option(30.0)
 @click.option("--raw", is_flag=True, help="Print the server's JSON answer as it is.")
 def command(
-    model: str, url: str, data: Path | None, text: str | None, rows: int, skip: int, timeout: float, raw: bool
+    model: str,
+    url: str,
+    data: Path | None,
+    text: str | None,
+    rows: int,
+    skip: int,
+    min_snapshot: str | None,
+    routing_key: str | None,
+    timeout: float,
+    raw: bool,
 ) -> None:
-    """Send rows to a running server and print one score a row."""
+    """Send rows to a running server and print one score a row. Which snapshot answered is said on standard error."""
     if (data is None) == (text is None):
         raise click.UsageError("give either --data FILE or --json ROW")
-    url = url.rstrip("/")
+    given = {"Emberline-Min-Snapshot": min_snapshot, "Emberline-Routing-Key": routing_key}
+    headers = {name: _header_text(name, value) for name, value in given.items() if value is not None}
     name = urllib.parse.quote(model, safe="")
-    metadata = _call(f"{url}/v2/models/{name}", timeout)
+    metadata, _ = call_server(url, f"/v2/models/{name}", timeout)
     names = [entry["name"] for entry in metadata["inputs"] if not entry["name"].endswith(_COMPANIONS)]
     instances = _from_text(text) if text is not None else _from_file(data, names, skip, rows)  # type: ignore[arg-type]
-    answer = _call(f"{url}/v1/models/{name}:predict", timeout, {"instances": instances})
+    answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
     if raw:
         click.echo(json.dumps(answer))
-        return
-    for number, score in enumerate(answer["predictions"]):
-        click.echo(f"{skip + number}\t{json.dumps(score)}")
+    else:
+        for number, score in enumerate(answer["predictions"]):
+            click.echo(f"{skip + number}\t{json.dumps(score)}")
+    click.echo(_answered_by(about), err=True)
+
+
+def _header_text(name: str, value: str) -> str:
+    if not value.isprintable():
+        raise InvalidInput(f"{name} must be one line of printable characters, got {value[:40]!r}", field=name)
+    # HTTP headers are bytes; urllib writes them as latin-1.
+    return value.encode().decode("latin-1")
+
+
+def _answered_by(headers: Mapping[str, str]) -> str:
+    version, sequence = headers.get("Emberline-Model-Version", "?"), headers.get("Emberline-Sequence", "?")
+    return f"answered by snapshot {version}.{sequence} ({headers.get('Emberline-Snapshot', '?')})"
 
 
 def _from_text(text: str) -> list[Any]:
@@ -85,24 +109,3 @@ def _from_file(path: Path, names: list[str], skip: int, rows: int) -> list[dict[
     if not found:
         raise ConfigError(f"{path} has {table.num_rows} rows; nothing is left after --skip {skip}", field="skip")
     return found
-
-
-def _call(address: str, timeout: float, content: object | None = None) -> Any:
-    body = None if content is None else json.dumps(content).encode()
-    try:
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        text = error.read().decode(errors="replace")
-        try:
-            text = json.loads(text)["error"]
-        except (ValueError, KeyError, TypeError):
-            text = text[:500]
-        raise InvalidInput(f"the server answered {error.code}: {text}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = str(getattr(error, "reason", error))
-        reason = reason if reason.isprintable() else "it does not speak HTTP"
-        raise Unavailable(
-            f"no answer from {address}: {reason}; is `emberline serve` running, and is --url right?"
-        ) from None

@@ -15,7 +15,8 @@ from emberline.guard import HiddenPackageError, check_packages
 ROOT = Path(__file__).parents[3]
 # So that it also runs in a checkout that is built but not installed.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-COMMANDS = ["data", "train", "publish", "serve", "predict", "inspect"]
+LIVE = ["snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "load", "unload"]
+COMMANDS = ["data", "train", "publish", "serve", "predict", "inspect", *LIVE]
 
 
 def emberline(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -54,6 +55,11 @@ def test_every_help_shows_an_example(name: str) -> None:
         (["inspect", "no/such/place"], "does not exist"),
         (["predict", "m"], "give either --data FILE or --json ROW"),
         (["data", "wide", "out", "--rows", "5"], "--rows"),
+        (["rollback", "m", "--to", "1.0", "--steps", "2"], "--to and --steps"),
+        (["canary", "m"], "--fraction, --promote and --stop"),
+        (["canary", "m", "--promote", "--to", "1.0"], "--to goes with --fraction"),
+        (["canary", "m", "--fraction", "0"], "--fraction"),
+        (["allow", "m", "--version", "2"], "--input"),
     ],
 )
 def test_wrong_usage_is_said_in_words_with_exit_code_2(arguments: list[str], expected: str, tmp_path: Path) -> None:

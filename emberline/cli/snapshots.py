@@ -1,0 +1,90 @@
+"""`emberline snapshots`: what a running server serves of a model, what it could go back to, and what it refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+
+_COLUMNS = ("snapshot", "state", "rows", "removed", "bytes", "published (UTC)", "visible in", "id")
+_LEFT = {"snapshot", "state", "published (UTC)", "id"}
+
+
+@click.command(
+    name="snapshots",
+    epilog="""\b
+Examples:
+  emberline snapshots movielens
+  emberline snapshots movielens --json""",
+)
+@MODEL
+@URL
+@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
+@timeout_option(30.0)
+def command(model: str, url: str, as_json: bool, timeout: float) -> None:
+    """Show the snapshots of MODEL: the one served, those that `emberline rollback` reaches, those held back.
+
+    A snapshot is called VERSION.SEQUENCE: 3.0 is version 3 as it was published, 3.17 is it after its delta 17. Below
+    stand what was refused, with the reason, and what an update waits for.
+    """
+    state, _ = call_server(url, model_path(model, "snapshots"), timeout)
+    if as_json:
+        click.echo(json.dumps(state))
+    else:
+        show(state)
+
+
+def state_line(state: Mapping[str, Any]) -> str:
+    """One line: what is served, how, and what waits."""
+    served, canary = state.get("served"), state.get("canary")
+    text = f"{state['model']}: {state['mode']}, "
+    text += f"serves {served['name']} ({served['id']})" if served else "serves nothing"
+    if canary:
+        share = f"{canary['fraction']:.4g} of the requests" if "fraction" in canary else "a part of the requests"
+        text += f"; canary {canary.get('name') or 'is the next good arrival'} for {share}"
+    held = [entry["name"] for entry in state["snapshots"] if entry["state"] == "held"]
+    if held:
+        text += f"; held: {', '.join(held)}"
+    if state.get("waiting"):
+        text += f"; waiting: {state['waiting']}"
+    return text
+
+
+def show(state: Mapping[str, Any]) -> None:
+    """Prints all of it."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(state_line(state), markup=False)
+    table = Table(title_justify="left")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _LEFT else "right")
+    for entry in state["snapshots"]:
+        visible = entry.get("visible_ms")
+        table.add_row(
+            entry["name"],
+            entry["state"],
+            f"{entry['rows']:,}",
+            f"{entry['removed']:,}",
+            f"{entry['bytes']:,}",
+            _moment(entry["published_unix_ms"]),
+            "" if visible is None else f"{visible:,.0f} ms",
+            entry["id"],
+        )
+    console.print(table)
+    if state["quarantined"]:
+        refused = Table(title="refused", title_justify="left")
+        for name in ("path", "when (UTC)", "reason"):
+            refused.add_column(name, overflow="fold")
+        for entry in state["quarantined"]:
+            refused.add_row(entry["path"], _moment(entry["unix_ms"]), entry["reason"])
+        console.print(refused)
+
+
+def _moment(unix_ms: int | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unix_ms / 1000)) if unix_ms else ""
