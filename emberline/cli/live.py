@@ -63,17 +63,19 @@ def pause(model: str, url: str, timeout: float) -> None:
 @click.command(
     name="pin",
     epilog="""\b
-Example:
+Examples:
+  emberline pin movielens           what is served now
   emberline pin movielens 1.16""",
 )
 @MODEL
-@click.argument("to")
+@click.argument("to", default="")
 @URL
 @timeout_option(_QUICK_S)
 def pin(model: str, to: str, url: str, timeout: float) -> None:
     """Serve the snapshot TO (VERSION.SEQUENCE or id) of MODEL and nothing else until `emberline resume`.
 
-    Unlike a rollback, no later delta ends it, also not one that continues from TO.
+    Without TO it is the snapshot served now. Unlike a rollback, no later delta ends it, also not one that continues
+    from TO.
     """
     _control(model, "pin", url, timeout, {"to": to})
 

@@ -1,4 +1,4 @@
-"""GRPCInferenceService: KServe v2 and Triton's metadata, statistics and index; the rest says UNIMPLEMENTED."""
+"""GRPCInferenceService: KServe v2 and Triton's metadata, statistics and repository; the rest says UNIMPLEMENTED."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
 from serving.errors import status_of
 from serving.protocol import metadata
 from serving.protocol.columns import to_columns
+from serving.protocol.control_bodies import check_load_parameters, check_unload_parameters
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
 from storage.errors import InvalidInput, Unsupported
 
 _LONGEST_TIMEOUT_S = 86_400.0
 _NOT_BUILT = (
     "ModelStreamInfer",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
@@ -67,6 +67,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
+        self._control = ControlCalls()
         for name in _NOT_BUILT:
             setattr(self, name, functools.partial(_refuse, name))
 
@@ -130,9 +131,37 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     @_answered
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Every model version and its state."""
-        if request.repository_name:
-            raise InvalidInput("repository_name is not supported: there is one repository", field="repository_name")
+        _check_repository(request)
         return metadata.repository_index(self._repository.index(), ready_only=request.ready)
+
+    @_answered
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Loads a model, or what is new in its folder."""
+        _check_repository(request)
+        check_load_parameters(_parameters(request))
+        await self._control.run(lambda: self._repository.load(request.model_name))
+        return service_pb2.RepositoryModelLoadResponse()
+
+    @_answered
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Drains and closes a model."""
+        _check_repository(request)
+        check_unload_parameters(_parameters(request))
+        await self._control.run(lambda: self._repository.unload(request.model_name))
+        return service_pb2.RepositoryModelUnloadResponse()
+
+
+def _check_repository(request: Any) -> None:
+    if request.repository_name:
+        raise InvalidInput("repository_name is not supported: there is one repository", field="repository_name")
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    """The parameters of a repository call; one that is not set is None."""
+    return {
+        key: getattr(value, value.WhichOneof("parameter_choice") or "", None)
+        for key, value in request.parameters.items()
+    }
 
 
 async def _refuse(name: str, request: Any, context: Any) -> None:

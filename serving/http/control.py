@@ -11,10 +11,11 @@ from serving.config import ServerConfig
 from serving.engine.repository import ModelRepository
 from serving.errors import BodyTooLarge, status_of
 from serving.http.body import BodyReader
+from serving.http.model_control import add_model_control
 from serving.protocol import metadata
 from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.proto_json import message_to_json
-from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable, Unsupported
+from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
 
 
 def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
@@ -82,9 +83,7 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
             raise Unavailable(f"model {name!r} is not ready")
         return _json({"name": name, "ready": True})
 
-    @app.post("/v2/repository/models/{name}/{verb}")
-    async def control(name: str, verb: str) -> Response:
-        raise Unsupported(f"{verb[:40]!r} of a model is not supported by this server; start it again to load versions")
+    add_model_control(app, repository, bodies)
 
     @app.exception_handler(EmberlineError)
     async def refuse(_: Request, error: EmberlineError) -> Response:

@@ -1,0 +1,73 @@
+"""The routes that control one model: load, unload, go back, hold still, try out. They answer with the state then."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import JsonValue
+
+from serving.control_calls import ControlCalls
+from serving.engine.repository import ModelRepository
+from serving.http.body import BodyReader
+from serving.protocol import control_bodies as bodies
+from serving.protocol.json_text import dump_json, parse_object
+from storage.errors import NotFound
+
+_State = dict[str, JsonValue]
+_Call = Callable[[ModelRepository, str, Any], _State | None]
+
+
+def _canary(repository: ModelRepository, name: str, body: bodies.CanaryBody) -> _State:
+    if body.promote:
+        return repository.promote(name)
+    if body.stop:
+        return repository.stop_canary(name)
+    assert body.fraction is not None
+    return repository.canary(name, fraction=body.fraction, to=body.to)
+
+
+# verb -> its body, and what it calls; load and unload answer with nothing, as in Triton
+_VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
+    "load": (bodies.LoadBody, lambda repository, name, _: repository.load(name)),
+    "unload": (bodies.UnloadBody, lambda repository, name, _: repository.unload(name)),
+    "rollback": (
+        bodies.RollbackBody,
+        lambda repository, name, body: repository.rollback(name, to=body.to, steps=body.steps),
+    ),
+    "resume": (bodies.ControlBody, lambda repository, name, _: repository.resume(name)),
+    "pause": (bodies.ControlBody, lambda repository, name, _: repository.pause(name)),
+    "pin": (bodies.PinBody, lambda repository, name, body: repository.pin(name, body.to)),
+    "canary": (bodies.CanaryBody, _canary),
+    "allow": (bodies.AllowBody, lambda repository, name, body: repository.allow(name, str(body.version), body.inputs)),
+}
+
+
+def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyReader) -> None:
+    """Adds POST /v2/repository/models/NAME/VERB and GET /v2/repository/models/NAME/snapshots."""
+    calls = ControlCalls()
+
+    @app.get("/v2/repository/models/{name}/snapshots")
+    async def snapshots(name: str) -> Response:
+        return _json(await calls.run(lambda: repository.snapshots(name)))
+
+    @app.post("/v2/repository/models/{name}/{verb}")
+    async def control(name: str, verb: str, request: Request) -> Response:
+        if verb not in _VERBS:
+            close = difflib.get_close_matches(verb[:40], _VERBS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_VERBS)}"
+            raise NotFound(f"a model has no call {verb[:40]!r}; {hint}")
+        body_type, call = _VERBS[verb]
+        text = await reader.read(dict(request.scope["headers"]), request.receive)
+        try:
+            body = body_type.parse(parse_object(text, what="the request") if text.strip() else {})
+        finally:
+            reader.release(len(text))
+        state = await calls.run(lambda: call(repository, name, body))
+        return Response() if state is None else _json(state)
+
+
+def _json(content: Any) -> Response:
+    return Response(dump_json(content), media_type="application/json")

@@ -1,0 +1,121 @@
+"""The JSON bodies of the calls that control a model: strict, a misspelt key is never another call."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from storage.errors import InvalidInput, Unsupported
+
+Reference = Annotated[str, Field(max_length=64)]
+
+
+class ControlBody(BaseModel):
+    """A body without keys: resume and pause."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> Self:
+        """Reads a body. Raises InvalidInput that names the key, and the nearest known one for an unknown key."""
+        for key in content:
+            if key not in cls.model_fields:
+                close = difflib.get_close_matches(key[:100], cls.model_fields, n=1)
+                known = ", ".join(map(repr, cls.model_fields)) or "an empty object"
+                hint = f"did you mean {close[0]!r}?" if close else f"expected {known}"
+                raise InvalidInput(f"unknown key {key[:100]!r}; {hint}", field=key[:100])
+        try:
+            return cls.model_validate(dict(content))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            text = first["msg"].removeprefix("Value error, ")
+            if not field:
+                raise InvalidInput(text, field=next(iter(content), "")) from None
+            got = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
+            raise InvalidInput(f"{field!r}: {text}, got {got}", field=field) from None
+
+
+class RollbackBody(ControlBody):
+    """to: the snapshot to go back to; or steps: how many snapshots back."""
+
+    to: Reference = ""
+    steps: Annotated[int, Field(ge=1, le=1000)] = 1
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.to and "steps" in self.model_fields_set:
+            raise ValueError("'to' and 'steps' both say where to; send one of them")
+        return self
+
+
+class PinBody(ControlBody):
+    """to: the snapshot to stay at, the present one without it."""
+
+    to: Reference = ""
+
+
+class CanaryBody(ControlBody):
+    """fraction: share of the requests; to: which snapshot, the next that arrives without it. Or promote, or stop."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    to: Reference = ""
+    promote: bool = False
+    stop: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.fraction is not None) + self.promote + self.stop != 1:
+            raise ValueError("expected 'fraction' (with or without 'to'), 'promote': true, or 'stop': true")
+        if self.to and self.fraction is None:
+            raise ValueError("'to' goes with 'fraction' only")
+        return self
+
+
+class AllowBody(ControlBody):
+    """version: which one is let in; inputs: the inputs and outputs whose change is accepted, by name."""
+
+    version: Annotated[int, Field(ge=1, lt=10**18)]
+    inputs: Annotated[list[str], Field(min_length=1, max_length=10_000)]
+
+
+class LoadBody(ControlBody):
+    """What Triton's clients send; a configuration or files of the caller's own are refused."""
+
+    parameters: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        check_load_parameters(self.parameters)
+        return self
+
+
+class UnloadBody(ControlBody):
+    """What Triton's clients send. No model has dependents here."""
+
+    parameters: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        check_unload_parameters(self.parameters)
+        return self
+
+
+def check_load_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raises Unsupported for Triton's `config` and `file:` overrides, InvalidInput for anything else."""
+    for key in parameters:
+        if key == "config" or key.startswith("file:"):
+            raise Unsupported(f"parameter {key[:100]!r} is not supported: a model is what lies in its folder")
+        raise InvalidInput(f"unknown parameter {key[:100]!r}; a load takes none", field=key[:100])
+
+
+def check_unload_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for anything but `unload_dependents`, which changes nothing here."""
+    for key, value in parameters.items():
+        if key != "unload_dependents":
+            raise InvalidInput(f"unknown parameter {key[:100]!r}; expected 'unload_dependents'", field=key[:100])
+        if type(value) is not bool:
+            raise InvalidInput("parameter 'unload_dependents' must be true or false", field=key)
