@@ -16,6 +16,8 @@ from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 
 EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
 LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
+# Those whose rows lie in an EmbeddingTable, which says what changed.
+TABLE_LAYERS = (Embedding, EmbeddingBag)
 
 
 class StandIn(nn.Module):

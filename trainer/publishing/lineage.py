@@ -64,9 +64,9 @@ class Lineage:
     """The line so far; empty before the first version.
 
     version, base: number and snapshot of the version that deltas lie in. published: oldest first, the newest
-    MAX_PUBLISHED. ancestors: ids of the newest snapshots before those. last_sequence: the largest ever drawn for a delta
-    of `version`. version_bytes: of the version; delta_bytes: of the deltas that lead from it to the newest snapshot.
-    deltas: how many were published since the version.
+    MAX_PUBLISHED. ancestors: ids of the newest snapshots before those. last_sequence: the largest drawn for a delta of
+    `version`. version_bytes: of the version; delta_bytes: of the deltas that lead from it to the newest snapshot, so a
+    cumulative one begins anew. deltas: how many were published since the version.
     """
 
     version: int = 0
@@ -127,10 +127,10 @@ class Lineage:
         """Ids of all snapshots known, oldest first, at most MAX_ANCESTORS."""
         return (*self.ancestors, *(entry.snapshot for entry in self.published))[-MAX_ANCESTORS:]
 
-    def with_published(self, entry: Published, *, size_bytes: int, keep: int = MAX_PUBLISHED) -> Lineage:
+    def with_published(self, entry: Published, *, size_bytes: int, cumulative: bool = False) -> Lineage:
         """The line with a snapshot that was written. size_bytes: of its folder, version or delta."""
         published = (*self.published, entry)
-        cut = max(0, len(published) - keep)
+        cut = max(0, len(published) - MAX_PUBLISHED)
         # A version stays for as long as one of its deltas does: they are found by it.
         first = published[cut].version
         kept = tuple(
@@ -147,7 +147,7 @@ class Lineage:
             published=kept,
             ancestors=ancestors,
             last_sequence=max(self.last_sequence, entry.sequence),
-            delta_bytes=self.delta_bytes + size_bytes,
+            delta_bytes=size_bytes if cumulative else self.delta_bytes + size_bytes,
             deltas=self.deltas + 1,
             pending=None,
         )

@@ -1,5 +1,6 @@
 """The lookup half in plain numpy over the rows as published: slow, obvious, and what the golden scores rest on.
 
+For a delta the rows are read out of the trained table itself, so that the cost is that of the ids asked for.
 B rows, N ids, D dim, L length.
 """
 
@@ -13,10 +14,13 @@ from torch import Tensor
 
 from storage.checkpoint import TableData
 from storage.features import FeatureBatch
+from trainer.embedding import EmbeddingTable
 from trainer.publishing.plan import CutPlan
 
+TableRows = TableData | EmbeddingTable
 
-def graph_tensors(features: FeatureBatch, plan: CutPlan, tables: Mapping[str, TableData]) -> list[Tensor]:
+
+def graph_tensors(features: FeatureBatch, plan: CutPlan, tables: Mapping[str, TableRows]) -> list[Tensor]:
     """What the dense half takes for these features, in the order of plan.graph_inputs()."""
     tensors = [torch.from_numpy(np.ascontiguousarray(features.dense[entry.group])) for entry in plan.dense]
     for feature in plan.features:
@@ -33,8 +37,14 @@ def graph_tensors(features: FeatureBatch, plan: CutPlan, tables: Mapping[str, Ta
     return tensors
 
 
-def find_rows(table: TableData, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """ids (N,) -> rows (N, D), zeros where the table has none, and found (N,) bool."""
+def find_rows(table: TableRows, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ids (N,) -> rows (N, D), zeros where the table has none, and found (N,) bool.
+
+    In a trained table a row of zeros counts as not found; no score can tell the two apart.
+    """
+    if isinstance(table, EmbeddingTable):
+        rows = table.lookup(np.ascontiguousarray(ids), train=False)
+        return rows, np.asarray(rows.any(axis=1))
     if len(table.ids) == 0:
         return np.zeros((len(ids), table.dim), np.float32), np.zeros(len(ids), bool)
     places = np.minimum(np.searchsorted(table.ids, ids), len(table.ids) - 1)
@@ -44,7 +54,7 @@ def find_rows(table: TableData, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return rows, found
 
 
-def pooled_rows(table: TableData, values: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
+def pooled_rows(table: TableRows, values: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
     """Bags -> (B, D), summed in the order of the ids; a mean divides by the ids given."""
     rows, _ = find_rows(table, values)
     lengths = np.diff(offsets)
@@ -57,7 +67,7 @@ def pooled_rows(table: TableData, values: np.ndarray, offsets: np.ndarray, pooli
     return out
 
 
-def padded_rows(table: TableData, values: np.ndarray, offsets: np.ndarray, length: int) -> np.ndarray:
+def padded_rows(table: TableRows, values: np.ndarray, offsets: np.ndarray, length: int) -> np.ndarray:
     """Bags -> (B, L, D): the first `length` ids of each, padded with zeros."""
     rows, _ = find_rows(table, values)
     lengths = np.diff(offsets)

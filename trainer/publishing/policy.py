@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trainer.config import TrainConfig
 from trainer.publishing.lineage import Lineage
 
 Due = Literal["version", "delta", "cumulative", "compaction"]
@@ -31,6 +32,24 @@ class DeltaPolicy:
     keep_deltas: int = 32
     keep_versions: int = 2
     expire_after: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> DeltaPolicy:
+        """The policy of a configuration."""
+        options = config.publish
+        return cls(
+            delta_every_steps=options.delta_every_steps,
+            delta_every_rows=options.delta_every_rows,
+            delta_every_seconds=options.delta_every_seconds,
+            cumulative_every=options.cumulative_every,
+            version_every_deltas=options.version_every_deltas,
+            version_at_share=options.version_at_share,
+            keep_deltas=options.keep_deltas,
+            keep_versions=options.keep_versions,
+            expire_after={
+                table.name: table.expire_after_publishes for table in config.tables if table.expire_after_publishes
+            },
+        )
 
     @property
     def publishes_deltas(self) -> bool:

@@ -1,0 +1,96 @@
+"""Both halves of a module against the module itself, and golden requests scored by the module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from storage.checkpoint import DenseGraph, Golden
+from storage.errors import ParityError
+from storage.features import Column
+from trainer.publishing.cut import output_arrays
+from trainer.publishing.lookup import TableRows, first_rows, graph_tensors
+from trainer.publishing.subject import Subject
+
+
+class Checker:
+    """tables: where the lookup half reads rows. graph: the dense half as a server has it.
+
+    tolerance: how far outputs may differ, times the largest output if that is above 1.
+    """
+
+    def __init__(
+        self, subject: Subject, tables: Mapping[str, TableRows], tolerance: float, graph: DenseGraph | None = None
+    ) -> None:
+        self._subject = subject
+        self._tables = tables
+        self._tolerance = tolerance
+        self._names = subject.half.output_names
+        self._graph = graph
+
+    def sample_tensors(self) -> list[Tensor]:
+        """What the dense half takes for the sample."""
+        plan = self._subject.plan
+        return self._tensors(plan.columns, plan.rows)
+
+    def check_sample(self, tensors: list[Tensor]) -> None:
+        """The module's own outputs against its cut self, fed by the lookup half."""
+        got = self._module_outputs(tensors)
+        shaped = {name: value.reshape(got[name].shape).numpy() for name, value in self._subject.wanted.items()}
+        self._compare(shaped, got, "the two halves do not give the module's own outputs")
+
+    def check_graph(self, graph: DenseGraph, tensors: list[Tensor]) -> None:
+        """The exported half against the module, on the sample and at batch 1 and 2; a row must not see the others."""
+        self._graph = graph
+        whole = self._module_outputs(tensors)
+        self._compare(whole, self._graph_outputs(tensors), "the exported graph, on the sample")
+        for rows in (1, 2):
+            first = first_rows(tensors, rows)
+            alone = self._module_outputs(first)
+            self._compare(alone, self._graph_outputs(first), f"the exported graph, at batch {rows}")
+            # Rounding differs with the batch's size, so a little more is accepted here.
+            within = {name: values[:rows] for name, values in whole.items()}
+            self._compare(within, alone, f"the first rows alone (batch {rows})", factor=10.0)
+
+    def golden(self, columns: Mapping[str, Column], rows: int) -> Golden:
+        """The golden requests with the module's outputs; the exported half must reproduce them."""
+        tensors = self._tensors(columns, rows)
+        outputs = self._module_outputs(tensors)
+        for name, values in outputs.items():
+            if not np.all(np.isfinite(values)):
+                raise ParityError(f"output {name!r}: the module gives values that are not finite for golden requests")
+        self._compare(outputs, self._graph_outputs(tensors), "the exported graph, on the golden requests")
+        scale = max((float(np.abs(values).max(initial=0.0)) for values in outputs.values()), default=1.0)
+        return Golden(columns, rows, outputs, min(self._tolerance * max(1.0, scale), 0.5))
+
+    def _tensors(self, columns: Mapping[str, Column], rows: int) -> list[Tensor]:
+        return graph_tensors(self._subject.engine.run(columns, rows), self._subject.plan, self._tables)
+
+    def _module_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
+        with self._subject.half.cut() as half:
+            return output_arrays(self._names, half(*tensors))
+
+    def _graph_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
+        assert self._graph is not None
+        return output_arrays(self._names, self._graph.run(tensors))
+
+    def _compare(
+        self, wanted: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], what: str, *, factor: float = 1.0
+    ) -> None:
+        for name, values in wanted.items():
+            other = got[name]
+            if values.shape != other.shape:
+                raise ParityError(f"{what}: output {name!r} is {list(other.shape)}, expected {list(values.shape)}")
+            if values.dtype.kind != "f":
+                if not np.array_equal(values, other):
+                    raise ParityError(f"{what}: output {name!r} differs")
+                continue
+            accepted = factor * self._tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
+            difference = float(np.abs(values - other).max(initial=0.0))
+            if not difference <= accepted:
+                raise ParityError(
+                    f"{what}: output {name!r} differs by {difference:.3g}, at most {accepted:.3g} is "
+                    "accepted; a module that draws random numbers, or depends on other rows of its batch, cannot be cut"
+                )

@@ -1,0 +1,104 @@
+"""What is published: a module planned on a sample, its tables known, its dense half at hand.
+
+B rows of the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from storage.checkpoint import GraphOutput
+from storage.errors import InvalidInput, Unsupported
+from storage.features import Column, FeatureEngine, FeatureSpec
+from trainer.data import to_inputs
+from trainer.embedding import EmbeddingTable
+from trainer.publishing.cut import DenseHalf, graph_outputs, named_outputs
+from trainer.publishing.derive import plan_from_sample
+from trainer.publishing.layers import TABLE_LAYERS, embedding_layers
+from trainer.publishing.plan import CutPlan, plan_with_spec
+from trainer.publishing.record import Recording, record
+from trainer.publishing.sample import Sample
+
+
+@dataclass(frozen=True)
+class Subject:
+    """wanted: the module's own outputs on the sample, as it was when the subject was made. engine: of plan.spec."""
+
+    plan: CutPlan
+    half: DenseHalf
+    outputs: tuple[GraphOutput, ...]
+    wanted: Mapping[str, Tensor]
+    engine: FeatureEngine
+
+    @classmethod
+    def of(cls, module: nn.Module, sample_batch: object, spec: FeatureSpec | None) -> Subject:
+        """Runs the module once on the sample, as `publish` takes it; the caller has put it in eval().
+
+        Raises Unsupported, InvalidInput or ConfigError for a module or sample that cannot be cut.
+        """
+        container = nn.Module()
+        container.add_module("module", module)
+        container.training = False
+        sample, plan, recording = _planned(container, sample_batch, spec)
+        wanted = named_outputs(recording.outputs)
+        half = DenseHalf(container, sample, plan, list(wanted))
+        return cls(plan, half, tuple(graph_outputs(wanted)), wanted, FeatureEngine(plan.spec))
+
+    @property
+    def tables(self) -> dict[str, EmbeddingTable]:
+        """Our own tables by name, in the order of the plan."""
+        return {source.name: source.trained for source in self.plan.tables if source.trained is not None}
+
+    def plain_layer(self) -> str | None:
+        """The path of an embedding layer whose rows lie in a weight, which nobody tracks; None when there is none."""
+        layers = embedding_layers(self.half.container)
+        return next((path for path, layer in layers.items() if not isinstance(layer, TABLE_LAYERS)), None)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module that torch.compile wraps, or the module itself."""
+    inner = getattr(module, "_orig_mod", module)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def _planned(container: nn.Module, sample_batch: object, spec: FeatureSpec | None) -> tuple[Sample, CutPlan, Recording]:
+    module = container.get_submodule("module")
+    if spec is None:
+        sample = Sample.of(module, sample_batch)
+        recording = record(container, sample.leaves, lambda: sample.call(module, sample.leaves))
+        rows = _batch_rows(recording)
+        return sample, plan_from_sample(recording, sample.leaves, rows), recording
+    columns = _columns_of(sample_batch, spec)
+    rows = max(column.rows for column in columns.values())
+    sample = Sample.of(module, to_inputs(FeatureEngine(spec).run(columns, rows)))
+    recording = record(container, sample.leaves, lambda: sample.call(module, sample.leaves))
+    if _batch_rows(recording) != rows:
+        raise Unsupported(f"the module gives {_batch_rows(recording)} rows for {rows} rows of the sample")
+    return sample, plan_with_spec(spec, columns, rows, recording, sample.leaves), recording
+
+
+def _columns_of(sample_batch: object, spec: FeatureSpec) -> dict[str, Column]:
+    wrong = "with a spec, sample_batch is a mapping of input names to storage.features.Column"
+    if not isinstance(sample_batch, Mapping):
+        raise InvalidInput(f"{wrong}; got {type(sample_batch).__name__}")
+    columns: dict[str, Column] = {}
+    for entry in spec.inputs:
+        column = sample_batch.get(entry.name)
+        if not isinstance(column, Column):
+            raise InvalidInput(f"{wrong}; {entry.name!r} is {type(column).__name__}", field=entry.name)
+        columns[entry.name] = column
+    return columns
+
+
+def _batch_rows(recording: Recording) -> int:
+    first = next(iter(named_outputs(recording.outputs).values()))
+    rows = first.shape[0] if first.dim() else 0
+    if rows < 2:
+        raise InvalidInput(
+            f"the module's first output has {rows} rows; give a sample of two rows or more, so that the batch shows"
+        )
+    return int(rows)
