@@ -5,7 +5,7 @@ Embedding tables in DRAM, lookups over them, and tables that train. The core is 
 import numpy
 import numpy.typing
 
-class CapacityExceeded(RuntimeError):
+class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
 
 class Table:
@@ -87,15 +87,81 @@ class Table:
         Raises RuntimeError that says which rule of the table is broken. Slow; for tests.
         """
 
+class OverlayTable:
+    """
+    Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.
+
+    Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.
+    """
+
+    def __init__(self, dim: int) -> None: ...
+    @property
+    def dim(self) -> int: ...
+    def size(self) -> int:
+        """Ids that any overlay says something of."""
+
+    def entries(self, overlay: int) -> int:
+        """Entries of one overlay: rows, removed and spilled ids."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that index, chains, rows and remembered ids take."""
+
+    def stage(
+        self,
+        overlay: int,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32] | None,
+        kind: int,
+    ) -> None:
+        """
+        Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim); 1 removed, 2 spilled, with None.
+
+        All or nothing. Raises ValueError for an id that the overlay has already, CapacityExceeded.
+        """
+
+    def discard(self, overlay: int, limit: int = 0) -> int:
+        """
+        Drops the overlay's entries wherever they stand, at most `limit` of them, the last staged first; 0: all.
+
+        Returns how many were dropped.
+        """
+
+    def find(
+        self,
+        mask: int,
+        ids: numpy.typing.NDArray[numpy.int64],
+        out: numpy.typing.NDArray[numpy.float32],
+        states: numpy.typing.NDArray[numpy.uint8],
+        overlays: numpy.typing.NDArray[numpy.uint8],
+    ) -> int:
+        """
+        What the newest overlay in the mask says of ids (n,), written in place: out (n, dim), zeros without a row;
+        states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), 255 where not covered.
+
+        Returns the number covered.
+        """
+
+    def ids(self, overlay: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]]:
+        """
+        ids (n,) of an overlay in the order in which they were staged, and their kinds (n,).
+        """
+
+    def check_integrity(self) -> None:
+        """
+        Raises RuntimeError that says which rule of the chains is broken. Slow; for tests.
+        """
+
 class Lookup:
     """
     The lookups of one lane over shared tables, in one call for all features. Not thread-safe.
 
     features: (table index, pooling 0 sum 1 mean 2 none, length of an unpooled one), one each.
-    Calls go begin, supply for each table with missing ids, finish.
+    overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.
     """
 
-    def __init__(self, tables: list[Table], features: list[tuple[int, int, int]]) -> None: ...
+    def __init__(
+        self, tables: list[Table], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None
+    ) -> None: ...
     def begin(
         self,
         batch: int,
@@ -103,14 +169,23 @@ class Lookup:
         offsets: list[numpy.typing.NDArray[numpy.int64]],
         outputs: list[numpy.typing.NDArray[numpy.float32]],
         masks: list[numpy.typing.NDArray[numpy.uint8] | None],
+        mask: int = 0,
     ) -> int:
         """
         values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written
-        in place, by finish where rows are missing. Returns how many distinct ids are missing.
+        in place, by finish where rows are missing. mask: bit i makes overlay i visible.
+
+        Returns how many distinct ids are missing.
         """
 
     def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]:
         """The missing ids of a table, each once."""
+
+    def missing_sources(self, table: int) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base. An overlay may be merged
+        since: what it no longer has, the base has.
+        """
 
     def supply(
         self, table: int, rows: numpy.typing.NDArray[numpy.float32], state: numpy.typing.NDArray[numpy.uint8]
@@ -119,9 +194,10 @@ class Lookup:
         rows (m, dim) and state (m,) for the ids of missing(table), copied: 0 absent, 1 found, 2 unresolved.
         """
 
-    def finish(self) -> tuple[int, int, int, int]:
+    def finish(self) -> tuple[int, int, int, int, int]:
         """
-        Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved.
+        Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved, answered
+        by overlays. What an overlay removed is absent.
         """
 
 class TrainingTable:

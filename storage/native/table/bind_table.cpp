@@ -1,8 +1,10 @@
-// The module `_table`: Table and Lookup; TrainingTable stands in bind_training.cpp. Shapes are checked, then the GIL is released.
+// The module `_table`: Table and Lookup; the other classes stand in bind_*.cpp. Shapes are checked, then the GIL is released.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <tuple>
 
 #include "table/bind_arrays.h"
@@ -14,6 +16,7 @@ using namespace nb::literals;
 
 namespace emberline::bind {
 
+void bind_overlay(nb::module_& module);
 void bind_training(nb::module_& module);
 
 namespace {
@@ -115,15 +118,16 @@ void bind_tables(nb::module_& module) {
            "Raises RuntimeError that says which rule of the table is broken. Slow; for tests.");
 }
 
-// Keeps the tables, and between begin and finish the caller's arrays.
+// Keeps the tables and overlays, and between begin and finish the caller's arrays.
 struct PyLookup {
-  std::vector<nb::object> tables;
+  std::vector<nb::object> owners;
   Lookup lookup;
   std::vector<nb::object> held;
   bool begun = false;
 
-  PyLookup(std::vector<nb::object> owners, std::vector<const Table*> pointers, std::vector<LookupFeature> features)
-      : tables(std::move(owners)), lookup(std::move(pointers), std::move(features)) {}
+  PyLookup(std::vector<nb::object> kept, std::vector<const Table*> tables, std::vector<LookupFeature> features,
+           std::vector<const OverlayTable*> overlays)
+      : owners(std::move(kept)), lookup(std::move(tables), std::move(features), std::move(overlays)) {}
 
   std::size_t table_index(std::size_t table) const {
     if (table >= lookup.table_count()) {
@@ -133,17 +137,29 @@ struct PyLookup {
   }
 };
 
-void make_lookup(PyLookup* self, const nb::list& tables, const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features) {
-  std::vector<nb::object> owners;
-  std::vector<const Table*> pointers;
-  for (nb::handle table : tables) {
-    const Table* pointer = nullptr;
-    if (!nb::try_cast<const Table*>(table, pointer, false) || pointer == nullptr) {
-      throw nb::type_error(("tables: expected Table, got " + describe(table)).c_str());
+// The native objects of a list; `owners` keeps them alive.
+template <class T>
+std::vector<const T*> pointers_of(const nb::list& list, const std::string& name, std::vector<nb::object>& owners) {
+  std::vector<const T*> pointers;
+  for (nb::handle object : list) {
+    const T* pointer = nullptr;
+    if (!nb::try_cast<const T*>(object, pointer, false) || pointer == nullptr) {
+      const std::string expected = nb::cast<std::string>(nb::type<T>().attr("__name__"));
+      throw nb::type_error((name + ": expected " + expected + ", got " + describe(object)).c_str());
     }
-    owners.push_back(nb::borrow(table));
+    owners.push_back(nb::borrow(object));
     pointers.push_back(pointer);
   }
+  return pointers;
+}
+
+void make_lookup(PyLookup* self, const nb::list& tables,
+                 const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features,
+                 const std::optional<nb::list>& overlays) {
+  std::vector<nb::object> owners;
+  std::vector<const Table*> pointers = pointers_of<Table>(tables, "tables", owners);
+  std::vector<const OverlayTable*> over;
+  if (overlays) over = pointers_of<OverlayTable>(*overlays, "overlays", owners);
   std::vector<LookupFeature> plan;
   for (std::size_t f = 0; f < features.size(); ++f) {
     const auto& [table, pooling, length] = features[f];
@@ -152,11 +168,11 @@ void make_lookup(PyLookup* self, const nb::list& tables, const std::vector<std::
     if (pooling == 2 && length == 0) fail(name + "an unpooled feature needs a length of 1 or more");
     plan.push_back({table, static_cast<Pooling>(pooling), length});
   }
-  new (self) PyLookup(std::move(owners), std::move(pointers), std::move(plan));
+  new (self) PyLookup(std::move(owners), std::move(pointers), std::move(plan), std::move(over));
 }
 
 std::size_t begin(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets, const nb::list& outputs,
-                  const nb::list& masks) {
+                  const nb::list& masks, std::uint64_t mask) {
   const std::vector<LookupFeature>& features = self.lookup.features();
   for (const auto& [name, list] : {std::pair{"values", &values}, {"offsets", &offsets}, {"outputs", &outputs}, {"masks", &masks}}) {
     if (list->size() != features.size()) {
@@ -177,19 +193,19 @@ std::size_t begin(PyLookup& self, std::size_t batch, const nb::list& values, con
     const std::size_t length = features[f].length;
     const ArrayView<float> output(outputs[f], "outputs" + at,
                                   pooled ? std::vector<std::size_t>{batch, dim} : std::vector<std::size_t>{batch, length, dim});
-    std::uint8_t* mask = nullptr;
+    std::uint8_t* found = nullptr;
     if (!pooled) {
-      mask = ArrayView<std::uint8_t>(masks[f], "masks" + at, {batch, length}).data();
+      found = ArrayView<std::uint8_t>(masks[f], "masks" + at, {batch, length}).data();
     } else if (!masks[f].is_none()) {
       fail("masks" + at + ": a pooled feature has no mask, expected None");
     }
-    inputs.push_back({ids.data(), ids.size(), ends.data(), output.data(), mask});
+    inputs.push_back({ids.data(), ids.size(), ends.data(), output.data(), found});
     for (nb::handle kept : {nb::handle(outputs[f]), nb::handle(masks[f])}) self.held.push_back(nb::borrow(kept));
   }
   std::size_t missing = 0;
   {
     const nb::gil_scoped_release release;
-    missing = self.lookup.begin(batch, inputs);
+    missing = self.lookup.begin(batch, inputs, mask);
   }
   self.begun = true;
   return missing;
@@ -199,20 +215,29 @@ void bind_lookup(nb::module_& module) {
   nb::class_<PyLookup>(module, "Lookup",
                        "The lookups of one lane over shared tables, in one call for all features. Not thread-safe.\n\n"
                        "features: (table index, pooling 0 sum 1 mean 2 none, length of an unpooled one), one each.\n"
-                       "Calls go begin, supply for each table with missing ids, finish.")
-      .def("__init__", &make_lookup, "tables"_a, "features"_a,
-           nb::sig("def __init__(self, tables: list[Table], features: list[tuple[int, int, int]]) -> None"))
-      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a,
+                       "overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
+      .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
+           nb::sig("def __init__(self, tables: list[Table], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None) -> None"))
+      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
            nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] | None]) -> int"),
+                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] | None], mask: int = 0) -> int"),
            "values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written\n"
-           "in place, by finish where rows are missing. Returns how many distinct ids are missing.")
+           "in place, by finish where rows are missing. mask: bit i makes overlay i visible.\n\n"
+           "Returns how many distinct ids are missing.")
       .def(
           "missing",
           [](const PyLookup& self, std::size_t table) {
             return to_numpy(std::vector<std::int64_t>(self.lookup.missing(self.table_index(table))));
           },
           "table"_a, nb::sig("def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]"), "The missing ids of a table, each once.")
+      .def(
+          "missing_sources",
+          [](const PyLookup& self, std::size_t table) {
+            return to_numpy(std::vector<std::uint8_t>(self.lookup.missing_sources(self.table_index(table))));
+          },
+          "table"_a, nb::sig("def missing_sources(self, table: int) -> numpy.typing.NDArray[numpy.uint8]"),
+          "Where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base. An overlay may be merged\n"
+          "since: what it no longer has, the base has.")
       .def(
           "supply",
           [](PyLookup& self, std::size_t table, nb::handle rows, nb::handle state) {
@@ -235,9 +260,10 @@ void bind_lookup(nb::module_& module) {
             }
             self.begun = false;
             self.held.clear();
-            return std::make_tuple(totals.dram, totals.supplied, totals.absent, totals.unresolved);
+            return std::make_tuple(totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay);
           },
-          "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved.");
+          "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved, answered\n"
+          "by overlays. What an overlay removed is absent.");
 }
 
 }  // namespace
@@ -246,6 +272,7 @@ void bind_lookup(nb::module_& module) {
 NB_MODULE(_table, module) {
   module.doc() = "Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.";
   emberline::bind::bind_tables(module);
+  emberline::bind::bind_overlay(module);
   emberline::bind::bind_lookup(module);
   emberline::bind::bind_training(module);
 }

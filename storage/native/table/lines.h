@@ -34,7 +34,8 @@ inline std::uint32_t probe(const Line& line, std::int64_t id) {
   while (mask != 0) {
     const int i = __builtin_ctz(mask);
     const std::uint32_t slot = line.slots[i].load(std::memory_order_acquire);
-    if (slot != kEmptySlot && line.ids[i].load(std::memory_order_relaxed) == id) return slot;
+    // Acquire here too: a reader that finds nothing has then seen all that the writer did before the id left (overlay.h).
+    if (slot != kEmptySlot && line.ids[i].load(std::memory_order_acquire) == id) return slot;
     mask &= mask - 1;
   }
   return kEmptySlot;

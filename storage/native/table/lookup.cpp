@@ -12,6 +12,7 @@ namespace {
 
 // Ids per reader section, whole bags: short sections, and addresses that stay in the first-level cache.
 constexpr std::size_t kWindow = 1024;
+constexpr std::int64_t kNowhere = INT64_MIN;
 
 }  // namespace
 
@@ -31,17 +32,34 @@ void check_offsets(const std::int64_t* offsets, std::size_t batch, std::size_t v
   }
 }
 
-Lookup::Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features)
-    : tables_(std::move(tables)), features_(std::move(features)), misses_(tables_.size()) {
+Lookup::Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features,
+               std::vector<const OverlayTable*> overlays)
+    : tables_(std::move(tables)),
+      features_(std::move(features)),
+      overlays_(std::move(overlays)),
+      misses_(tables_.size()) {
   for (std::size_t f = 0; f < features_.size(); ++f) {
     if (features_[f].table >= tables_.size()) {
       throw std::invalid_argument("features[" + std::to_string(f) + "]: table " + std::to_string(features_[f].table) +
                                   " of " + std::to_string(tables_.size()));
     }
   }
+  if (overlays_.empty()) return;
+  if (overlays_.size() != tables_.size()) {
+    throw std::invalid_argument("overlays: expected one a table, " + std::to_string(tables_.size()) + ", got " +
+                                std::to_string(overlays_.size()));
+  }
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (overlays_[t]->dim() != tables_[t]->dim()) {
+      throw std::invalid_argument("overlays[" + std::to_string(t) + "]: dim " + std::to_string(overlays_[t]->dim()) +
+                                  " over a table of dim " + std::to_string(tables_[t]->dim()));
+    }
+  }
 }
 
-std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inputs) {
+std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask) {
+  if (mask >> kMostOverlays != 0) throw std::invalid_argument("mask: overlays are numbered 0 to 62, bit 63 is none");
+  if (mask != 0 && overlays_.empty()) throw std::invalid_argument("mask: the lookup was made without overlays");
   for (std::size_t f = 0; f < inputs.size(); ++f) {
     const std::string name = "offsets[" + std::to_string(f) + "]";
     check_offsets(inputs[f].offsets, batch, inputs[f].value_count, name.c_str());
@@ -49,12 +67,14 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   for (Misses& misses : misses_) {
     misses.positions.clear();
     misses.ids.clear();
+    misses.sources.clear();
     misses.supplied = false;
   }
   late_.clear();
   sources_.clear();
   kept_.clear();
   totals_ = {};
+  mask_ = mask;
   for (std::uint32_t f = 0; f < inputs.size(); ++f) {
     if (features_[f].pooling == Pooling::kNone) {
       begin_unpooled(f, batch, inputs[f]);
@@ -79,20 +99,23 @@ void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const Lookup
     const std::size_t count = static_cast<std::size_t>(input.offsets[last]) - start;
     if (rows_.size() < count) rows_.resize(count);
     const ReaderSection section;
+    const bool covered = ask_overlay(features_[feature].table, input.values + start, count);
     RowPipeline pipeline(from, input.values + start, count, rows_.data());
     for (; bag < last; ++bag) {
       const std::size_t begin_at = static_cast<std::size_t>(input.offsets[bag]) - start;
       const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
       pipeline.advance(end_at);
       const std::size_t n = end_at - begin_at;
-      const float* const* rows = rows_.data() + begin_at;
+      const float** rows = rows_.data() + begin_at;
       float* output = input.output + bag * dim;
+      const Cover* covers = covered ? covers_.data() + begin_at : nullptr;
+      const std::size_t laid = covered ? lay_over(covers, n, rows) : 0;
       const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
-      totals_.dram += hits;
+      totals_.dram += hits - laid;
       if (hits == n) {
         pool_rows(rows, n, dim, features_[feature].pooling, output);
       } else {
-        keep_aside(feature, input.values + start + begin_at, rows, n, output);
+        keep_aside(feature, input.values + start + begin_at, rows, covers, n, output);
       }
     }
   }
@@ -115,11 +138,13 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
     }
     if (rows_.size() < window_ids_.size()) rows_.resize(window_ids_.size());
     const ReaderSection section;
+    const bool covered = ask_overlay(features_[feature].table, window_ids_.data(), window_ids_.size());
     RowPipeline pipeline(from, window_ids_.data(), window_ids_.size(), rows_.data());
     std::size_t at = 0;
     for (; bag < last; ++bag) {
       const std::size_t n = used(bag);
       pipeline.advance(at + n);
+      if (covered) totals_.dram -= lay_over(covers_.data() + at, n, rows_.data() + at);  // counted again below
       float* output = input.output + bag * length * dim;
       std::uint8_t* mask = input.mask + bag * length;
       for (std::size_t i = 0; i < n; ++i, ++at) {
@@ -131,8 +156,9 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
           continue;
         }
         std::memset(output + i * dim, 0, dim * sizeof(float));
+        if (covered && covers_[at].state == CoverState::kRemoved) continue;
         late_.push_back({feature, 1, sources_.size(), output + i * dim, mask + i});
-        sources_.push_back(miss(features_[feature].table, window_ids_[at]));
+        sources_.push_back(miss(features_[feature].table, window_ids_[at], covered ? covers_[at].overlay : kNoOverlay));
       }
       std::memset(output + n * dim, 0, (length - n) * dim * sizeof(float));
       std::memset(mask + n, 0, length - n);
@@ -140,14 +166,38 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
   }
 }
 
-void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, std::size_t n,
-                        float* output) {
+// What the overlays say of a window's ids, into covers_; false when that is nothing. Comes before the look into the base
+// (overlay.h says why), and is all that a lookup without overlays pays for them.
+bool Lookup::ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size_t n) {
+  if (mask_ == 0 || overlays_[table]->size() == 0) return false;
+  if (covers_.size() < n) covers_.resize(n);
+  return overlays_[table]->find_rows(mask_, ids, n, covers_.data()) > 0;
+}
+
+// Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how many
+// rows it put, and counts them and the removed.
+std::size_t Lookup::lay_over(const Cover* covers, std::size_t n, const float** rows) {
+  std::size_t laid = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (covers[i].state == CoverState::kNone) continue;
+    rows[i] = covers[i].row;
+    laid += covers[i].row != nullptr;
+    totals_.absent += covers[i].state == CoverState::kRemoved;
+  }
+  totals_.overlay += laid;
+  return laid;
+}
+
+// covers: of the bag's ids, or null in a window that is not covered.
+void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, const Cover* covers,
+                        std::size_t n, float* output) {
   const std::uint32_t table = features_[feature].table;
   const std::uint32_t dim = tables_[table]->dim();
   late_.push_back({feature, static_cast<std::uint32_t>(n), sources_.size(), output, nullptr});
   for (std::size_t i = 0; i < n; ++i) {
     if (rows[i] == nullptr) {
-      sources_.push_back(miss(table, ids[i]));
+      const bool removed = covers != nullptr && covers[i].state == CoverState::kRemoved;
+      sources_.push_back(removed ? kNowhere : miss(table, ids[i], covers != nullptr ? covers[i].overlay : kNoOverlay));
       continue;
     }
     sources_.push_back(static_cast<std::int64_t>(kept_.size()));
@@ -156,11 +206,12 @@ void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const fl
   std::memset(output, 0, dim * sizeof(float));
 }
 
-std::int64_t Lookup::miss(std::uint32_t table, std::int64_t id) {
+std::int64_t Lookup::miss(std::uint32_t table, std::int64_t id, std::uint8_t source) {
   Misses& misses = misses_[table];
   std::uint32_t& position = misses.positions[id];
   if (position == 0) {
     misses.ids.push_back(id);
+    misses.sources.push_back(source);
     position = static_cast<std::uint32_t>(misses.ids.size());
   }
   return -static_cast<std::int64_t>(position);
@@ -197,6 +248,10 @@ LookupTotals Lookup::finish() {
         rows_[i] = kept_.data() + source;
         continue;
       }
+      if (source == kNowhere) {
+        rows_[i] = nullptr;  // counted by lay_over
+        continue;
+      }
       const auto position = static_cast<std::size_t>(-source - 1);
       const auto state = static_cast<RowState>(misses.states[position]);
       rows_[i] = state == RowState::kFound ? misses.rows.data() + position * dim : nullptr;
@@ -212,7 +267,10 @@ LookupTotals Lookup::finish() {
     }
   }
   const LookupTotals totals = totals_;
-  for (Misses& misses : misses_) misses.ids.clear();
+  for (Misses& misses : misses_) {
+    misses.ids.clear();
+    misses.sources.clear();
+  }
   late_.clear();
   totals_ = {};
   return totals;

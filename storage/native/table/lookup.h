@@ -1,7 +1,9 @@
 // The lookups of one serving lane: the ids of all features of a batch against shared tables, misses answered from outside.
 //
 // begin() answers from the tables every bag whose rows are all there. A bag with a miss is kept aside: its rows are copied,
-// because no reader section may last while a disk is read; finish() pools it in the order of its ids. B batch, D dim.
+// because no reader section may last while a disk is read; finish() pools it in the order of its ids.
+//
+// A mask of overlays makes staged deltas visible: what they say of an id goes before the table's row. B batch, D dim.
 #pragma once
 
 #include <array>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "table/id_map.h"
+#include "table/overlay.h"
 #include "table/pooling.h"
 #include "table/table.h"
 
@@ -34,21 +37,24 @@ struct LookupInput {
 };
 
 struct LookupTotals {
-  std::uint64_t dram = 0, supplied = 0, absent = 0, unresolved = 0;
+  std::uint64_t dram = 0, supplied = 0, absent = 0, unresolved = 0, overlay = 0;
 };
 
 class Lookup {
  public:
-  // The tables outlive the lookup. Throws std::invalid_argument.
-  Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features);
+  // The tables outlive the lookup. overlays: one a table, or none at all. Throws std::invalid_argument.
+  Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features,
+         std::vector<const OverlayTable*> overlays = {});
 
   const std::vector<LookupFeature>& features() const { return features_; }
   const Table& table(std::size_t index) const { return *tables_[index]; }
   std::size_t table_count() const { return tables_.size(); }
 
-  // inputs: one a feature. Returns the number of missing ids, each counted once a table.
-  std::size_t begin(std::size_t batch, const std::vector<LookupInput>& inputs);
+  // inputs: one a feature. mask: bit i makes overlay i visible. Returns the number of missing ids, each counted once a table.
+  std::size_t begin(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask = 0);
   const std::vector<std::int64_t>& missing(std::size_t table) const { return misses_[table].ids; }
+  // (m) where the rows of missing(table) lie: the overlay that spilled it, or kNoOverlay for the base.
+  const std::vector<std::uint8_t>& missing_sources(std::size_t table) const { return misses_[table].sources; }
   // rows (m, D), states (m) for the ids of missing(table), copied.
   void supply(std::size_t table, const float* rows, const std::uint8_t* states);
   // Pools the late bags. Throws std::invalid_argument when a table with missing ids was not supplied.
@@ -58,6 +64,7 @@ class Lookup {
   struct Misses {
     IdMap positions;  // id -> position + 1
     std::vector<std::int64_t> ids;
+    std::vector<std::uint8_t> sources;
     std::vector<float> rows;
     std::vector<std::uint8_t> states;
     bool supplied = false;
@@ -73,16 +80,23 @@ class Lookup {
 
   void begin_pooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
   void begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
-  void keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, std::size_t n, float* output);
-  std::int64_t miss(std::uint32_t table, std::int64_t id);
+  bool ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size_t n);
+  std::size_t lay_over(const Cover* covers, std::size_t n, const float** rows);
+  void keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, const Cover* covers,
+                  std::size_t n, float* output);
+  std::int64_t miss(std::uint32_t table, std::int64_t id, std::uint8_t source);
 
   std::vector<const Table*> tables_;
   std::vector<LookupFeature> features_;
+  std::vector<const OverlayTable*> overlays_;
   std::vector<Misses> misses_;
   std::vector<Late> late_;
-  std::vector<std::int64_t> sources_;  // where a late id's row is: >= 0 offset in kept_, else -1 - position among the misses
+  // Where a late id's row is: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the misses.
+  std::vector<std::int64_t> sources_;
   std::vector<float> kept_;
   std::vector<const float*> rows_;
+  std::vector<Cover> covers_;  // beside rows_, where a window is covered
+  std::uint64_t mask_ = 0;
   std::vector<std::int64_t> window_ids_;
   LookupTotals totals_;
 };

@@ -71,7 +71,7 @@ def test_results_are_the_reference_bit_for_bit(features: list, resident: set[int
             rows = np.array([KNOWN[t].get(i, np.full(DIMS[t], 99)) for i in asked[t].tolist()], np.float32)
             state = [1 if i in KNOWN[t] else 0 if i >= ABSENT else 2 for i in asked[t].tolist()]
             lookup.supply(t, rows.reshape(-1, DIMS[t]), np.array(state, np.uint8))
-        dram, supplied, absent, unresolved = lookup.finish()
+        dram, supplied, absent, unresolved, overlay = lookup.finish()
         for (out, mask), got, got_mask in zip(expected, outputs, masks, strict=True):
             assert got.tobytes() == out.tobytes()
             assert got_mask is None or np.array_equal(got_mask, mask)
@@ -80,6 +80,7 @@ def test_results_are_the_reference_bit_for_bit(features: list, resident: set[int
         assert absent == sum(i >= ABSENT and i not in KNOWN[0] for i in occurrences)
         assert unresolved == sum(UNRESOLVED <= i < ABSENT for i in occurrences)
         assert dram + supplied + absent + unresolved == len(occurrences)
+        assert overlay == 0
 
 
 @pytest.mark.parametrize("dim", [1, 5, 64, 1024])
@@ -93,7 +94,7 @@ def test_long_bags_are_summed_in_the_order_of_their_ids(dim: int) -> None:
     out = np.empty((4, dim), np.float32)
     lookup = Lookup([table], [(0, 0, 0)])
     assert lookup.begin(4, [values], [offsets], [out], [None]) == 0
-    assert lookup.finish() == (4000, 0, 0, 0)
+    assert lookup.finish() == (4000, 0, 0, 0, 0)
     expected = np.zeros((4, dim), np.float32)
     for b in range(4):
         for i in values[offsets[b] : offsets[b + 1]]:
@@ -107,5 +108,5 @@ def test_the_lookup_keeps_its_tables_and_the_callers_arrays() -> None:
     lookup.begin(2, [np.array([1, 2])], [np.array([0, 1, 2])], [outputs[:]], [np.empty((2, 1), np.uint8)])
     gc.collect()
     lookup.supply(0, np.array([[1, 2], [3, 4]], np.float32), np.array([1, 1], np.uint8))
-    assert lookup.finish() == (0, 2, 0, 0)
+    assert lookup.finish() == (0, 2, 0, 0, 0)
     assert outputs.ravel().tolist() == [1, 2, 3, 4]

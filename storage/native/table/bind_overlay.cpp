@@ -1,0 +1,85 @@
+// OverlayTable for Python.
+#include <nanobind/nanobind.h>
+
+#include "table/bind_arrays.h"
+#include "table/overlay.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace emberline::bind {
+
+void bind_overlay(nb::module_& module) {
+  nb::class_<OverlayTable>(module, "OverlayTable",
+                           "Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.\n\n"
+                           "Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.")
+      .def(nb::init<std::uint32_t>(), "dim"_a)
+      .def_prop_ro("dim", &OverlayTable::dim)
+      .def("size", &OverlayTable::size, "Ids that any overlay says something of.")
+      .def("entries", &OverlayTable::entries, "overlay"_a, "Entries of one overlay: rows, removed and spilled ids.")
+      .def("memory_bytes", &OverlayTable::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
+           "Bytes of memory that index, chains, rows and remembered ids take.")
+      .def(
+          "stage",
+          [](OverlayTable& table, std::uint32_t overlay, nb::handle ids, nb::handle rows, int kind) {
+            if (kind < 0 || kind > 2) fail("kind: expected 0 row, 1 removed or 2 spilled, got " + std::to_string(kind));
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const float* data = nullptr;
+            if (kind == 0) {
+              data = Floats(rows, "rows", {id.size(), table.dim()}).data();
+            } else if (!rows.is_none()) {
+              fail("rows: removed and spilled ids have none here, expected None");
+            }
+            const nb::gil_scoped_release release;
+            table.stage(overlay, id.data(), id.size(), data, static_cast<CoverState>(kind + 1));
+          },
+          "overlay"_a, "ids"_a, "rows"_a.none(), "kind"_a,
+          nb::sig("def stage(self, overlay: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | None, kind: int) -> None"),
+          "Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim); 1 removed, 2 spilled, with None.\n\n"
+          "All or nothing. Raises ValueError for an id that the overlay has already, CapacityExceeded.")
+      .def(
+          "discard",
+          [](OverlayTable& table, std::uint32_t overlay, std::uint64_t limit) {
+            const nb::gil_scoped_release release;
+            return table.discard(overlay, limit == 0 ? SIZE_MAX : limit);
+          },
+          "overlay"_a, "limit"_a = 0,
+          "Drops the overlay's entries wherever they stand, at most `limit` of them, the last staged first; 0: all.\n\n"
+          "Returns how many were dropped.")
+      .def(
+          "find",
+          [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle out, nb::handle states, nb::handle overlays) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const ArrayView<float> to(out, "out", {id.size(), table.dim()});
+            const ArrayView<std::uint8_t> state(states, "states", {id.size()});
+            const ArrayView<std::uint8_t> overlay(overlays, "overlays", {id.size()});
+            const nb::gil_scoped_release release;
+            return table.find(mask, id.data(), id.size(), to.data(), state.data(), overlay.data());
+          },
+          "mask"_a, "ids"_a, "out"_a, "states"_a, "overlays"_a,
+          nb::sig("def find(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
+                  "states: numpy.typing.NDArray[numpy.uint8], overlays: numpy.typing.NDArray[numpy.uint8]) -> int"),
+          "What the newest overlay in the mask says of ids (n,), written in place: out (n, dim), zeros without a row;\n"
+          "states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), 255 where not covered.\n\n"
+          "Returns the number covered.")
+      .def(
+          "ids",
+          [](const OverlayTable& table, std::uint32_t overlay) {
+            StagedIds staged;
+            {
+              const nb::gil_scoped_release release;
+              staged = table.staged(overlay);
+            }
+            std::vector<std::uint8_t> kinds;
+            kinds.reserve(staged.states.size());
+            for (const CoverState state : staged.states) kinds.push_back(static_cast<std::uint8_t>(state) - 1);
+            return nb::make_tuple(to_numpy(std::move(staged.ids)), to_numpy(std::move(kinds)));
+          },
+          "overlay"_a,
+          nb::sig("def ids(self, overlay: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]]"),
+          "ids (n,) of an overlay in the order in which they were staged, and their kinds (n,).")
+      .def("check_integrity", &OverlayTable::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
+           "Raises RuntimeError that says which rule of the chains is broken. Slow; for tests.");
+}
+
+}  // namespace emberline::bind

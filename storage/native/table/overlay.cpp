@@ -1,0 +1,327 @@
+#include "table/overlay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <unordered_set>
+
+#include "table/id_map.h"
+#include "table/pipeline.h"
+
+namespace emberline {
+namespace {
+
+constexpr std::uint32_t kHeadFloats = 4;
+constexpr std::size_t kWindow = 1024;  // ids whose heads are found, and unlinked, in one go
+
+bool visible(std::uint64_t mask, std::uint8_t overlay) { return ((mask >> overlay) & 1) != 0; }
+
+}  // namespace
+
+OverlayTable::OverlayTable(std::uint32_t dim)
+    : dim_(dim), index_(kHeadFloats, 0, 0), links_(kHeadFloats, grace_), rows_(std::max<std::uint32_t>(1, dim), grace_) {
+  if (dim < 1 || dim > 4096) throw std::invalid_argument("dim must be 1 to 4096, got " + std::to_string(dim));
+}
+
+std::uint32_t OverlayTable::checked(std::uint32_t overlay) {
+  if (overlay < kMostOverlays) return overlay;
+  throw std::invalid_argument("overlay: expected a number from 0 to 62, got " + std::to_string(overlay));
+}
+
+OverlayTable::Head OverlayTable::head_at(const float* row) {
+  Head head;
+  std::memcpy(&head, row, sizeof(head));
+  return head;
+}
+
+std::size_t OverlayTable::memory_bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = index_.memory_bytes() + links_.bytes() + rows_.bytes();
+  for (const Staged& staged : staged_) {
+    bytes += staged.ids.capacity() * sizeof(staged.ids[0]) + staged.states.capacity() * sizeof(staged.states[0]);
+  }
+  return bytes;
+}
+
+void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, const float* rows,
+                         CoverState state) {
+  Staged& staged = staged_[checked(overlay)];
+  if (state == CoverState::kNone || (state == CoverState::kRow) != (rows != nullptr)) {
+    throw std::invalid_argument("rows: entries with rows need them, removed and spilled ones have none");
+  }
+  const std::lock_guard lock(mutex_);
+  refuse_repeated(overlay, ids, n);
+  const std::size_t before = staged.ids.size();
+  std::vector<Head> heads;
+  try {
+    staged.ids.insert(staged.ids.end(), ids, ids + n);
+    staged.states.insert(staged.states.end(), n, state);
+    heads.reserve(n);
+    const float* old[kWindow];
+    for (std::size_t start = 0; start < n; start += kWindow) {
+      const std::size_t count = std::min(kWindow, n - start);
+      RowPipeline pipeline(index_, ids + start, count, old);  // no section: nobody else writes the index
+      for (std::size_t i = 0; i < count; ++i) {
+        pipeline.advance(i + 1);
+        heads.push_back({0, 0, state, static_cast<std::uint8_t>(overlay), {}});
+        Head& head = heads.back();
+        if (rows != nullptr) {
+          head.row = rows_.take();
+          std::memcpy(rows_.row(head.row), rows + (start + i) * dim_, dim_ * sizeof(float));
+        }
+        if (old[i] == nullptr) continue;
+        const Head covered = head_at(old[i]);
+        head.below = links_.take();
+        Link& below = link(head.below);
+        below.below.store(covered.below, std::memory_order_relaxed);
+        below.row = covered.row;
+        below.state = covered.state;
+        below.overlay = covered.overlay;
+      }
+    }
+    index_.insert_or_assign(ids, n, reinterpret_cast<const float*>(heads.data()), nullptr);
+  } catch (...) {
+    // No mask shows this overlay yet. What got in is unlinked, what did not is given back.
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      const std::uint32_t at = index_.locate(ids[i]);
+      if (at != kEmptySlot && head_at(index_.row(at)).overlay == overlay) {
+        unlink(overlay, ids + i, 1);
+        continue;
+      }
+      if (heads[i].row != 0) rows_.put_back(heads[i].row);
+      if (heads[i].below != 0) links_.put_back(heads[i].below);
+    }
+    staged.ids.resize(before);
+    staged.states.resize(before);
+    changed(staged);
+    throw;
+  }
+  changed(staged);
+}
+
+// Throws for an id that is given twice, or that the overlay holds.
+void OverlayTable::refuse_repeated(std::uint32_t overlay, const std::int64_t* ids, std::size_t n) const {
+  const auto refuse = [&](std::int64_t id, const char* why) {
+    throw std::invalid_argument("ids: overlay " + std::to_string(overlay) + " takes an id once, but " +
+                                std::to_string(id) + why);
+  };
+  if (std::adjacent_find(ids, ids + n, std::greater_equal<>()) != ids + n) {
+    IdMap seen;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (seen[ids[i]]++ != 0) refuse(ids[i], " is given twice");
+    }
+  }
+  if (staged_[overlay].ids.empty()) return;
+  const float* old[kWindow];
+  for (std::size_t start = 0; start < n; start += kWindow) {
+    const std::size_t count = std::min(kWindow, n - start);
+    RowPipeline pipeline(index_, ids + start, count, old);
+    for (std::size_t i = 0; i < count; ++i) {
+      pipeline.advance(i + 1);
+      if (old[i] != nullptr && holds(head_at(old[i]), overlay)) refuse(ids[start + i], " is in it already");
+    }
+  }
+}
+
+bool OverlayTable::holds(const Head& head, std::uint32_t overlay) const {
+  if (head.overlay == overlay) return true;
+  for (std::uint32_t slot = head.below; slot != 0; slot = link(slot).below.load(std::memory_order_relaxed)) {
+    if (link(slot).overlay == overlay) return true;
+  }
+  return false;
+}
+
+std::size_t OverlayTable::discard(std::uint32_t overlay, std::size_t limit) {
+  Staged& staged = staged_[checked(overlay)];
+  const std::lock_guard lock(mutex_);
+  const std::size_t total = std::min(limit, staged.ids.size());
+  for (std::size_t done = 0; done < total;) {
+    const std::size_t count = std::min(kWindow, total - done);
+    const std::size_t left = staged.ids.size() - count;
+    unlink(overlay, staged.ids.data() + left, count);
+    staged.ids.resize(left);
+    staged.states.resize(left);
+    done += count;
+  }
+  if (staged.ids.empty()) {
+    staged.ids = {};
+    staged.states = {};
+  }
+  changed(staged);
+  return total;
+}
+
+// Takes the overlay's entries of these ids out of their chains.
+void OverlayTable::unlink(std::uint32_t overlay, const std::int64_t* ids, std::size_t n) {
+  Unlinked unlinked;
+  const float* heads[kWindow];
+  for (std::size_t start = 0; start < n; start += kWindow) {
+    const std::size_t count = std::min(kWindow, n - start);
+    RowPipeline pipeline(index_, ids + start, count, heads);
+    for (std::size_t i = 0; i < count; ++i) {
+      pipeline.advance(i + 1);
+      if (heads[i] != nullptr) unlink_one(overlay, ids[start + i], head_at(heads[i]), unlinked);
+    }
+  }
+  index_.assign(unlinked.replaced.data(), unlinked.replaced.size(), reinterpret_cast<const float*>(unlinked.heads.data()));
+  index_.erase(unlinked.gone.data(), unlinked.gone.size());
+  for (const std::uint32_t slot : unlinked.links) links_.retire(slot);
+  for (const std::uint32_t slot : unlinked.rows) rows_.retire(slot);
+}
+
+void OverlayTable::unlink_one(std::uint32_t overlay, std::int64_t id, Head head, Unlinked& unlinked) {
+  if (head.overlay == overlay) {
+    if (head.row != 0) unlinked.rows.push_back(head.row);
+    if (head.below == 0) {
+      unlinked.gone.push_back(id);
+      return;
+    }
+    const Link& next = link(head.below);  // its row goes up with it
+    unlinked.replaced.push_back(id);
+    unlinked.heads.push_back({next.below.load(std::memory_order_relaxed), next.row, next.state, next.overlay, {}});
+    unlinked.links.push_back(head.below);
+    return;
+  }
+  std::uint32_t above = 0;
+  for (std::uint32_t slot = head.below; slot != 0; slot = link(slot).below.load(std::memory_order_relaxed)) {
+    const Link& entry = link(slot);
+    if (entry.overlay != overlay) {
+      above = slot;
+      continue;
+    }
+    const std::uint32_t below = entry.below.load(std::memory_order_relaxed);
+    if (above != 0) {
+      link(above).below.store(below, std::memory_order_release);
+    } else {
+      head.below = below;
+      unlinked.replaced.push_back(id);
+      unlinked.heads.push_back(head);
+    }
+    unlinked.links.push_back(slot);
+    if (entry.row != 0) unlinked.rows.push_back(entry.row);
+    return;
+  }
+}
+
+void OverlayTable::changed(Staged& staged) {
+  staged.count.store(staged.ids.size(), std::memory_order_relaxed);
+  size_.store(index_.size(), std::memory_order_release);
+}
+
+StagedIds OverlayTable::staged(std::uint32_t overlay) const {
+  const Staged& staged = staged_[checked(overlay)];
+  const std::lock_guard lock(mutex_);
+  return staged;
+}
+
+std::size_t OverlayTable::find_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, Cover* covers) const {
+  const float* heads[kWindow];
+  std::size_t covered = 0;
+  for (std::size_t start = 0; start < n; start += kWindow) {
+    const std::size_t count = std::min(kWindow, n - start);
+    RowPipeline pipeline(index_, ids + start, count, heads);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i % RowPipeline::kBlock == 0) pipeline.advance(std::min(count, i + RowPipeline::kBlock));
+      Cover& cover = covers[start + i];
+      cover = {nullptr, CoverState::kNone, kNoOverlay};
+      if (heads[i] == nullptr) continue;
+      const Head head = head_at(heads[i]);
+      std::uint32_t row = head.row;
+      if (visible(mask, head.overlay)) {
+        cover.state = head.state;
+        cover.overlay = head.overlay;
+      } else {
+        std::uint32_t slot = head.below;
+        while (slot != 0 && !visible(mask, link(slot).overlay)) slot = link(slot).below.load(std::memory_order_acquire);
+        if (slot == 0) continue;
+        row = link(slot).row;
+        cover.state = link(slot).state;
+        cover.overlay = link(slot).overlay;
+      }
+      ++covered;
+      if (cover.state != CoverState::kRow) continue;
+      cover.row = rows_.row(row);
+      __builtin_prefetch(cover.row, 0, 2);
+    }
+  }
+  return covered;
+}
+
+std::size_t OverlayTable::find(std::uint64_t mask, const std::int64_t* ids, std::size_t n, float* out,
+                               std::uint8_t* states, std::uint8_t* overlays) const {
+  Cover covers[kWindow];
+  std::size_t covered = 0;
+  for (std::size_t start = 0; start < n; start += kWindow) {
+    const std::size_t count = std::min(kWindow, n - start);
+    const ReaderSection section;
+    covered += find_rows(mask, ids + start, count, covers);
+    for (std::size_t i = 0; i < count; ++i) {
+      float* to = out + (start + i) * dim_;
+      if (covers[i].row != nullptr) {
+        std::memcpy(to, covers[i].row, dim_ * sizeof(float));
+      } else {
+        std::memset(to, 0, dim_ * sizeof(float));
+      }
+      states[start + i] = static_cast<std::uint8_t>(covers[i].state);
+      overlays[start + i] = covers[i].overlay;
+    }
+  }
+  return covered;
+}
+
+void OverlayTable::check_integrity() const {
+  const std::lock_guard lock(mutex_);
+  index_.check_integrity();
+  std::array<std::size_t, kMostOverlays> entries{};
+  std::vector<bool> used_links(std::size_t{links_.used()} + 1), used_rows(std::size_t{rows_.used()} + 1);
+  const auto claim = [](std::vector<bool>& used, std::uint32_t slot, const std::string& what) {
+    if (slot == 0 || slot >= used.size() || used[slot]) {
+      throw std::logic_error(what + " slot " + std::to_string(slot) + " is out of range or held twice");
+    }
+    used[slot] = true;
+  };
+  index_.each([&](std::int64_t id, std::uint32_t at) {
+    const std::string name = "id " + std::to_string(id);
+    std::uint64_t seen = 0;
+    const auto enter = [&](std::uint8_t overlay, CoverState state, std::uint32_t row) {
+      if (overlay >= kMostOverlays || state == CoverState::kNone || state > CoverState::kSpilled) {
+        throw std::logic_error(name + " has an entry that is none");
+      }
+      if (visible(seen, overlay)) throw std::logic_error(name + " has two entries of overlay " + std::to_string(overlay));
+      seen |= std::uint64_t{1} << overlay;
+      ++entries[overlay];
+      if ((state == CoverState::kRow) != (row != 0)) throw std::logic_error(name + " has a row and should not, or lacks it");
+      if (row != 0) claim(used_rows, row, name + ", row");
+    };
+    const Head head = head_at(index_.row(at));
+    enter(head.overlay, head.state, head.row);
+    for (std::uint32_t slot = head.below; slot != 0; slot = link(slot).below.load(std::memory_order_relaxed)) {
+      claim(used_links, slot, name + ", link");
+      enter(link(slot).overlay, link(slot).state, link(slot).row);
+    }
+  });
+  for (std::uint32_t overlay = 0; overlay < kMostOverlays; ++overlay) {
+    const Staged& staged = staged_[overlay];
+    const std::string name = "overlay " + std::to_string(overlay);
+    // As many entries as staged ids, and every one of them in its chain: then no chain holds another.
+    if (entries[overlay] != staged.ids.size() || staged.states.size() != staged.ids.size() ||
+        staged.count.load(std::memory_order_relaxed) != staged.ids.size()) {
+      throw std::logic_error(name + " has " + std::to_string(entries[overlay]) + " entries for " +
+                             std::to_string(staged.ids.size()) + " staged ids");
+    }
+    for (const std::int64_t id : staged.ids) {
+      const std::uint32_t at = index_.locate(id);
+      if (at == kEmptySlot || !holds(head_at(index_.row(at)), overlay)) {
+        throw std::logic_error(name + " staged id " + std::to_string(id) + ", whose chain lacks it");
+      }
+    }
+  }
+  links_.each_unused([&](std::uint32_t slot) { claim(used_links, slot, "free link"); });
+  rows_.each_unused([&](std::uint32_t slot) { claim(used_rows, slot, "free row"); });
+  if (std::count(used_links.begin() + 1, used_links.end(), false) > 0) throw std::logic_error("a link is lost");
+  if (std::count(used_rows.begin() + 1, used_rows.end(), false) > 0) throw std::logic_error("a row is lost");
+  if (index_.size() != size()) throw std::logic_error("size says " + std::to_string(size()) + ", the index holds " + std::to_string(index_.size()));
+}
+
+}  // namespace emberline
