@@ -2,6 +2,7 @@
 
 One session at a time gathers a batch (it may wait for more requests); the others wait for their turn to gather. So two
 sessions never compete for the same late request, and an idle one never breaks up a batch that is being gathered.
+Requests of the two arms, main and canary, wait apart and never share a batch; the arm whose turn came first is taken.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 
 
 class RequestQueue:
-    """First in, first out. Every method may be called from any thread."""
+    """First in, first out within an arm. Every method may be called from any thread."""
 
     def __init__(self, model: str, settings: QueueSettings, max_batch_size: int) -> None:
         self._model = model
         self._settings = settings
         self._limit = max_batch_size
-        self._waiting: deque[QueuedRequest] = deque()
+        self._main: deque[QueuedRequest] = deque()
+        self._canary: deque[QueuedRequest] = deque()
         self._turn = threading.Lock()
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._main) + len(self._canary)
 
     def put(self, request: QueuedRequest) -> None:
         """Adds a request. Raises Overloaded when the queue is full, Unavailable when it is closed."""
         with self._changed:
             if self._closed:
                 raise Unavailable(f"model {self._model!r} is shutting down")
-            if len(self._waiting) >= self._settings.max_queue_size:
+            if len(self) >= self._settings.max_queue_size:
                 raise Overloaded(
                     f"model {self._model!r}: exceeds maximum queue size of {self._settings.max_queue_size}; try later"
                 )
-            self._waiting.append(request)
+            (self._canary if request.canary else self._main).append(request)
             self._changed.notify()
 
     def discard(self, request: QueuedRequest) -> bool:
@@ -47,7 +49,7 @@ class RequestQueue:
         with self._changed:
             request.abandoned = True
             try:
-                self._waiting.remove(request)
+                (self._canary if request.canary else self._main).remove(request)
             except ValueError:
                 return False
             return True
@@ -57,15 +59,21 @@ class RequestQueue:
         with self._turn, self._changed:
             batch: list[QueuedRequest] = []
             size = 0
+            arm = self._main
             while True:
-                size, full = self._gather(batch, size)
                 if not batch:
-                    if self._closed:
-                        return None
-                    self._changed.wait()
+                    arm = self._first_arm()
+                size, full = self._gather(arm, batch, size)
+                if not batch:
+                    if not len(self):
+                        if self._closed:
+                            return None
+                        self._changed.wait()
                     continue
                 if full or self._closed or self._settings.delay_us == 0 or size in self._settings.preferred:
                     return batch
+                if self._canary if arm is self._main else self._main:
+                    return batch  # the other arm must not wait for this one's company
                 until_ns = batch[0].arrived_ns + self._settings.delay_us * 1000
                 left_ns = until_ns - time.monotonic_ns()
                 # Nobody's deadline may pass while company is waited for.
@@ -78,40 +86,49 @@ class RequestQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            return list(self._waiting)
+            return [*self._main, *self._canary]
 
     def clear(self) -> list[QueuedRequest]:
         """Takes everything out, to be refused."""
         with self._changed:
-            left = list(self._waiting)
-            self._waiting.clear()
+            left = [*self._main, *self._canary]
+            self._main.clear()
+            self._canary.clear()
             return left
 
-    def _gather(self, batch: list[QueuedRequest], size: int) -> tuple[int, bool]:
-        """Moves what fits into `batch`; returns its size and whether nothing more will fit."""
+    def _first_arm(self) -> deque[QueuedRequest]:
+        """The arm whose first request has waited longest."""
+        if not self._canary:
+            return self._main
+        if not self._main:
+            return self._canary
+        return self._main if self._main[0].arrived_ns <= self._canary[0].arrived_ns else self._canary
+
+    def _gather(self, waiting: deque[QueuedRequest], batch: list[QueuedRequest], size: int) -> tuple[int, bool]:
+        """Moves what fits of an arm into `batch`; returns its size and whether nothing more will fit."""
         now_ns = time.monotonic_ns()
-        stop = self._stop_at(size)
+        stop = self._stop_at(waiting, size)
         expired = Answers()
         full = False
-        while self._waiting and not full:
-            request = self._waiting[0]
+        while waiting and not full:
+            request = waiting[0]
             if request.abandoned:
-                self._waiting.popleft()
+                waiting.popleft()
             elif request.deadline_ns and request.deadline_ns <= now_ns:
-                expired.add(self._waiting.popleft(), DeadlineExceeded("request timeout expired in the queue"))
+                expired.add(waiting.popleft(), DeadlineExceeded("request timeout expired in the queue"))
             elif batch and size + request.batch > stop:
                 full = True
             else:
-                batch.append(self._waiting.popleft())
+                batch.append(waiting.popleft())
                 size += request.batch
                 full = size >= stop or not self._settings.merge
         expired.send()
         return size, full
 
-    def _stop_at(self, size: int) -> int:
+    def _stop_at(self, waiting: deque[QueuedRequest], size: int) -> int:
         """How large the batch may grow: the largest preferred size that what waits can fill, else the limit."""
         preferred = self._settings.preferred
         if not preferred:
             return self._limit
-        waiting = size + sum(request.batch for request in self._waiting)
-        return max((entry for entry in preferred if entry <= waiting), default=preferred[-1])
+        fill = size + sum(request.batch for request in waiting)
+        return max((entry for entry in preferred if entry <= fill), default=preferred[-1])

@@ -15,6 +15,9 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS.update({"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40})
 _SIZE = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
 
+# One of at most 63 overlays is always left for what is being staged, and some for what waits to be merged.
+MAX_RETAINED = 48
+
 
 def parse_bytes(value: Any) -> int:
     """Bytes from 1048576, "1048576" or "1MiB". Raises ValueError."""
@@ -35,6 +38,17 @@ class ModelOptions(BaseModel):
     dram_bytes: what its rows may take in DRAM; absent, all of them are held. timeout_ms: how long a request may wait
     for a session. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: of one
     session.
+
+    updates: follow the model's folder, and apply what appears there. retain_snapshots: how many of the last snapshots
+    a rollback reaches at once; their overlays stay unmerged. overlay_bytes: what overlays may take in DRAM.
+    version_reuse_share: a full version with at most this share of changed rows is applied like a delta.
+    min_snapshot_timeout_ms: how long a request without a deadline waits for its `min_snapshot`.
+
+    live_guard: replay recent requests on a new snapshot before it is served. live_guard_requests: how many are kept.
+    live_guard_min_rows: with fewer different rows there is no judgement. The bounds between the scores of now and of
+    then: live_guard_max_psi (population stability index), live_guard_max_mean_shift (absolute when all scores lie in
+    0 to 1, else in standard deviations of the scores of now), live_guard_min_correlation (of ranks),
+    live_guard_max_absent_increase (share of ids that have no row).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +57,18 @@ class ModelOptions(BaseModel):
     timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
     lookup_timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
     torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    updates: bool = True
+    retain_snapshots: Annotated[int, Field(ge=1, le=MAX_RETAINED)] = 4
+    overlay_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] = 256 << 20
+    version_reuse_share: Annotated[float, Field(ge=0, le=1)] = 0.3
+    min_snapshot_timeout_ms: Annotated[float, Field(ge=0, le=3_600_000)] = 5000
+    live_guard: bool = True
+    live_guard_requests: Annotated[int, Field(ge=1, le=65_536)] = 256
+    live_guard_min_rows: Annotated[int, Field(ge=2, le=65_536)] = 64
+    live_guard_max_psi: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    live_guard_max_mean_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.15
+    live_guard_min_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.3
+    live_guard_max_absent_increase: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str]) -> ModelOptions:

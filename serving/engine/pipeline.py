@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from storage.checkpoint import DenseGraph, GraphInput
+from serving.engine.snapshot import Snapshot
+from storage.checkpoint import GraphInput
+from storage.checkpoint.manifest import GraphEntry
 from storage.errors import CheckpointError
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, concat_batches
 from storage.specs import LookupSpec
-from storage.tiers.tiered import LookupResult, TieredStore
+from storage.tiers.tiered import LookupCounts, LookupResult, TieredStore
 
 _NUMPY = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
 _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
@@ -21,26 +23,30 @@ _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
 
 @dataclass(slots=True)
 class Scores:
-    """What a batch gave. outputs: of the whole batch, in the graph's order. unresolved: ids not answered in time."""
+    """What a batch gave. outputs: of the whole batch, in the graph's order. counts: where its rows came from."""
 
     outputs: list[np.ndarray]
-    unresolved: int
+    counts: LookupCounts
     infer_ns: int
 
 
 class Pipeline:
-    """Not thread-safe: it owns a lookup plan. Its memory beside the shared parts is that plan's scratch."""
+    """Not thread-safe: it owns a lookup plan. Its memory beside the shared parts is that plan's scratch.
+
+    counts: of all its lookups so far.
+    """
 
     def __init__(
         self,
         spec: FeatureSpec,
         engine: FeatureEngine,
         store: TieredStore,
-        graph: DenseGraph,
+        graph: GraphEntry,
         lookup_timeout_s: float | None,
     ) -> None:
+        """graph: the interface that the dense graphs of all its snapshots have."""
         self._engine = engine
-        self._graph = graph
+        self.counts = LookupCounts()
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
         # Features that the graph does not read are not looked up.
@@ -53,14 +59,24 @@ class Pipeline:
         """Runs the feature engine over one request. Raises InvalidInput naming the input at fault."""
         return self._engine.run(columns, batch)
 
-    def score(self, batches: Sequence[FeatureBatch]) -> Scores:
-        """Scores requests together. Raises StoreError when a disk fails."""
+    def score(self, batches: Sequence[FeatureBatch], snapshot: Snapshot) -> Scores:
+        """Scores requests together, all on one snapshot that the caller has pinned. Raises StoreError."""
         started_ns = time.monotonic_ns()
         whole = concat_batches(batches)
-        found = self._plan.lookup(whole.batch, [whole.ids[name] for name in self._features], self._lookup_timeout_s)
+        ids = [whole.ids[name] for name in self._features]
+        found = self._plan.lookup(whole.batch, ids, self._lookup_timeout_s, snapshot.mask)
+        self._count(found.counts)
         tensors = [torch.from_numpy(pick(whole, found)) for pick in self._picks]
-        outputs = [tensor.numpy() for tensor in self._graph.run(tensors)]
-        return Scores(outputs, found.counts.unresolved, time.monotonic_ns() - started_ns)
+        outputs = [tensor.numpy() for tensor in snapshot.graph.run(tensors)]
+        return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+
+    def _count(self, counts: LookupCounts) -> None:
+        total = self.counts
+        total.dram += counts.dram
+        total.ssd += counts.ssd
+        total.overlay += counts.overlay
+        total.absent += counts.absent
+        total.unresolved += counts.unresolved
 
     def _pick(self, entry: GraphInput) -> _Pick:
         """How one input of the graph is taken out of features and lookup, in the dtype that the graph wants."""

@@ -14,11 +14,16 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from serving.config import ServerConfig
+from serving.engine.gate import Claims, gate
+from serving.engine.load_progress import log_progress
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import CONFIG, read_model_config
+from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
+from serving.engine.snapshot import Snapshot
 from serving.engine.stale_stores import remove_stale_stores
 from serving.updates.counters import UpdateCounters
+from storage.checkpoint import open_version
 from storage.errors import ConfigError, EmberlineError, NotFound, Unavailable, Unsupported
+from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
@@ -34,6 +39,7 @@ class VersionEntry:
     state: str = "LOADING"
     reason: str = ""
     loaded: LoadedModel | None = None
+    store: TieredStore | None = None
 
 
 @dataclass(slots=True)
@@ -205,7 +211,8 @@ class ModelRepository:
         deadline = time.monotonic() + timeout_s
         for entry in self.index():
             if entry.loaded is not None:
-                entry.loaded.close(max(0.0, deadline - time.monotonic()))
+                if entry.loaded.close(max(0.0, deadline - time.monotonic())) and entry.store is not None:
+                    entry.store.close()
                 # The web framework may keep this repository alive to the end of the process; tables must not wait.
                 entry.loaded = None
                 entry.state = "UNAVAILABLE"
@@ -226,7 +233,7 @@ class ModelRepository:
         self._models[name].versions = entries
         for entry in entries:
             try:
-                entry.loaded = LoadedModel.load(config, folder / entry.version, store / entry.version)
+                entry.loaded, entry.store = _load_alone(config, folder / entry.version, store / entry.version)
                 entry.state = "READY"
             except Exception as error:  # whatever is wrong with one model, the others are served
                 self._fail(entry, error)
@@ -250,3 +257,24 @@ class ModelRepository:
 
 def _is_model(folder: Path) -> bool:
     return (folder / CONFIG).exists() or any(_VERSION.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def _load_alone(config: ModelConfig, path: Path, store_dir: Path) -> tuple[LoadedModel, TieredStore]:
+    """Opens a version, fills its store and lets it through the gate; nothing stays open when that fails."""
+    published = open_version(path)
+    store_dir.mkdir(parents=True, exist_ok=True)
+    snapshot = Snapshot.of_version(published, published.graph())
+    store = TieredStore.open(store_dir, published.tables, dram_bytes=config.options.dram_bytes)
+    try:
+        store.load(published, log_progress(f"{config.name}/{path.name}"))
+        model = LoadedModel(config, published, store, snapshot)
+        try:
+            claims = Claims.of_version(published.manifest)
+            gate(model.parts, None, snapshot, published.golden(), None, options=config.options, claims=claims)
+        except BaseException:
+            model.close(0.0)
+            raise
+    except BaseException:
+        store.close()
+        raise
+    return model, store

@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from serving.engine.snapshot import Snapshot
     from storage.features import Column
 
 
 @dataclass(slots=True)
 class InferenceResult:
-    """The answer. outputs: all of the model's, in order, finite. unresolved: ids not answered, in its whole batch."""
+    """The answer. outputs: all of the model's, in order, finite. unresolved: ids not answered, in its whole batch.
+
+    snapshot: the one that every value comes from; its version is the model version that answered.
+    """
 
     outputs: list[np.ndarray]
+    snapshot: Snapshot
     unresolved: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none."""
+    """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm."""
 
     columns: Mapping[str, Column]
     batch: int
@@ -32,6 +37,7 @@ class QueuedRequest:
     arrived_ns: int
     deadline_ns: int = 0
     abandoned: bool = field(default=False)
+    canary: bool = False
 
 
 class Answers:

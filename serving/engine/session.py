@@ -12,6 +12,7 @@ import torch
 from serving.engine.batcher import RequestQueue
 from serving.engine.pipeline import Pipeline
 from serving.engine.requests import Answers, InferenceResult, QueuedRequest
+from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics
 from storage.errors import DeadlineExceeded, InvalidInput
 from storage.features import FeatureBatch
@@ -20,13 +21,23 @@ logger = logging.getLogger("emberline.serving")
 
 
 class Session:
-    """Runs until the queue is closed and empty; never ends because of a request."""
+    """Runs until the queue is closed and empty; never ends because of a request.
+
+    Each batch is scored on one snapshot, pinned for as long as it takes. statistics: of the main arm, of the canary.
+    """
 
     def __init__(
-        self, name: str, queue: RequestQueue, pipeline: Pipeline, statistics: ModelStatistics, torch_threads: int
+        self,
+        name: str,
+        queue: RequestQueue,
+        pipeline: Pipeline,
+        line: SnapshotLine,
+        statistics: tuple[ModelStatistics, ModelStatistics],
+        torch_threads: int,
     ) -> None:
         self._queue = queue
         self._pipeline = pipeline
+        self._line = line
         self._statistics = statistics
         self._torch_threads = torch_threads
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -71,14 +82,20 @@ class Session:
         if not requests:
             return
         input_ns = time.monotonic_ns() - taken_ns
-        scores = self._pipeline.score(features)
+        canary = requests[0].canary  # a batch is of one arm
+        snapshot = self._line.acquire(canary)
+        try:
+            scores = self._pipeline.score(features, snapshot)
+        finally:
+            self._line.release(snapshot)
         output_ns = time.monotonic_ns()
         start = 0
         for request in requests:
             outputs = [np.ascontiguousarray(values[start : start + request.batch]) for values in scores.outputs]
-            answers.add(request, self._not_finite(outputs) or InferenceResult(outputs, scores.unresolved))
+            result = InferenceResult(outputs, snapshot, scores.counts.unresolved)
+            answers.add(request, self._not_finite(outputs) or result)
             start += request.batch
-        self._statistics.executed(
+        self._statistics[canary].executed(
             rows=start,
             queue_ns=[taken_ns - request.arrived_ns for request in requests],
             input_ns=input_ns,

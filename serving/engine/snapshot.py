@@ -1,0 +1,267 @@
+"""Snapshots, and the line of one loaded version: which snapshot is served, who still uses an older one, who waits.
+
+A batch pins the snapshot that it starts with and lets it go at its end, so that each answer comes from exactly one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from storage.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
+
+if TYPE_CHECKING:
+    from storage.checkpoint import DenseGraph, PublishedVersion
+
+MAX_WAITING = 256
+# Refusals that are remembered; past it the oldest is forgotten, and who asks for it waits out the deadline.
+MAX_REFUSALS = 4096
+_NAME = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,17}\.(?:0|[1-9][0-9]{0,17})")
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """One state of a model: the base rows, the overlays in `mask`, and the weights of `graph`.
+
+    id: 32 hex digits. mask: bit i = overlay i of the store is visible. sequence: 0 for the version itself.
+    origin: the folder that it was published in. Two snapshots are the same only when they are the same object.
+    """
+
+    id: str
+    version: int
+    sequence: int
+    mask: int
+    graph: DenseGraph
+    published_unix_ms: int
+    origin: Path
+
+    @classmethod
+    def of_version(cls, published: PublishedVersion, graph: DenseGraph, mask: int = 0) -> Snapshot:
+        """A version as it was published. mask: of the overlay that holds its rows, where it is staged as one."""
+        manifest = published.manifest
+        created_ms = manifest.created_unix_ms or manifest.created_unix * 1000
+        return cls(manifest.snapshot, manifest.version, 0, mask, graph, created_ms, published.path)
+
+    @property
+    def name(self) -> str:
+        """As people write it, such as 3.17."""
+        return f"{self.version}.{self.sequence}"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    text: str
+    canary: bool
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[bool]
+
+
+class SnapshotLine:
+    """The snapshots of one loaded version. Any thread; every call but `wait_for` is short.
+
+    max_waiting: requests that may wait for a snapshot at once.
+    """
+
+    def __init__(self, model: str, snapshot: Snapshot, *, max_waiting: int = MAX_WAITING) -> None:
+        self._model = model
+        self._max_waiting = max_waiting
+        self._lock = threading.Lock()
+        self._current = snapshot
+        self._canary: tuple[Snapshot, float] | None = None
+        self._pins: dict[Snapshot, int] = {}
+        # Weak: what a snapshot covers is forgotten with the snapshot.
+        self._covered: WeakKeyDictionary[Snapshot, frozenset[str]] = WeakKeyDictionary()
+        self._refusals: dict[str, str] = {}
+        self._waiters: list[_Waiter] = []
+        self._listeners: tuple[Callable[[Snapshot], None], ...] = ()
+        self._ended = False
+
+    @property
+    def current(self) -> Snapshot:
+        """What is served."""
+        return self._current
+
+    @property
+    def canary(self) -> tuple[Snapshot, float] | None:
+        """The snapshot that a fraction of the requests is answered from, and that fraction."""
+        return self._canary
+
+    def acquire(self, canary: bool = False) -> Snapshot:
+        """Pins the arm's snapshot, the current one when there is no canary; `release` it."""
+        with self._lock:
+            snapshot = self._arm(canary)
+            self._pins[snapshot] = self._pins.get(snapshot, 0) + 1
+        return snapshot
+
+    def release(self, snapshot: Snapshot) -> None:
+        """Lets a pinned snapshot go."""
+        with self._lock:
+            left = self._pins[snapshot] - 1
+            if left:
+                self._pins[snapshot] = left
+                return
+            del self._pins[snapshot]
+            free = self._is_free(snapshot)
+        if free:
+            self._tell(snapshot)
+
+    def switch(self, snapshot: Snapshot) -> None:
+        """Batches that start from now on are answered from `snapshot`."""
+        with self._lock:
+            old, self._current = self._current, snapshot
+            free = self._is_free(old)
+        self._wake()
+        if free:
+            self._tell(old)
+
+    def set_canary(self, snapshot: Snapshot | None, fraction: float = 0.0) -> None:
+        """Answers a fraction (0 to 1) of the requests from `snapshot`; None ends it."""
+        with self._lock:
+            old = self._canary
+            self._canary = None if snapshot is None else (snapshot, fraction)
+            free = old is not None and self._is_free(old[0])
+        self._wake()
+        if old is not None and free:
+            self._tell(old[0])
+
+    def in_use(self) -> frozenset[Snapshot]:
+        """The current snapshot, the canary's, and every one that a batch has pinned."""
+        with self._lock:
+            used = {self._current, *self._pins}
+            if self._canary is not None:
+                used.add(self._canary[0])
+            return frozenset(used)
+
+    def on_release(self, listener: Callable[[Snapshot], None]) -> None:
+        """Calls `listener` when a snapshot falls out of `in_use`, on the thread that let it go: it must be short."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def announce(self, covered: Iterable[str], snapshot: Snapshot) -> None:
+        """Says which ids and names such as "3.17" a snapshot covers: itself (always), and all that it was made from.
+
+        Call it before the switch to that snapshot, so that nobody waits for what is served.
+        """
+        names = frozenset(covered)
+        with self._lock:
+            self._covered[snapshot] = names
+        self._wake()
+
+    def covers(self, snapshot: Snapshot, text: str) -> bool:
+        """Whether answers from `snapshot` are at least as new as the snapshot named by `text`."""
+        if text in (snapshot.id, snapshot.name):
+            return True
+        with self._lock:
+            return text in self._covered.get(snapshot, ())
+
+    def refuse(self, text: str, reason: str) -> None:
+        """Says that the snapshot with this id or name will not be served for now (held, quarantined): waiters fail."""
+        with self._lock:
+            self._refusals.pop(text, None)
+            self._refusals[text] = reason
+            if len(self._refusals) > MAX_REFUSALS:
+                del self._refusals[next(iter(self._refusals))]
+        self._wake()
+
+    def accept(self, text: str) -> None:
+        """Takes a refusal back: the snapshot may come after all."""
+        with self._lock:
+            self._refusals.pop(text, None)
+
+    async def wait_for(self, text: str, deadline_ns: int, canary: bool = False) -> bool:
+        """Returns True when the arm's snapshot covers `text`, and False when the line ended before it did.
+
+        text: 32 hex digits or "V.S". deadline_ns: of `time.monotonic_ns`. Raises DeadlineExceeded, Unavailable at
+        once for a refused snapshot, Overloaded when too many wait, InvalidInput (field min_snapshot) for other texts.
+        """
+        if _NAME.fullmatch(text) is None:
+            raise InvalidInput(
+                f"min_snapshot: expected a snapshot's 32 hex digits, or version and sequence such as 3.17, "
+                f"got {text[:80]!r}",
+                field="min_snapshot",
+            )
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(text, canary, loop, loop.create_future())
+        with self._lock:
+            verdict = self._verdict(text, canary)
+            if verdict is None:
+                if len(self._waiters) >= self._max_waiting:
+                    raise Overloaded(
+                        f"model {self._model!r}: {self._max_waiting} requests wait for a snapshot already; try later"
+                    )
+                self._waiters.append(waiter)
+        if verdict is None:
+            try:
+                async with asyncio.timeout(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)):
+                    return await waiter.future
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"min_snapshot: {text} did not come before the deadline; model {self._model!r} serves "
+                    f"{self._arm(canary)}"
+                ) from None
+            finally:
+                with self._lock, contextlib.suppress(ValueError):
+                    self._waiters.remove(waiter)
+        if isinstance(verdict, Unavailable):
+            raise verdict
+        return verdict
+
+    def end(self) -> None:
+        """No snapshot will come any more; who waits is told."""
+        with self._lock:
+            self._ended = True
+        self._wake()
+
+    def _arm(self, canary: bool) -> Snapshot:
+        arm = self._canary if canary else None
+        return self._current if arm is None else arm[0]
+
+    def _is_free(self, snapshot: Snapshot) -> bool:
+        served = snapshot is self._current or (self._canary is not None and snapshot is self._canary[0])
+        return not served and snapshot not in self._pins
+
+    def _verdict(self, text: str, canary: bool) -> bool | Unavailable | None:
+        """What to tell who waits for `text`; None: nothing yet. Under the lock."""
+        snapshot = self._arm(canary)
+        if text in (snapshot.id, snapshot.name) or text in self._covered.get(snapshot, ()):
+            return True
+        reason = self._refusals.get(text)
+        if reason is not None:
+            return Unavailable(f"min_snapshot: {text} is not served: {reason}; model {self._model!r} serves {snapshot}")
+        return False if self._ended else None
+
+    def _wake(self) -> None:
+        """Tells every waiter for whom there is a verdict now."""
+        with self._lock:
+            if not self._waiters:
+                return
+            told = [(waiter, self._verdict(waiter.text, waiter.canary)) for waiter in self._waiters]
+            self._waiters = [waiter for waiter, verdict in told if verdict is None]
+        for waiter, verdict in told:
+            if verdict is not None:
+                with contextlib.suppress(RuntimeError):  # its loop has closed: there is nobody left to tell
+                    waiter.loop.call_soon_threadsafe(_settle, waiter.future, verdict)
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        for listener in self._listeners:
+            listener(snapshot)
+
+
+def _settle(future: asyncio.Future[bool], verdict: bool | Unavailable) -> None:
+    if future.done():
+        return
+    if isinstance(verdict, Unavailable):
+        future.set_exception(verdict)
+    else:
+        future.set_result(verdict)
