@@ -19,6 +19,7 @@ from serving.protocol import metadata
 from serving.protocol.columns import to_columns
 from serving.protocol.control_bodies import check_load_parameters, check_unload_parameters
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
+from serving.protocol.routing import ANYWHERE, routing_of_parameters
 from storage.errors import InvalidInput, Unsupported
 
 _LONGEST_TIMEOUT_S = 86_400.0
@@ -74,19 +75,29 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     @_answered
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Scores one request."""
-        model = self._repository.get(request.model_name, request.model_version)
-        decoded = decode_proto_request(model.signature, request, proto_parameters(request))
+        given = proto_parameters(request)
+        routing = routing_of_parameters(given) if given else ANYWHERE
+        model = self._repository.get(request.model_name, request.model_version, routing.routing_key)
+        decoded = decode_proto_request(model.signature, request, given)
         columns, batch = to_columns(model.signature, decoded.tensors)
         timeout_us = decoded.timeout_us
         left_s = context.time_remaining()
         if left_s is not None and left_s < _LONGEST_TIMEOUT_S:
             left_us = max(1, int(left_s * 1e6))
             timeout_us = min(timeout_us, left_us) if timeout_us else left_us
-        result = await model.infer(columns, batch, timeout_us)
-        parameters: dict[str, Any] = {"snapshot": model.snapshot}
+        result = await model.infer(
+            columns,
+            batch,
+            timeout_us,
+            min_snapshot=routing.min_snapshot,
+            canary=model.takes_canary(routing.routing_key),
+            follow=not request.model_version,
+        )
+        snapshot = result.snapshot
+        parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence}
         if result.unresolved:
             parameters["unresolved"] = result.unresolved
-        return encode_proto_response(model.signature, model.version, decoded, result.outputs, parameters)
+        return encode_proto_response(model.signature, str(snapshot.version), decoded, result.outputs, parameters)
 
     @_answered
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802

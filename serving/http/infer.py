@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from serving.config import ServerConfig
@@ -12,6 +13,7 @@ from serving.errors import status_of
 from serving.http.body import BodyReader, ClientGoneError, Receive, Scope, Send
 from serving.protocol.columns import to_columns
 from serving.protocol.json_text import dump_json
+from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
 from serving.protocol.v1 import decode_predict, encode_predict
 from serving.protocol.v2 import decode_request, encode_response, read_header
 from storage.errors import InvalidInput, Unsupported
@@ -21,6 +23,19 @@ _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
 # A client that went away is looked for only in requests that take longer than this.
 _WATCH_AFTER_S = 0.05
+_Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One request as it arrived. routing: of its headers."""
+
+    name: str
+    version: str
+    routing: Routing
+    headers: dict[bytes, bytes]
+    body: bytes
+    receive: Receive
 
 
 class InferenceRoutes:
@@ -40,17 +55,19 @@ class InferenceRoutes:
 
     async def _answer(self, handle: Any, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
         held = 0
-        extra: list[tuple[bytes, bytes]] = []
+        extra: _Headers = []
         try:
-            model = self._repository.get(name, version)
             headers = dict(scope["headers"])
+            routing = routing_of_headers(headers)
+            # A request for a model that there is not is refused before its body is read.
+            self._repository.get(name, version, routing.routing_key)
             if headers.get(b"content-encoding", b"identity") != b"identity":
                 extra = [(b"accept-encoding", b"identity")]
                 raise Unsupported("compressed requests are not supported; send Content-Encoding: identity")
             body = await self._bodies.read(headers, receive)
             held = len(body)
             status = 200
-            content, extra = await handle(model, headers, body, receive)
+            content, extra = await handle(_Call(name, version, routing, headers, body, receive))
         except ClientGoneError:
             return
         except asyncio.CancelledError:
@@ -72,26 +89,59 @@ class InferenceRoutes:
         )
         await send({"type": "http.response.body", "body": content})
 
-    async def _infer(self, model: Any, headers: dict[bytes, bytes], body: bytes, receive: Receive) -> Any:
-        request = decode_request(model.signature, read_header(body, _header_length(headers)))
+    async def _infer(self, call: _Call) -> tuple[bytes, _Headers]:
+        header = read_header(call.body, _header_length(call.headers))
+        routing = routing_of_parameters(header.parameters, call.routing)
+        # The key may have come with the body, and models change while a body is read.
+        model = self._repository.get(call.name, call.version, routing.routing_key)
+        request = decode_request(model.signature, header)
         columns, batch = to_columns(model.signature, request.tensors)
-        result = await _while_connected(model.infer(columns, batch, request.timeout_us), receive)
-        parameters: dict[str, Any] = {"snapshot": model.snapshot}
+        result = await _while_connected(
+            model.infer(
+                columns,
+                batch,
+                request.timeout_us,
+                min_snapshot=routing.min_snapshot,
+                canary=model.takes_canary(routing.routing_key),
+                follow=not call.version,
+            ),
+            call.receive,
+        )
+        snapshot = result.snapshot
+        parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence}
         if result.unresolved:
             parameters["unresolved"] = result.unresolved
-        content, json_length = encode_response(model.signature, model.version, request, result.outputs, parameters)
+        content, json_length = encode_response(
+            model.signature, str(snapshot.version), request, result.outputs, parameters
+        )
         if json_length is None:
             return content, [_JSON]
         return content, [_BINARY, (_HEADER_LENGTH, str(json_length).encode())]
 
-    async def _predict(self, model: Any, headers: dict[bytes, bytes], body: bytes, receive: Receive) -> Any:
-        columns, batch, by_rows = decode_predict(model.signature, body)
-        result = await _while_connected(model.infer(columns, batch), receive)
+    async def _predict(self, call: _Call) -> tuple[bytes, _Headers]:
+        model = self._repository.get(call.name, call.version, call.routing.routing_key)
+        columns, batch, by_rows = decode_predict(model.signature, call.body)
+        result = await _while_connected(
+            model.infer(
+                columns,
+                batch,
+                min_snapshot=call.routing.min_snapshot,
+                canary=model.takes_canary(call.routing.routing_key),
+                follow=not call.version,
+            ),
+            call.receive,
+        )
         # v1 has no place in its body for these, so they travel as headers.
-        headers_out = [_JSON, (b"emberline-snapshot", model.snapshot.encode())]
+        snapshot = result.snapshot
+        headers = [
+            _JSON,
+            (b"emberline-snapshot", snapshot.id.encode()),
+            (b"emberline-sequence", str(snapshot.sequence).encode()),
+            (b"emberline-model-version", str(snapshot.version).encode()),
+        ]
         if result.unresolved:
-            headers_out.append((b"emberline-unresolved", str(result.unresolved).encode()))
-        return encode_predict(model.signature, result.outputs, by_rows), headers_out
+            headers.append((b"emberline-unresolved", str(result.unresolved).encode()))
+        return encode_predict(model.signature, result.outputs, by_rows), headers
 
 
 def _header_length(headers: dict[bytes, bytes]) -> int | None:

@@ -2,51 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from serving.engine.model import LoadedModel
 from serving.engine.repository import ModelRepository
+from serving.engine.snapshot import Snapshot
+from serving.engine.statistics import ModelStatistics
 from serving.http.body import Receive, Scope, Send
+from serving.updates.counters import UpdateCounters
+from storage.errors import NotFound
 from storage.tiers.tiered import StoreStats
 
-_Value = Callable[[LoadedModel, StoreStats], float]
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
-_METRICS: list[tuple[str, str, str, _Value]] = [
-    ("requests_success_total", "counter", "Requests answered", lambda m, _: m.statistics.stages["success"].count),
-    ("requests_failure_total", "counter", "Requests not answered", lambda m, _: m.statistics.stages["fail"].count),
-    ("requests_rejected_total", "counter", "Requests that met a full queue", lambda m, _: m.statistics.rejected),
-    ("rows_total", "counter", "Rows scored", lambda m, _: m.statistics.inference_count),
-    ("batches_total", "counter", "Batches executed", lambda m, _: m.statistics.execution_count),
+# Labels: model, version, arm.
+_OF_ARMS: list[tuple[str, str, str, Callable[[ModelStatistics], float]]] = [
+    ("requests_success_total", "counter", "Requests answered", lambda a: a.stages["success"].count),
+    ("requests_failure_total", "counter", "Requests not answered", lambda a: a.stages["fail"].count),
+    ("requests_rejected_total", "counter", "Requests that met a full queue", lambda a: a.rejected),
+    ("rows_total", "counter", "Rows scored", lambda a: a.inference_count),
+    ("batches_total", "counter", "Batches executed", lambda a: a.execution_count),
+]
+_OF_SNAPSHOTS: list[tuple[str, str, Callable[[Snapshot], float]]] = [
+    ("snapshot_sequence", "Delta that the served snapshot ends with, 0 for the version itself", lambda s: s.sequence),
+    (
+        "snapshot_published_unix_seconds",
+        "When the served snapshot was published",
+        lambda s: s.published_unix_ms / 1000,
+    ),
+]
+# Labels: model, version.
+_OF_MODELS: list[tuple[str, str, str, Callable[[LoadedModel, StoreStats], float]]] = [
     ("ids_absent_total", "counter", "Ids that are in no tier", lambda _, s: s.absent),
     ("ids_unresolved_total", "counter", "Ids without an answer in time", lambda _, s: s.unresolved),
     ("queue_length", "gauge", "Requests that wait for a session", lambda m, _: m.queued),
     ("sessions", "gauge", "Sessions", lambda m, _: m.sessions),
+    ("canary_fraction", "gauge", "Share of the requests that a canary answers", lambda m, _: _canary(m)[1]),
+]
+_OF_STORES = [
+    ("ids_hit_total", "counter", "Ids answered by a tier", "hits"),
+    ("tier_rows", "gauge", "Rows in a tier", "rows"),
+    ("tier_bytes", "gauge", "Bytes of a tier", "bytes"),
+]
+# Label: model.
+_OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
+    ("deltas_applied_total", "counter", "Deltas that became visible", lambda u: u.deltas_applied),
+    ("versions_loaded_total", "counter", "Full versions that became visible", lambda u: u.versions_loaded),
+    ("rollbacks_total", "counter", "Rollbacks", lambda u: u.rollbacks),
+    ("merges_total", "counter", "Overlays merged into the base", lambda u: u.merges),
+    (
+        "update_visible_seconds",
+        "gauge",
+        "From seeing the newest delta in the folder until requests saw it",
+        lambda u: u.last_visible_ms / 1000,
+    ),
+    ("update_rows", "gauge", "Rows of the newest delta", lambda u: u.last_delta_rows),
+    ("overlays", "gauge", "Deltas kept unmerged", lambda u: u.overlays),
+    ("overlay_bytes", "gauge", "What unmerged deltas take", lambda u: u.overlay_bytes),
+    ("snapshots_held", "gauge", "Snapshots that a rollback or a stopped canary set aside", lambda u: u.held),
+    ("update_waiting", "gauge", "1 while something published waits", lambda u: u.waiting is not None),
 ]
 
 
-def metrics_text(models: Iterable[LoadedModel]) -> str:
-    """The page. Every metric has the labels model and version."""
-    known = [(model, model.store_stats(), f'model="{model.name}",version="{model.version}"') for model in models]
+def metrics_text(repository: ModelRepository) -> str:
+    """The page."""
+    models = list(repository.loaded())
     lines: list[str] = []
-    for name, kind, meaning, value in _METRICS:
+    _arms(lines, models)
+    known = [(model, model.store_stats(), _labels(model)) for model in models]
+    for name, kind, meaning, value in _OF_MODELS:
         _head(lines, name, kind, meaning)
-        lines.extend(f"emberline_{name}{{{labels}}} {value(model, stats):g}" for model, stats, labels in known)
-    _head(lines, "stage_seconds_total", "counter", "Time that requests spent in a stage")
-    for model, _, labels in known:
-        for stage in _STAGES:
-            seconds = model.statistics.stages[stage].ns / 1e9
-            lines.append(f'emberline_stage_seconds_total{{{labels},stage="{stage}"}} {seconds:.9f}')
-    for name, kind, meaning, field in (
-        ("ids_hit_total", "counter", "Ids answered by a tier", "hits"),
-        ("tier_rows", "gauge", "Rows in a tier", "rows"),
-        ("tier_bytes", "gauge", "Bytes of a tier", "bytes"),
-    ):
+        lines.extend(f"emberline_{name}{{{labels}}} {value(model, stats)}" for model, stats, labels in known)
+    for name, kind, meaning, field in _OF_STORES:
         _head(lines, name, kind, meaning)
         for _, stats, labels in known:
             for tier, count in getattr(stats, field).items():
                 lines.append(f'emberline_{name}{{{labels},tier="{tier}"}} {count}')
+    _updates(lines, repository)
     return "\n".join(lines) + "\n"
+
+
+def _arms(lines: list[str], models: Iterable[LoadedModel]) -> None:
+    arms = [(arm, f'{_labels(model)},arm="{name}"') for model in models for name, arm in model.arms.items()]
+    for name, kind, meaning, value in _OF_ARMS:
+        _head(lines, name, kind, meaning)
+        lines.extend(f"emberline_{name}{{{labels}}} {value(arm)}" for arm, labels in arms)
+    _head(lines, "stage_seconds_total", "counter", "Time that requests spent in a stage")
+    for arm, labels in arms:
+        spent = ((stage, arm.stages[stage].ns / 1e9) for stage in _STAGES)
+        lines.extend(f'emberline_stage_seconds_total{{{labels},stage="{stage}"}} {time:.9f}' for stage, time in spent)
+    served = [(snapshot, labels) for model in models for snapshot, labels in _served(model)]
+    for name, meaning, of_snapshot in _OF_SNAPSHOTS:
+        _head(lines, name, "gauge", meaning)
+        lines.extend(f"emberline_{name}{{{labels}}} {of_snapshot(snapshot)}" for snapshot, labels in served)
+
+
+def _updates(lines: list[str], repository: ModelRepository) -> None:
+    known: list[tuple[str, UpdateCounters]] = []
+    for model in repository.names:
+        try:
+            known.append((model, repository.update_counters(model)))
+        except NotFound:  # gone since the names were read
+            continue
+    for name, kind, meaning, value in _OF_UPDATES:
+        _head(lines, name, kind, meaning)
+        lines.extend(f'emberline_{name}{{model="{model}"}} {+value(counters)}' for model, counters in known)
+    _head(lines, "updates_refused_total", "counter", "Versions and deltas that were refused, by the kind of error")
+    for model, counters in known:
+        for reason, count in sorted(counters.refused.copy().items()):
+            lines.append(f'emberline_updates_refused_total{{model="{model}",reason="{reason}"}} {count}')
+
+
+def _labels(model: LoadedModel) -> str:
+    return f'model="{model.name}",version="{model.version}"'
+
+
+def _served(model: LoadedModel) -> Iterator[tuple[Snapshot, str]]:
+    yield model.line.current, f'{_labels(model)},arm="main"'
+    canary = model.line.canary
+    if canary is not None:
+        yield canary[0], f'{_labels(model)},arm="canary"'
+
+
+def _canary(model: LoadedModel) -> tuple[Snapshot | None, float]:
+    return model.line.canary or (None, 0.0)
 
 
 def _head(lines: list[str], name: str, kind: str, meaning: str) -> None:
@@ -65,7 +144,7 @@ class MetricsApp:
             return
         status, body = 404, b"only GET /metrics is here\n"
         if scope["path"] == "/metrics" and scope["method"] == "GET":
-            status, body = 200, metrics_text(self._repository.loaded()).encode()
+            status, body = 200, metrics_text(self._repository).encode()
         headers = [(b"content-type", b"text/plain; version=0.0.4"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

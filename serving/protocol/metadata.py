@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.engine.model import LoadedModel
 from serving.engine.repository import VersionEntry
-from serving.engine.statistics import BatchTimes, Duration
+from serving.engine.statistics import STAGES, BatchTimes, Duration
 
 SERVER_NAME = "emberline"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics", "parameters")
@@ -50,28 +50,30 @@ def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> An
 
 
 def model_statistics(models: Iterable[LoadedModel]) -> Any:
-    """Counts and times of each model, in Triton's form."""
+    """Counts and times of each model, in Triton's form; of a canary and the rest together."""
     answer = service_pb2.ModelStatisticsResponse()
     for model in models:
-        statistics = model.statistics
+        arms = list(model.arms.values())
         entry = answer.model_stats.add(
             name=model.name,
             version=model.version,
-            last_inference=statistics.last_inference_ms,
-            inference_count=statistics.inference_count,
-            execution_count=statistics.execution_count,
+            last_inference=max(arm.last_inference_ms for arm in arms),
+            inference_count=sum(arm.inference_count for arm in arms),
+            execution_count=sum(arm.execution_count for arm in arms),
         )
-        for stage, duration in statistics.stages.items():
-            _fill(getattr(entry.inference_stats, stage), duration)
+        for stage in STAGES:
+            _fill(getattr(entry.inference_stats, stage), [arm.stages[stage] for arm in arms])
         for stage in ("cache_hit", "cache_miss"):
-            _fill(getattr(entry.inference_stats, stage), Duration())
-        for size, times in sorted(statistics.batches.copy().items()):
+            _fill(getattr(entry.inference_stats, stage), [])
+        batches = [arm.batches.copy() for arm in arms]
+        for size in sorted(set().union(*batches)):
+            times = [found[size] for found in batches if size in found]
             batch = entry.batch_stats.add(batch_size=size)
             for stage in BatchTimes.__slots__:
-                _fill(getattr(batch, stage), getattr(times, stage))
+                _fill(getattr(batch, stage), [getattr(part, stage) for part in times])
     return answer
 
 
-def _fill(message: Any, duration: Duration) -> None:
+def _fill(message: Any, durations: Sequence[Duration]) -> None:
     message.SetInParent()
-    message.count, message.ns = duration.count, duration.ns
+    message.count, message.ns = sum(part.count for part in durations), sum(part.ns for part in durations)
