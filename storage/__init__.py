@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from storage.checkpoint import (
+        DeltaManifest,
+        DeltaTable,
         DenseGraph,
         Golden,
         GraphInput,
         GraphOutput,
         Manifest,
+        PublishedDelta,
         PublishedVersion,
         TableData,
+        list_deltas,
+        next_sequence,
+        open_delta,
         open_version,
+        write_delta,
         write_version,
     )
     from storage.specs import LookupSpec, TableSpec
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from storage.tiers.tiered import LookupPlan, LookupResult, StoreStats, TieredStore
 
 _HOMES = {
+    "DeltaManifest": "storage.checkpoint",
+    "DeltaTable": "storage.checkpoint",
     "DenseGraph": "storage.checkpoint",
     "Golden": "storage.checkpoint",
     "GraphInput": "storage.checkpoint",
@@ -33,17 +42,24 @@ _HOMES = {
     "LookupResult": "storage.tiers.tiered",
     "LookupSpec": "storage.specs",
     "Manifest": "storage.checkpoint",
+    "PublishedDelta": "storage.checkpoint",
     "PublishedVersion": "storage.checkpoint",
     "SsdTier": "storage.tiers.ssd",
     "StoreStats": "storage.tiers.tiered",
     "TableData": "storage.checkpoint",
     "TableSpec": "storage.specs",
     "TieredStore": "storage.tiers.tiered",
+    "list_deltas": "storage.checkpoint",
+    "next_sequence": "storage.checkpoint",
+    "open_delta": "storage.checkpoint",
     "open_version": "storage.checkpoint",
+    "write_delta": "storage.checkpoint",
     "write_version": "storage.checkpoint",
 }
 
 __all__ = [
+    "DeltaManifest",
+    "DeltaTable",
     "DenseGraph",
     "Golden",
     "GraphInput",
@@ -52,13 +68,18 @@ __all__ = [
     "LookupResult",
     "LookupSpec",
     "Manifest",
+    "PublishedDelta",
     "PublishedVersion",
     "SsdTier",
     "StoreStats",
     "TableData",
     "TableSpec",
     "TieredStore",
+    "list_deltas",
+    "next_sequence",
+    "open_delta",
     "open_version",
+    "write_delta",
     "write_version",
 ]
 

@@ -7,11 +7,15 @@ EmberlineError
 ├── Unavailable           not ready, draining                                      HTTP 503  UNAVAILABLE
 │   └── Overloaded        a bounded queue is full                                  HTTP 503  RESOURCE_EXHAUSTED
 ├── DeadlineExceeded      the answer did not come in time                          HTTP 504  DEADLINE_EXCEEDED
+├── Conflict              not while the model is in this state                     HTTP 409  FAILED_PRECONDITION
 ├── ConfigError           a config file or option is wrong; `field` names it       (refused at start-up)
 ├── CheckpointError       a published version or a training checkpoint is unusable
 │   ├── IntegrityError    a byte differs from its digest, a file is missing or extra
 │   ├── UnsafeArtifact    content that could run code when loaded
-│   └── ParityError       the golden requests are not reproduced
+│   ├── ParityError       the golden requests are not reproduced
+│   ├── LineageError      a delta that continues no snapshot here
+│   ├── GuardError        the scores of real requests shift further than the live guard allows
+│   └── SignatureError    inputs or outputs were removed, renamed or retyped, and nobody allowed it
 └── StoreError            a tier failed: disk full, locked by another process, corrupt
 
 `serving.errors` maps the tree to HTTP and gRPC, once.
@@ -52,6 +56,10 @@ class DeadlineExceeded(EmberlineError):
     """The answer did not come before the caller's deadline."""
 
 
+class Conflict(EmberlineError):
+    """What was asked for does not go together with what the model is doing now, e.g. a rollback during a canary."""
+
+
 class ConfigError(EmberlineError):
     """A configuration is wrong. `field` is the dotted path of the entry at fault."""
 
@@ -74,6 +82,18 @@ class UnsafeArtifact(CheckpointError):
 
 class ParityError(CheckpointError):
     """A loaded model does not reproduce the scores of its golden requests."""
+
+
+class LineageError(CheckpointError):
+    """A delta continues a snapshot that is not the one it is applied to."""
+
+
+class GuardError(CheckpointError):
+    """On recent real requests a candidate's scores or absent ids shift further than the live guard's bounds."""
+
+
+class SignatureError(CheckpointError):
+    """A version removes, renames or retypes inputs or outputs that clients use, and nobody allowed it."""
 
 
 class StoreError(EmberlineError):

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from storage.checkpoint.delta_manifest import DeltaManifest
+from storage.checkpoint.delta_reader import PublishedDelta, open_delta
+from storage.checkpoint.delta_writer import DeltaTable, list_deltas, next_sequence, write_delta
 from storage.checkpoint.golden import Golden
 from storage.checkpoint.manifest import GraphInput, GraphOutput, Manifest
 from storage.checkpoint.reader import PublishedVersion, open_version
@@ -17,15 +20,22 @@ if TYPE_CHECKING:
     from storage.checkpoint.graph import DenseGraph
 
 __all__ = [
+    "DeltaManifest",
+    "DeltaTable",
     "DenseGraph",
     "Golden",
     "GraphInput",
     "GraphOutput",
     "Manifest",
+    "PublishedDelta",
     "PublishedVersion",
     "Shard",
     "TableData",
+    "list_deltas",
+    "next_sequence",
+    "open_delta",
     "open_version",
+    "write_delta",
     "write_version",
 ]
 

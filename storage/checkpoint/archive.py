@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import io
 import zipfile
-from pathlib import Path
 
 from storage.errors import UnsafeArtifact
 
 MEMBER = "graph.json"
 MAX_GRAPH_BYTES = 64 << 20
-_OVERHEAD_BYTES = 1024
+MAX_ARCHIVE_BYTES = MAX_GRAPH_BYTES + 1024
 
 
 def pack_graph(document: bytes) -> bytes:
@@ -28,13 +27,10 @@ def pack_graph(document: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def unpack_graph(path: Path) -> bytes:
-    """The graph's JSON. Raises UnsafeArtifact naming the member that must not be there."""
-    name = path.name
-    size = path.stat().st_size
-    if size > MAX_GRAPH_BYTES + _OVERHEAD_BYTES:
-        raise UnsafeArtifact(f"{name}: {size} bytes, at most {MAX_GRAPH_BYTES} are read")
-    data = path.read_bytes()
+def unpack_graph(name: str, data: bytes) -> bytes:
+    """The graph's JSON. Raises UnsafeArtifact naming the file and the member that must not be there."""
+    if len(data) > MAX_ARCHIVE_BYTES:
+        raise UnsafeArtifact(f"{name}: {len(data)} bytes, at most {MAX_ARCHIVE_BYTES} are read")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()

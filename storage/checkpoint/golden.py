@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.checkpoint.manifest import GoldenEntry, GraphEntry, GraphOutput
+from storage.checkpoint.manifest import GOLDEN, GoldenEntry, GraphEntry, GraphOutput
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_tensors
 from storage.errors import CheckpointError, UnsafeArtifact
 
@@ -44,11 +44,14 @@ def write_golden(path: Path, golden: Golden, outputs: tuple[GraphOutput, ...]) -
     return write_tensors(path, arrays)
 
 
-def read_golden(path: Path, spec: FeatureSpec, entry: GoldenEntry, graph: GraphEntry) -> Golden:
-    """Reads the golden requests. Raises UnsafeArtifact when dtypes, shapes or names are not what the manifest says."""
+def read_golden(data: np.ndarray, spec: FeatureSpec, entry: GoldenEntry, graph: GraphEntry) -> Golden:
+    """Reads the bytes of golden.safetensors.
+
+    Raises UnsafeArtifact when dtypes, shapes or names are not what the manifest says.
+    """
     from storage.features import unpack_columns
 
-    file = TensorFile.open(path)
+    file = TensorFile.from_bytes(GOLDEN, data)
     inputs: dict[str, np.ndarray] = {}
     outputs: dict[str, np.ndarray] = {}
     for name, array in file.arrays.items():
@@ -57,15 +60,15 @@ def read_golden(path: Path, spec: FeatureSpec, entry: GoldenEntry, graph: GraphE
         elif name.startswith(_OUTPUT):
             outputs[name.removeprefix(_OUTPUT)] = array
         else:
-            raise UnsafeArtifact(f"{path.name}: the tensor {name!r} is neither an input nor an output")
-    _check_outputs(outputs, entry.batch, graph.outputs, UnsafeArtifact(path.name))
+            raise UnsafeArtifact(f"{GOLDEN}: the tensor {name!r} is neither an input nor an output")
+    _check_outputs(outputs, entry.batch, graph.outputs, UnsafeArtifact(GOLDEN))
     try:
         columns = unpack_columns(inputs, spec)
     except Exception as error:
-        raise UnsafeArtifact(f"{path.name}: the inputs do not fit features.json: {error}") from error
+        raise UnsafeArtifact(f"{GOLDEN}: the inputs do not fit features.json: {error}") from error
     for name, column in columns.items():
         if column.rows not in (1, entry.batch):
-            raise UnsafeArtifact(f"{path.name}: the input {name!r} has {column.rows} rows, expected {entry.batch}")
+            raise UnsafeArtifact(f"{GOLDEN}: the input {name!r} has {column.rows} rows, expected {entry.batch}")
     return Golden(columns, entry.batch, outputs, entry.tolerance)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
 from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
-from storage.checkpoint.manifest import GraphEntry, GraphInput, GraphOutput
+from storage.checkpoint.manifest import GRAPH, WEIGHTS, GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
 from storage.checkpoint.program import TORCH_LOCK, weight_key
-from storage.checkpoint.tensors import TensorFile
-from storage.errors import CheckpointError, InvalidInput, UnsafeArtifact
+from storage.checkpoint.weights import read_weights
+from storage.errors import CheckpointError, IntegrityError, InvalidInput, UnsafeArtifact
 
 _TORCH_DTYPES = {
     "FP32": torch.float32,
@@ -34,23 +34,50 @@ class DenseGraph:
 
     def __init__(
         self,
-        module: torch.fx.GraphModule,
-        arguments: Sequence[torch.Tensor | None],
+        forward: Callable[..., Any],
+        keys: Sequence[str | None],
+        weights: Mapping[str, torch.Tensor],
         slots: Sequence[int],
         inputs: Sequence[GraphInput],
         outputs: Sequence[GraphOutput],
     ) -> None:
+        """keys: the weight of each of forward's arguments, None for inputs. slots: the argument of each input."""
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
-        self._forward = module.forward
-        self._arguments = tuple(arguments)
+        self._forward = forward
+        self._keys = tuple(keys)
+        self._weights = dict(weights)
+        self._arguments = tuple(None if key is None else self._weights[key] for key in keys)
         self._slots = tuple(slots)
         self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
         self._dtypes = tuple(_TORCH_DTYPES[entry.dtype] for entry in inputs)
 
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
-        return sum(value.nbytes for value in self._arguments if value is not None)
+        return sum(value.nbytes for value in self._weights.values())
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights by their names in dense.safetensors. They are the graph's own: not to be written to."""
+        return dict(self._weights)
+
+    def with_weights(self, weights: Mapping[str, torch.Tensor]) -> DenseGraph:
+        """The same graph on other weights, which it keeps. Microseconds: torch loads nothing again.
+
+        weights: exactly the names, dtypes and shapes of `weights()`. Raises UnsafeArtifact naming what differs.
+        """
+        for name in sorted(set(self._weights) - set(weights)):
+            raise UnsafeArtifact(f"{WEIGHTS}: the graph's weight {name!r} is not there")
+        for name in sorted(set(weights) - set(self._weights)):
+            raise UnsafeArtifact(f"{WEIGHTS}: the graph has no weight {name!r}")
+        for name, own in self._weights.items():
+            given = weights[name]
+            if given.dtype != own.dtype or given.shape != own.shape:
+                raise UnsafeArtifact(
+                    f"{WEIGHTS}: the weight {name!r} is {given.dtype} {list(given.shape)}, "
+                    f"the graph wants {own.dtype} {list(own.shape)}"
+                )
+        kept = {name: weights[name].detach() for name in self._weights}
+        return DenseGraph(self._forward, self._keys, kept, self._slots, self.inputs, self.outputs)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Computes the outputs, in the order of `outputs`.
@@ -74,39 +101,30 @@ class DenseGraph:
             return list(self._forward(*arguments))
 
 
-def load_graph(archive: Path, weights: Path, entry: GraphEntry) -> DenseGraph:
-    """Opens a published graph. Raises UnsafeArtifact before torch sees anything that is not on the lists."""
-    document = parse_document(unpack_graph(archive), max_bytes=MAX_GRAPH_BYTES)
+def load_graph(archive: bytes, weights: np.ndarray | bytes, entry: GraphEntry) -> DenseGraph:
+    """Opens a published graph: the bytes of dense.pt2 and of dense.safetensors.
+
+    Raises UnsafeArtifact before torch sees anything that is not on the lists.
+    """
+    document = parse_document(unpack_graph(GRAPH, archive), max_bytes=MAX_GRAPH_BYTES)
     for target in sorted(document.targets()):
-        resolve_operator(target, where=archive.name)
+        resolve_operator(target, where=GRAPH)
     return build_graph(document, read_weights(weights), entry)
-
-
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of dense.safetensors, copied out of the file."""
-    file = TensorFile.open(path)
-    result: dict[str, torch.Tensor] = {}
-    for name, array in file.arrays.items():
-        if file.dtypes[name] == "BF16":
-            result[name] = torch.from_numpy(array.copy().view("<i2")).view(torch.bfloat16)
-        else:
-            result[name] = torch.from_numpy(array.copy())
-    return result
 
 
 def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry: GraphEntry) -> DenseGraph:
     """Makes the runnable graph out of a checked document and its weights."""
     from torch._export.serde import schema, serialize
 
-    arguments: list[torch.Tensor | None] = []
+    keys: list[str | None] = []
     state: dict[str, torch.Tensor] = {}
     constants: dict[str, torch.Tensor] = {}
     positions: dict[str, int] = {}
     unused = set(weights)
     for spec in document.graph_module.signature.input_specs:
         if spec.user_input is not None:
-            positions[placeholder_of(spec)] = len(arguments)
-            arguments.append(None)
+            positions[placeholder_of(spec)] = len(keys)
+            keys.append(None)
             continue
         if spec.parameter is not None:
             name, kind = spec.parameter.parameter_name, "state"
@@ -115,18 +133,21 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
         else:
             assert spec.tensor_constant is not None
             name, kind = spec.tensor_constant.tensor_constant_name, "constant"
-        tensor = weights.get(weight_key(kind, name))
+        key = weight_key(kind, name)
+        tensor = weights.get(key)
         if tensor is None:
-            raise UnsafeArtifact(f"dense.safetensors: the graph's weight {weight_key(kind, name)!r} is not there")
+            raise UnsafeArtifact(f"{WEIGHTS}: the graph's weight {key!r} is not there")
         _check_weight(document, placeholder_of(spec), name, tensor)
-        unused.discard(weight_key(kind, name))
-        arguments.append(tensor)
+        if spec.parameter is not None and not bool(torch.isfinite(tensor).all()):
+            raise IntegrityError(f"{WEIGHTS}: the weight {key!r} holds infinity; the training went wrong")
+        unused.discard(key)
+        keys.append(key)
         is_parameter = spec.parameter is not None
         (state if kind == "state" else constants)[name] = (
             torch.nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
         )
     if unused:
-        raise UnsafeArtifact(f"dense.safetensors: the graph has no weight {sorted(unused)[0]!r}")
+        raise UnsafeArtifact(f"{WEIGHTS}: the graph has no weight {sorted(unused)[0]!r}")
     if sorted(positions) != sorted(given.placeholder for given in entry.inputs):
         raise UnsafeArtifact("manifest.json: graph.inputs does not name the graph's own inputs")
     if len(entry.outputs) != len(document.graph_module.graph.outputs):
@@ -138,9 +159,9 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
             program = serialize._dict_to_dataclass(schema.ExportedProgram, document.to_json_value())
             loaded: Any = serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
     except Exception as error:  # torch raises many kinds here; all mean the same to the caller
-        raise CheckpointError(f"dense.pt2: torch {torch.__version__} cannot load the graph: {error}") from error
+        raise CheckpointError(f"{GRAPH}: torch {torch.__version__} cannot load the graph: {error}") from error
     slots = [positions[given.placeholder] for given in entry.inputs]
-    return DenseGraph(loaded.graph_module, arguments, slots, entry.inputs, entry.outputs)
+    return DenseGraph(loaded.graph_module.forward, keys, weights, slots, entry.inputs, entry.outputs)
 
 
 def _check_weight(document: GraphDocument, placeholder: str, name: str, tensor: torch.Tensor) -> None:
@@ -150,5 +171,5 @@ def _check_weight(document: GraphDocument, placeholder: str, name: str, tensor: 
     sizes = None if meta is None else [size.as_int for size in meta.sizes]
     if meta is None or sizes != list(tensor.shape) or serialize._SERIALIZE_TO_TORCH_DTYPE[meta.dtype] != tensor.dtype:
         raise UnsafeArtifact(
-            f"dense.safetensors: the weight {name!r} is {tensor.dtype} {list(tensor.shape)}, the graph wants {sizes}"
+            f"{WEIGHTS}: the weight {name!r} is {tensor.dtype} {list(tensor.shape)}, the graph wants {sizes}"
         )

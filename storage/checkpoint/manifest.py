@@ -7,28 +7,43 @@ anywhere in a version, the manifest included, is noticed. Its JSON schema is doc
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, model_validator
 
-from storage.checkpoint.strict_json import canonical_json, parse_json
-from storage.errors import IntegrityError, UnsafeArtifact
+from storage.checkpoint.signed import (
+    FINGERPRINT_PATTERN,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    SNAPSHOT_PATTERN,
+    FileEntry,
+    Part,
+    SignedManifest,
+    check_files,
+)
 
-MANIFEST = "manifest.json"
+__all__ = [
+    "MANIFEST",
+    "MAX_MANIFEST_BYTES",
+    "FileEntry",
+    "GoldenEntry",
+    "GraphEntry",
+    "GraphInput",
+    "GraphOutput",
+    "Manifest",
+    "TableEntry",
+    "file_sha256",
+    "shard_paths",
+]
+
 GRAPH = "dense.pt2"
 WEIGHTS = "dense.safetensors"
 FEATURES = "features.json"
 GOLDEN = "golden.safetensors"
 FORMAT = "emberline-checkpoint-1"
-MAX_MANIFEST_BYTES = 16 << 20
+MAX_DESCENT = 4096
 
-# Every path that a version may hold. No separator but the one behind "tables", no "..", nothing absolute.
-PATH_PATTERN = (
-    r"^(dense\.pt2|dense\.safetensors|features\.json|golden\.safetensors"
-    r"|tables/[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\.[0-9]{5}-of-[0-9]{5}\.safetensors)$"
-)
 TABLE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$"
 
 TensorDtype = Literal["FP32", "FP64", "INT64", "INT32", "BOOL"]
@@ -36,19 +51,11 @@ TensorDtype = Literal["FP32", "FP64", "INT64", "INT32", "BOOL"]
 Shape = Annotated[tuple[Annotated[int, Field(ge=-1, lt=2**31)], ...], Field(min_length=1, max_length=8)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+SnapshotId = Annotated[str, Field(pattern=SNAPSHOT_PATTERN)]
+Fingerprint = Annotated[str, Field(pattern=FINGERPRINT_PATTERN)]
 
 
-class FileEntry(_Part):
-    """One file of the version."""
-
-    path: str = Field(pattern=PATH_PATTERN)
-    size: int = Field(ge=0, lt=2**63)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-
-class TableEntry(_Part):
+class TableEntry(Part):
     """One embedding table and the files that hold its rows, in ascending order of ids."""
 
     name: str = Field(pattern=TABLE_PATTERN)
@@ -56,9 +63,15 @@ class TableEntry(_Part):
     row_type: Literal["fp32"] = "fp32"
     rows: int = Field(ge=0, lt=2**48)
     shards: tuple[str, ...] = Field(min_length=1)
+    fingerprint: Fingerprint | Literal[""] = Field(default="", description="of all rows; empty in older versions")
+
+    @model_validator(mode="after")
+    def _shards_in_order(self) -> TableEntry:
+        check_shards(self.name, self.shards)
+        return self
 
 
-class GraphInput(_Part):
+class GraphInput(Part):
     """One input of the dense graph, and where its values come from.
 
     source: the dense group for kind "dense", the feature's name for the others. shape: -1 first, the batch.
@@ -78,7 +91,7 @@ class GraphInput(_Part):
         return self
 
 
-class GraphOutput(_Part):
+class GraphOutput(Part):
     """One output of the dense graph. shape: -1 first, the batch."""
 
     name: str = Field(min_length=1, max_length=512)
@@ -91,7 +104,7 @@ class GraphOutput(_Part):
         return self
 
 
-class GraphEntry(_Part):
+class GraphEntry(Part):
     """The dense graph's interface and the torch that wrote it."""
 
     inputs: tuple[GraphInput, ...]
@@ -99,72 +112,57 @@ class GraphEntry(_Part):
     torch_version: str = Field(max_length=64)
 
 
-class GoldenEntry(_Part):
+class GoldenEntry(Part):
     """How many golden rows there are, and how far a score may be from the trainer's."""
 
     batch: int = Field(ge=1, lt=2**31)
     tolerance: float = Field(gt=0, lt=1)
 
 
-class Manifest(_Part):
-    """The whole manifest. Every file of the version but the manifest itself stands in `files`."""
+class Manifest(SignedManifest):
+    """The whole manifest of a version. Every file of it but the manifest itself stands in `files`.
+
+    A version is the snapshot `snapshot`, sequence 0 of itself; deltas lead from it to others.
+    """
 
     format: Literal["emberline-checkpoint-1"] = "emberline-checkpoint-1"
-    snapshot: str = Field(pattern=r"^[0-9a-f]{32}$", description="random identity of this snapshot")
-    parent: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$", description="snapshot it was made from")
+    snapshot: str = Field(pattern=SNAPSHOT_PATTERN, description="random identity of this snapshot")
+    parent: SnapshotId | None = Field(default=None, description="snapshot it was made from")
+    equals: SnapshotId | None = Field(
+        default=None, description="snapshot whose rows and weights are exactly those of this version (a compaction)"
+    )
+    descends_from: tuple[SnapshotId, ...] = Field(
+        default=(), max_length=MAX_DESCENT, description="newest snapshots of the trainer's line before this one"
+    )
     version: int = Field(ge=1, lt=2**63)
     created_unix: int = Field(ge=0, lt=2**40, description="seconds since 1970")
+    created_unix_ms: int = Field(default=0, ge=0, lt=2**50, description="milliseconds since 1970; 0 in older versions")
     max_batch_size: int = Field(ge=1, lt=2**31)
     files: tuple[FileEntry, ...]
     tables: tuple[TableEntry, ...]
     graph: GraphEntry
+    dense_fingerprint: Fingerprint | Literal[""] = Field(
+        default="", description="of dense.safetensors' weights; empty in older versions"
+    )
     golden: GoldenEntry
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
-    digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", description="sha256 without this field")
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
-        paths = [entry.path for entry in self.files]
-        if len(set(paths)) != len(paths):
-            raise ValueError("files: a path stands twice")
-        for table in self.tables:
-            expected = shard_paths(table.name, len(table.shards))
-            if list(table.shards) != expected:
-                raise ValueError(f"tables: the shards of {table.name!r} are not {expected[0]} and so on")
-        wanted = {GRAPH, WEIGHTS, FEATURES, GOLDEN, *(path for table in self.tables for path in table.shards)}
-        if set(paths) != wanted:
-            raise ValueError(f"files: expected exactly {sorted(wanted)}, got {sorted(paths)}")
+        check_files(
+            self.files, {GRAPH, WEIGHTS, FEATURES, GOLDEN, *(path for table in self.tables for path in table.shards)}
+        )
         for what, names in (
             ("tables", [table.name for table in self.tables]),
             ("graph.inputs", [entry.name for entry in self.graph.inputs]),
             ("graph.outputs", [entry.name for entry in self.graph.outputs]),
+            ("descends_from", list(self.descends_from)),
         ):
             if len(set(names)) != len(names):
                 raise ValueError(f"{what}: a name stands twice")
+        if self.snapshot in (self.parent, self.equals, *self.descends_from):
+            raise ValueError("snapshot: stands among the snapshots that it was made from")
         return self
-
-    def to_bytes(self) -> bytes:
-        """The file's bytes, digest filled in."""
-        content = self.model_dump(mode="json")
-        content["digest"] = _digest_of(content)
-        return canonical_json(content)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
-        """Reads and checks a manifest. Raises IntegrityError when a byte changed, UnsafeArtifact for a bad content."""
-        content = parse_json(data, what=MANIFEST, max_bytes=MAX_MANIFEST_BYTES)
-        if not isinstance(content, dict):
-            raise UnsafeArtifact(f"{MANIFEST}: expected a JSON object, got {type(content).__name__}")
-        _check_paths(content)
-        try:
-            manifest = cls.model_validate_json(data)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "manifest"
-            raise UnsafeArtifact(f"{MANIFEST}: {where}: {first['msg']}") from None
-        if content.get("digest") != _digest_of(content) or canonical_json(content) != data:
-            raise IntegrityError(f"{MANIFEST}: its content is not what its digest says; publish or copy it again")
-        return manifest
 
 
 def shard_paths(table: str, count: int) -> list[str]:
@@ -178,17 +176,10 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(content: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json({k: v for k, v in content.items() if k != "digest"})).hexdigest()
-
-
-def _check_paths(content: dict[str, Any]) -> None:
-    # Ahead of the general validation, so that a path that leaves the folder is named as such.
-    files = content.get("files")
-    for entry in files if isinstance(files, list) else []:
-        path = entry.get("path") if isinstance(entry, dict) else None
-        if not isinstance(path, str) or not re.fullmatch(PATH_PATTERN, path):
-            raise UnsafeArtifact(f"{MANIFEST}: the path {path!r} is not a file that a version may hold")
+def check_shards(table: str, shards: tuple[str, ...]) -> None:
+    """Raises ValueError unless these are the names of a table's shards, in order."""
+    if list(shards) != shard_paths(table, len(shards)):
+        raise ValueError(f"tables: the shards of {table!r} are not {shard_paths(table, 1)[0]} and so on")
 
 
 def _check_batch_first(name: str, shape: tuple[int, ...]) -> None:

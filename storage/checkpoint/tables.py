@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from storage.checkpoint.manifest import FileEntry, TableEntry, shard_paths
+from storage.checkpoint.finite import first_bad_row
+from storage.checkpoint.folder import MAX_SHARD_BYTES, VerifiedFolder
+from storage.checkpoint.manifest import FileEntry, shard_paths
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
 from storage.specs import TableSpec
@@ -21,7 +23,7 @@ _TENSORS = {"ids": "I64", "rows": "F32", "freq": "U8"}
 class TableData:
     """One table as it is published.
 
-    ids: (n,) int64, strictly ascending. rows: (n, dim) float32. freq: (n,) uint8, logarithmic use count.
+    ids: (n,) int64, strictly ascending. rows: (n, dim) float32, finite. freq: (n,) uint8, logarithmic use count.
     """
 
     name: str
@@ -43,8 +45,12 @@ class TableData:
                     f"table {self.name!r}: {what} must be {np.dtype(dtype)} {list(shape)}, "
                     f"got {array.dtype} {list(array.shape)}"
                 )
-        if not _ascending(self.ids):
+        if not ascending(self.ids):
             raise CheckpointError(f"table {self.name!r}: ids must be strictly ascending; sort them, each id once")
+        if (bad := first_bad_row(self.rows)) is not None:
+            raise CheckpointError(
+                f"table {self.name!r}: the row of id {self.ids[bad]} holds NaN or infinity; the training went wrong"
+            )
 
 
 @dataclass(frozen=True)
@@ -59,39 +65,59 @@ class Shard:
         return iter((self.ids, self.rows, self.freq))
 
 
-def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> tuple[TableEntry, list[FileEntry]]:
-    """Writes a table's shards under folder/tables. An empty table has one empty shard."""
-    per_shard = max(1, shard_bytes // (table.dim * 4 + 9))
-    paths = shard_paths(table.name, max(1, -(-len(table.ids) // per_shard)))
+def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> list[FileEntry]:
+    """Writes a table's shards under folder/tables, in order. An empty table has one empty shard."""
+    row_bytes = table.dim * 4 + 9
+    per_shard = max(1, shard_bytes // row_bytes)
+    if per_shard * row_bytes > MAX_SHARD_BYTES // 2:
+        raise CheckpointError(f"shard_bytes is {shard_bytes}, expected at most {MAX_SHARD_BYTES // 2}")
     files: list[FileEntry] = []
-    for index, path in enumerate(paths):
+    for index, path in enumerate(shard_paths(table.name, max(1, -(-len(table.ids) // per_shard)))):
         part = slice(index * per_shard, (index + 1) * per_shard)
         written = write_tensors(
             folder / path, {"ids": table.ids[part], "rows": table.rows[part], "freq": table.freq[part]}
         )
         files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
-    entry = TableEntry(name=table.name, dim=table.dim, rows=len(table.ids), shards=tuple(paths))
-    return entry, files
+    return files
 
 
-def read_table(folder: Path, entry: TableEntry) -> Iterator[Shard]:
-    """Yields a table's shards in ascending order of ids. Raises UnsafeArtifact or IntegrityError, naming the file."""
+def read_table(folder: VerifiedFolder, table: str, dim: int, rows: int, shards: Sequence[str]) -> Iterator[Shard]:
+    """Yields a table's shards in ascending order of ids. Raises UnsafeArtifact or IntegrityError, naming the file.
+
+    Each shard's bytes are read into memory and hashed before they are parsed; the caller lets go of them.
+    """
     last: int | None = None
-    rows = 0
-    for path in entry.shards:
-        shard = _open_shard(folder / path, path, entry.dim)
+    found = 0
+    for path in shards:
+        shard = _parse_shard(folder.read(path, MAX_SHARD_BYTES), path, dim)
         if len(shard.ids):
-            if not _ascending(shard.ids) or (last is not None and int(shard.ids[0]) <= last):
+            if not ascending(shard.ids) or (last is not None and int(shard.ids[0]) <= last):
                 raise IntegrityError(f"{path}: ids are not strictly ascending")
             last = int(shard.ids[-1])
-        rows += len(shard.ids)
+        if (bad := first_bad_row(shard.rows)) is not None:
+            raise IntegrityError(f"table {table!r}: the row of id {shard.ids[bad]} in {path} holds NaN or infinity")
+        found += len(shard.ids)
         yield shard
-    if rows != entry.rows:
-        raise IntegrityError(f"table {entry.name!r}: the manifest says {entry.rows} rows, its files hold {rows}")
+    if found != rows:
+        raise IntegrityError(f"table {table!r}: the manifest says {rows} rows, its files hold {found}")
 
 
-def _open_shard(path: Path, name: str, dim: int) -> Shard:
-    file = TensorFile.open(path)
+def ascending(ids: np.ndarray) -> bool:
+    """Whether ids (n,) are strictly ascending."""
+    return bool(np.all(ids[1:] > ids[:-1]))
+
+
+def first_common(ids: np.ndarray, others: np.ndarray) -> int | None:
+    """The smallest id in both, or None. ids, others: int64 ascending."""
+    if len(ids) == 0 or len(others) == 0:
+        return None
+    places = np.minimum(np.searchsorted(ids, others), len(ids) - 1)
+    common = others[ids[places] == others]
+    return int(common[0]) if len(common) else None
+
+
+def _parse_shard(data: np.ndarray, name: str, dim: int) -> Shard:
+    file = TensorFile.from_bytes(name, data)
     if file.dtypes != _TENSORS:
         raise UnsafeArtifact(f"{name}: expected the tensors {_TENSORS}, got {file.dtypes}")
     ids, rows, freq = file.arrays["ids"], file.arrays["rows"], file.arrays["freq"]
@@ -99,7 +125,3 @@ def _open_shard(path: Path, name: str, dim: int) -> Shard:
     if rows.shape != (count, dim) or freq.shape != (count,):
         raise UnsafeArtifact(f"{name}: the shapes {ids.shape}, {rows.shape}, {freq.shape} do not make rows of {dim}")
     return Shard(ids, rows, freq)
-
-
-def _ascending(ids: np.ndarray) -> bool:
-    return bool(np.all(ids[1:] > ids[:-1]))

@@ -1,8 +1,8 @@
 """The safetensors layout, read and written without copies and without trusting a byte of it.
 
 A file is: u64 little-endian length of the header, the header (JSON: name -> dtype, shape, data_offsets), the data.
-The reader maps the file and accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no
-overlap, no byte behind the end. Files are ordinary safetensors files; any other reader can open them.
+The reader accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no overlap, no byte
+behind the end. Files are ordinary safetensors files; any other reader can open them.
 """
 
 from __future__ import annotations
@@ -121,19 +121,28 @@ def write_tensors(
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A mapped safetensors file. `arrays` are read-only views; `dtypes` are the names in the file."""
+    """A safetensors file. `arrays` are read-only views of its bytes; `dtypes` are the names in the file."""
 
     arrays: dict[str, np.ndarray]
     dtypes: dict[str, str]
 
     @classmethod
     def open(cls, path: Path) -> TensorFile:
-        """Maps a file and checks its whole header. Raises UnsafeArtifact naming the file and what is wrong."""
-        name = path.name
-        size = path.stat().st_size
+        """Maps a file. Raises UnsafeArtifact naming the file and what is wrong."""
+        # numpy cannot map an empty file, which is refused anyway.
+        mapped = path.stat().st_size > 0
+        return cls.from_bytes(path.name, np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) if mapped else b"")
+
+    @classmethod
+    def from_bytes(cls, name: str, content: np.ndarray | bytes) -> TensorFile:
+        """Reads a file's bytes and checks its whole header; `arrays` are views of them.
+
+        name: for messages. content: (size,) uint8 or bytes. Raises UnsafeArtifact naming the file and what is wrong.
+        """
+        size = len(content)
         if size < 8:
             raise UnsafeArtifact(f"{name}: {size} bytes, too short for a safetensors file")
-        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        data = np.frombuffer(content, np.uint8)
         header_bytes = int.from_bytes(data[:8].tobytes(), "little")
         if header_bytes > min(MAX_HEADER_BYTES, size - 8):
             raise UnsafeArtifact(f"{name}: the header claims {header_bytes} bytes, the file has {size}")

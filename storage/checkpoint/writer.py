@@ -1,27 +1,31 @@
-"""Publishing a version: everything into a folder beside the target, forced to disk, then one rename.
-
-A reader sees the whole version or none of it. A crash leaves a folder whose name starts with ".publish-", which no
-reader looks at and which may be deleted. Paths are local; other file systems are not supported yet.
-"""
+"""Publishing a version: everything into a folder beside the target, forced to disk, then one rename."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.archive import pack_graph
+from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
 from storage.checkpoint.golden import Golden, write_golden
-from storage.checkpoint.manifest import FileEntry, GoldenEntry, GraphEntry, GraphInput, GraphOutput, Manifest
+from storage.checkpoint.install import move_into_place, publishing, sync_directory
+from storage.checkpoint.manifest import (
+    FileEntry,
+    GoldenEntry,
+    GraphEntry,
+    GraphInput,
+    GraphOutput,
+    Manifest,
+    TableEntry,
+)
 from storage.checkpoint.model_config import config_text, write_config_if_absent
+from storage.checkpoint.reader import PublishedVersion
 from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
 from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, ConfigError
@@ -48,6 +52,10 @@ def write_version(
     max_batch_size: int = 1024,
     metadata: Mapping[str, Any] | None = None,
     parent: str | None = None,
+    equals: str | None = None,
+    descends_from: Sequence[str] = (),
+    snapshot: str | None = None,
+    created_unix_ms: int | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> Path:
     """Publishes a version of the model `model_dir.name` and returns its folder.
@@ -69,9 +77,8 @@ def write_version(
     model_dir.mkdir(parents=True, exist_ok=True)
     if version is not None:
         _refuse_taken(model_dir / str(version))
-    folder = model_dir / f".publish-{secrets.token_hex(8)}"
-    folder.mkdir()
-    try:
+    now_ms = time.time_ns() // 1_000_000 if created_unix_ms is None else created_unix_ms
+    with publishing(model_dir) as folder:
         (folder / "tables").mkdir()
         files: list[FileEntry] = []
 
@@ -84,31 +91,36 @@ def write_version(
         record(layout.GOLDEN, write_golden(folder / layout.GOLDEN, golden, packed.outputs))
         entries = []
         for table in tables:
-            entry, shards = write_table(folder, table, shard_bytes=shard_bytes)
-            entries.append(entry)
+            shards = write_table(folder, table, shard_bytes=shard_bytes)
             files.extend(shards)
+            entries.append(
+                TableEntry(
+                    name=table.name,
+                    dim=table.dim,
+                    rows=len(table.ids),
+                    shards=tuple(shard.path for shard in shards),
+                    fingerprint=fingerprint_hex(rows_fingerprint(table.ids, table.rows)),
+                )
+            )
         manifest = Manifest(
-            snapshot=secrets.token_hex(16),
+            snapshot=snapshot or secrets.token_hex(16),
             parent=parent,
+            equals=equals,
+            descends_from=tuple(descends_from)[: layout.MAX_DESCENT],
             version=version or 1,
-            created_unix=int(time.time()),
+            created_unix=now_ms // 1000,
+            created_unix_ms=now_ms,
             max_batch_size=max_batch_size,
             files=tuple(files),
             tables=tuple(entries),
             graph=GraphEntry(inputs=packed.inputs, outputs=packed.outputs, torch_version=packed.torch_version),
+            dense_fingerprint=fingerprint_hex(weights_fingerprint(packed.weights)),
             golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
             metadata=dict(metadata or {}),
         )
         _load_once(folder, manifest)
         text = config_text(model_dir.name, spec, packed.outputs, max_batch_size)
         return _install(folder, model_dir, manifest, version, text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise CheckpointError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except OSError as error:
-        raise CheckpointError(f"publishing to {model_dir} failed: {error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def next_version(model_dir: Path) -> int:
@@ -153,9 +165,7 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequenc
 
 def _load_once(folder: Path, manifest: Manifest) -> None:
     # What the loader would refuse must fail here, at the publisher, and not in a server at night.
-    from storage.checkpoint.graph import load_graph
-
-    load_graph(folder / layout.GRAPH, folder / layout.WEIGHTS, manifest.graph)
+    PublishedVersion(folder, manifest).graph()
 
 
 def _install(folder: Path, model_dir: Path, manifest: Manifest, version: int | None, config: str) -> Path:
@@ -164,19 +174,11 @@ def _install(folder: Path, model_dir: Path, manifest: Manifest, version: int | N
         target = model_dir / str(number)
         (folder / layout.MANIFEST).unlink(missing_ok=True)
         write_bytes(folder / layout.MANIFEST, manifest.model_copy(update={"version": number}).to_bytes())
-        _sync_directory(folder / "tables")
-        _sync_directory(folder)
+        sync_directory(folder / "tables")
+        sync_directory(folder)
         write_config_if_absent(model_dir, config)
-        if not os.path.lexists(target):
-            try:
-                os.rename(folder, target)
-            except OSError:
-                if not os.path.lexists(target):
-                    raise
-            else:
-                _sync_directory(model_dir)
-                _sync_directory(model_dir.parent)
-                return target
+        if move_into_place(folder, target):
+            return target
         if version is not None:
             _refuse_taken(target)
     raise CheckpointError(f"{model_dir}: no free version number in {_ATTEMPTS} attempts; other publishers keep winning")
@@ -185,11 +187,3 @@ def _install(folder: Path, model_dir: Path, manifest: Manifest, version: int | N
 def _refuse_taken(target: Path) -> None:
     if os.path.lexists(target):
         raise CheckpointError(f"{target} exists; published versions never change, so choose another number or none")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from storage.checkpoint import Golden, open_version
-from storage.checkpoint.manifest import MANIFEST, Manifest, _digest_of
+from storage.checkpoint.manifest import MANIFEST, Manifest
+from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import IntegrityError, UnsafeArtifact
@@ -26,7 +27,7 @@ def rewrite(version: Path, change: Change) -> None:
     """What an attacker does who can compute digests."""
     content = json.loads((version / MANIFEST).read_bytes())
     change(content)
-    content["digest"] = _digest_of(content)
+    content["digest"] = digest_of(content)
     (version / MANIFEST).write_bytes(canonical_json(content))
 
 

@@ -25,7 +25,7 @@ def save_and_load(folder: Path, packed: PackedProgram) -> DenseGraph:
     write_bytes(folder / "dense.pt2", pack_graph(packed.document))
     write_tensors(folder / "dense.safetensors", packed.weights, packed.weight_dtypes)
     entry = GraphEntry(inputs=packed.inputs, outputs=packed.outputs, torch_version=packed.torch_version)
-    return load_graph(folder / "dense.pt2", folder / "dense.safetensors", entry)
+    return load_graph((folder / "dense.pt2").read_bytes(), (folder / "dense.safetensors").read_bytes(), entry)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_inputs_are_bound_by_name_and_not_by_position(
     write_bytes(tmp_path / "dense.pt2", pack_graph(packed.document))
     write_tensors(tmp_path / "dense.safetensors", packed.weights)
     swapped = GraphEntry(inputs=packed.inputs[::-1], outputs=packed.outputs, torch_version="2")
-    reverse = load_graph(tmp_path / "dense.pt2", tmp_path / "dense.safetensors", swapped)
+    reverse = load_graph((tmp_path / "dense.pt2").read_bytes(), (tmp_path / "dense.safetensors").read_bytes(), swapped)
     tensors = make_arguments(4)
     assert torch.equal(reverse.run(tensors[::-1])[0], graph.run(tensors)[0])
 

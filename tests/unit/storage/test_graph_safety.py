@@ -48,7 +48,7 @@ def refuse(folder: Path, archive: bytes, packed: PackedProgram, entry: GraphEntr
     (folder / "dense.safetensors").unlink(missing_ok=True)
     write_tensors(folder / "dense.safetensors", packed.weights)
     with pytest.raises(UnsafeArtifact) as caught:
-        load_graph(folder / "dense.pt2", folder / "dense.safetensors", entry)
+        load_graph((folder / "dense.pt2").read_bytes(), (folder / "dense.safetensors").read_bytes(), entry)
     return str(caught.value)
 
 

@@ -1,0 +1,86 @@
+"""The manifest of a delta: which snapshots it continues, what it changes, and the digest of every file.
+
+Its JSON schema is docs/delta-manifest.schema.json.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from storage.checkpoint.manifest import (
+    GOLDEN,
+    MAX_DESCENT,
+    TABLE_PATTERN,
+    WEIGHTS,
+    Fingerprint,
+    GoldenEntry,
+    SnapshotId,
+    check_shards,
+)
+from storage.checkpoint.signed import SNAPSHOT_PATTERN, FileEntry, Part, SignedManifest, check_files
+
+REMOVED = "removed.safetensors"
+DELTA_FORMAT = "emberline-delta-1"
+
+
+class DeltaTableEntry(Part):
+    """What a delta does to one table. `rows` changed or new rows, `removed` ids that are no longer there."""
+
+    name: str = Field(pattern=TABLE_PATTERN)
+    dim: int = Field(ge=1, le=4096)
+    row_type: Literal["fp32"] = "fp32"
+    rows: int = Field(ge=0, lt=2**48)
+    removed: int = Field(ge=0, lt=2**48)
+    shards: tuple[str, ...] = Field(description="none when no row changed")
+    fingerprint: Fingerprint = Field(description="of the changed rows and the removed ids")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DeltaTableEntry:
+        check_shards(self.name, self.shards)
+        if (self.rows == 0) != (not self.shards):
+            raise ValueError(f"tables: {self.name!r} has {self.rows} rows in {len(self.shards)} shards")
+        return self
+
+
+class DeltaManifest(SignedManifest):
+    """The whole manifest of a delta. Every file of it but the manifest itself stands in `files`."""
+
+    format: Literal["emberline-delta-1"] = "emberline-delta-1"
+    snapshot: str = Field(pattern=SNAPSHOT_PATTERN, description="the snapshot that it leads to")
+    parent: str = Field(pattern=SNAPSHOT_PATTERN, description="the snapshot that the trainer went on from")
+    applies_to: tuple[SnapshotId, ...] = Field(
+        min_length=1, max_length=MAX_DESCENT, description="the snapshots that this patch turns into `snapshot`"
+    )
+    version: Annotated[int, Field(ge=1, lt=2**63)]
+    base: str = Field(pattern=SNAPSHOT_PATTERN, description="snapshot of the version that it lies in")
+    sequence: int = Field(ge=1, lt=2**63, description="its number, never used again")
+    from_sequence: int = Field(ge=0, lt=2**63, description="the rows cover all changes after this one")
+    created_unix_ms: int = Field(ge=0, lt=2**50, description="milliseconds since 1970")
+    files: tuple[FileEntry, ...]
+    tables: tuple[DeltaTableEntry, ...]
+    dense_fingerprint: Fingerprint
+    golden: GoldenEntry
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DeltaManifest:
+        check_files(self.files, {WEIGHTS, GOLDEN, REMOVED, *(path for table in self.tables for path in table.shards)})
+        names = [table.name for table in self.tables]
+        if len(set(names)) != len(names):
+            raise ValueError("tables: a name stands twice")
+        if len(set(self.applies_to)) != len(self.applies_to):
+            raise ValueError("applies_to: a snapshot stands twice")
+        if self.parent not in self.applies_to:
+            raise ValueError("applies_to: does not hold the parent")
+        if self.snapshot == self.base or self.snapshot in self.applies_to:
+            raise ValueError("snapshot: a delta must lead to another snapshot than those it applies to")
+        if self.from_sequence >= self.sequence:
+            raise ValueError(f"from_sequence: {self.from_sequence} is not before the sequence {self.sequence}")
+        return self
+
+    @property
+    def cumulative(self) -> bool:
+        """Whether it holds all changes since the version."""
+        return self.from_sequence == 0

@@ -1,0 +1,160 @@
+"""Opening a published delta: the same checks as for a version, and rows and removed ids that do not contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
+from storage.checkpoint.delta_writer import DELTAS, is_sequence
+from storage.checkpoint.finite import LEARNED
+from storage.checkpoint.folder import (
+    MAX_GOLDEN_BYTES,
+    MAX_REMOVED_BYTES,
+    MAX_WEIGHTS_BYTES,
+    VerifiedFolder,
+    check_listing,
+    list_files,
+    read_manifest,
+)
+from storage.checkpoint.golden import Golden, read_golden
+from storage.checkpoint.manifest import GOLDEN, WEIGHTS, GraphEntry
+from storage.checkpoint.signed import MANIFEST
+from storage.checkpoint.tables import Shard, ascending, first_common, read_table
+from storage.checkpoint.tensors import TensorFile
+from storage.errors import IntegrityError, NotFound, UnsafeArtifact
+from storage.specs import TableSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from storage.features import FeatureSpec
+
+
+class PublishedDelta:
+    """A delta on disk, read piece by piece, each piece checked as it is read. Made by `open_delta`."""
+
+    def __init__(self, path: Path, manifest: DeltaManifest, manifest_bytes: int) -> None:
+        self._path = path
+        self._folder = VerifiedFolder(path, manifest.files)
+        self._manifest_bytes = manifest_bytes
+        self.manifest = manifest
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self._path
+
+    @property
+    def version(self) -> int:
+        """Number of the version that it belongs to."""
+        return self.manifest.version
+
+    @property
+    def sequence(self) -> int:
+        """Its number within the version."""
+        return self.manifest.sequence
+
+    @property
+    def snapshot(self) -> str:
+        """The snapshot that it leads to."""
+        return self.manifest.snapshot
+
+    @property
+    def parent(self) -> str:
+        """The snapshot that the trainer went on from."""
+        return self.manifest.parent
+
+    @property
+    def applies_to(self) -> tuple[str, ...]:
+        """The snapshots that it turns into `snapshot`; the parent is one of them."""
+        return self.manifest.applies_to
+
+    @property
+    def base(self) -> str:
+        """Snapshot of the version that it belongs to."""
+        return self.manifest.base
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files."""
+        return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """The tables it names; `rows` counts the new and changed ones."""
+        return tuple(TableSpec(t.name, t.dim, t.row_type, t.rows) for t in self.manifest.tables)
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        """A table's new and changed rows, shard by shard, in ascending order of ids."""
+        entry, removed = self._table(table), self.removed(table)
+        for shard in read_table(self._folder, entry.name, entry.dim, entry.rows, entry.shards):
+            if (both := first_common(shard.ids, removed)) is not None:
+                raise IntegrityError(f"table {table!r}: the id {both} is changed and removed by one delta")
+            yield shard
+
+    def removed(self, table: str) -> np.ndarray:
+        """The ids that are no longer in a table: (m,) int64 ascending, read-only."""
+        return self._removed[self._table(table).name]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """All dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them."""
+        from storage.checkpoint.weights import read_weights
+
+        return read_weights(self._folder.read(WEIGHTS, MAX_WEIGHTS_BYTES), finite=LEARNED)
+
+    def golden(self, spec: FeatureSpec, graph: GraphEntry) -> Golden:
+        """The golden requests and their scores. spec, graph: those of the version (`manifest.graph`)."""
+        return read_golden(self._folder.read(GOLDEN, MAX_GOLDEN_BYTES), spec, self.manifest.golden, graph)
+
+    @cached_property
+    def _removed(self) -> dict[str, np.ndarray]:
+        file = TensorFile.from_bytes(REMOVED, self._folder.read(REMOVED, MAX_REMOVED_BYTES))
+        names = [entry.name for entry in self.manifest.tables]
+        if sorted(file.arrays) != sorted(names):
+            raise UnsafeArtifact(f"{REMOVED}: expected one tensor for each of {names}, got {sorted(file.arrays)}")
+        for entry in self.manifest.tables:
+            ids = file.arrays[entry.name]
+            if file.dtypes[entry.name] != "I64" or ids.shape != (entry.removed,):
+                raise UnsafeArtifact(
+                    f"{REMOVED}: {entry.name!r} is {file.dtypes[entry.name]} {list(ids.shape)}, "
+                    f"expected I64 [{entry.removed}]"
+                )
+            if not ascending(ids):
+                raise IntegrityError(f"{REMOVED}: the ids of {entry.name!r} are not strictly ascending")
+        return file.arrays
+
+    def _table(self, name: str) -> DeltaTableEntry:
+        for entry in self.manifest.tables:
+            if entry.name == name:
+                return entry
+        raise NotFound(f"{self.path} has no table {name!r}; it has {[entry.name for entry in self.manifest.tables]}")
+
+
+def open_delta(path: Path | str, *, verify: bool = True) -> PublishedDelta:
+    """Opens a delta's folder, in its version or elsewhere (a server keeps links of its own).
+
+    verify: compute the digest of every file now; without it each file is checked when it is read. Names and sizes are
+    always checked. Raises NotFound, IntegrityError or UnsafeArtifact as `open_version` does. Whether the delta
+    continues what is served is the caller's question: see `applies_to`.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise NotFound(f"{path} is not a delta's folder")
+    sizes = list_files(path)
+    manifest = DeltaManifest.from_bytes(read_manifest(path, sizes, "delta"))
+    check_listing(path, sizes, manifest.files)
+    delta = PublishedDelta(path, manifest, sizes[MANIFEST])
+    if verify:
+        VerifiedFolder(path, manifest.files).check()
+    if path.parent.name == DELTAS and is_sequence(path.name):
+        if int(path.name) != manifest.sequence:
+            raise IntegrityError(f"{path}: the manifest is that of sequence {manifest.sequence}")
+        version = path.parent.parent.name
+        if version.isdecimal() and int(version) != manifest.version:
+            raise IntegrityError(f"{path}: the manifest is that of a delta of version {manifest.version}")
+    return delta

@@ -1,0 +1,243 @@
+"""Publishing a delta: what changed since a snapshot, as a folder of its own beside the version's files."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
+from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
+from storage.checkpoint.finite import LEARNED, weight_fault
+from storage.checkpoint.folder import MAX_REMOVED_BYTES, read_manifest
+from storage.checkpoint.golden import Golden, write_golden
+from storage.checkpoint.install import move_into_place, publishing, sync_directory
+from storage.checkpoint.manifest import GOLDEN, WEIGHTS, FileEntry, GoldenEntry, GraphOutput, Manifest
+from storage.checkpoint.signed import MANIFEST
+from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
+from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
+from storage.errors import CheckpointError, LineageError, NotFound
+
+DELTAS = "deltas"
+_SEQUENCE = re.compile(r"[0-9]{6,19}")
+
+
+@dataclass(frozen=True)
+class DeltaTable:
+    """What a delta does to one table.
+
+    ids: (n,) int64 strictly ascending, new or changed; rows: (n, dim) float32, finite; freq: (n,) uint8, logarithmic
+    use count. removed: (m,) int64 strictly ascending, none of `ids`; ids that the server does not have are allowed.
+    """
+
+    name: str
+    dim: int
+    ids: np.ndarray
+    rows: np.ndarray
+    freq: np.ndarray
+    removed: np.ndarray
+
+    def __post_init__(self) -> None:
+        self.changed()
+        removed = self.removed
+        if removed.dtype != np.int64 or removed.ndim != 1:
+            raise CheckpointError(
+                f"table {self.name!r}: removed must be int64 [m], got {removed.dtype} {list(removed.shape)}"
+            )
+        if not ascending(removed):
+            raise CheckpointError(f"table {self.name!r}: removed must be strictly ascending; sort it, each id once")
+        if (both := first_common(self.ids, removed)) is not None:
+            raise CheckpointError(f"table {self.name!r}: the id {both} stands both in ids and in removed")
+
+    def changed(self) -> TableData:
+        """The new and changed rows."""
+        return TableData(self.name, self.dim, self.ids, self.rows, self.freq)
+
+
+def write_delta(
+    version_dir: Path | str,
+    *,
+    snapshot: str,
+    base: str,
+    parent: str,
+    applies_to: Sequence[str],
+    from_sequence: int,
+    sequence: int,
+    tables: Sequence[DeltaTable],
+    weights: Mapping[str, np.ndarray],
+    weight_dtypes: Mapping[str, str],
+    golden: Golden,
+    outputs: tuple[GraphOutput, ...],
+    fingerprints: Mapping[str, int] | None = None,
+    dense_fingerprint: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    created_unix_ms: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> Path:
+    """Publishes a delta of the version in `version_dir` and returns its folder, deltas/NNNNNN.
+
+    snapshot: its own random identity, 32 hex digits. base: the version's. parent: the snapshot that the trainer went on
+    from, one of applies_to: the snapshots that this patch turns into `snapshot`. The rows cover all changes after
+    from_sequence, up to `sequence`. weights: exactly those of the version, by their names in its dense.safetensors;
+    weight_dtypes: safetensors names where numpy's type does not say it. outputs: the graph's. fingerprints: by table,
+    what the trainer computed from its own state; None computes them from the arrays given here, and dense_fingerprint
+    likewise. With created_unix_ms given the same parts make the same bytes.
+    Raises CheckpointError when the sequence is taken or the parts do not fit the version, LineageError when `base` is
+    not the version's snapshot. Nothing is left behind then.
+    """
+    version_dir = Path(version_dir)
+    version = _read_version(version_dir)
+    if version.snapshot != base:
+        raise LineageError(f"{version_dir} is the snapshot {version.snapshot}; this delta belongs to {base}")
+    _check_tables(version, tables)
+    _check_weights(version_dir, weights, weight_dtypes)
+    if outputs != version.graph.outputs:
+        raise CheckpointError(f"golden: the outputs {[o.name for o in outputs]} are not those of {version_dir}'s graph")
+
+    deltas = _deltas_folder(version_dir)
+    target = deltas / f"{sequence:06d}"
+    if os.path.lexists(target):
+        raise _taken(target)
+    with publishing(deltas) as folder:
+        files: list[FileEntry] = []
+
+        def record(path: str, written: WrittenFile) -> None:
+            files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
+
+        record(WEIGHTS, write_tensors(folder / WEIGHTS, weights, weight_dtypes))
+        record(GOLDEN, write_golden(folder / GOLDEN, golden, outputs))
+        record(REMOVED, write_tensors(folder / REMOVED, {table.name: table.removed for table in tables}))
+        if files[-1].size > MAX_REMOVED_BYTES:
+            raise CheckpointError(f"{REMOVED}: {files[-1].size} bytes of removed ids; publish a version instead")
+        if any(len(table.ids) for table in tables):
+            (folder / "tables").mkdir()
+        entries = []
+        for table in tables:
+            shards = write_table(folder, table.changed(), shard_bytes=shard_bytes) if len(table.ids) else []
+            files.extend(shards)
+            given = (fingerprints or {}).get(table.name)
+            computed = table_fingerprint(table.ids, table.rows, table.removed) if given is None else given
+            entries.append(
+                DeltaTableEntry(
+                    name=table.name,
+                    dim=table.dim,
+                    rows=len(table.ids),
+                    removed=len(table.removed),
+                    shards=tuple(shard.path for shard in shards),
+                    fingerprint=fingerprint_hex(computed),
+                )
+            )
+        manifest = DeltaManifest(
+            snapshot=snapshot,
+            parent=parent,
+            applies_to=tuple(applies_to),
+            version=version.version,
+            base=base,
+            sequence=sequence,
+            from_sequence=from_sequence,
+            created_unix_ms=time.time_ns() // 1_000_000 if created_unix_ms is None else created_unix_ms,
+            files=tuple(files),
+            tables=tuple(entries),
+            dense_fingerprint=fingerprint_hex(
+                weights_fingerprint(weights) if dense_fingerprint is None else dense_fingerprint
+            ),
+            golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
+            metadata=dict(metadata or {}),
+        )
+        write_bytes(folder / MANIFEST, manifest.to_bytes())
+        if (folder / "tables").is_dir():
+            sync_directory(folder / "tables")
+        sync_directory(folder)
+        if not move_into_place(folder, target):
+            raise _taken(target)
+    return target
+
+
+def list_deltas(version_dir: Path | str) -> list[int]:
+    """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link."""
+    deltas = Path(version_dir) / DELTAS
+    if deltas.is_symlink():
+        return []
+    try:
+        with os.scandir(deltas) as entries:
+            return sorted(
+                int(entry.name)
+                for entry in entries
+                if is_sequence(entry.name)
+                and entry.is_dir(follow_symlinks=False)
+                and os.path.lexists(os.path.join(entry.path, MANIFEST))
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def is_sequence(name: str) -> bool:
+    """Whether a folder's name is that of a delta: its sequence in six digits, or more when it needs them."""
+    return _SEQUENCE.fullmatch(name) is not None and f"{int(name):06d}" == name and int(name) > 0
+
+
+def next_sequence(version_dir: Path | str) -> int:
+    """One more than the largest sequence in use. A publisher that removed deltas must remember its own last one."""
+    deltas = Path(version_dir) / DELTAS
+    taken = [int(name) for name in os.listdir(deltas) if is_sequence(name)] if deltas.is_dir() else []
+    return max(taken, default=0) + 1
+
+
+def _read_version(version_dir: Path) -> Manifest:
+    path = version_dir / MANIFEST
+    if not path.is_file():
+        raise NotFound(f"{version_dir} is not a published version; a delta lies in the version that it changes")
+    return Manifest.from_bytes(read_manifest(version_dir, {MANIFEST: path.stat().st_size}, "version"))
+
+
+def _check_tables(version: Manifest, tables: Sequence[DeltaTable]) -> None:
+    dims = {table.name: table.dim for table in version.tables}
+    for table in tables:
+        if dims.get(table.name) != table.dim:
+            raise CheckpointError(
+                f"table {table.name!r} of dim {table.dim} is not in the version, whose tables (and dims) are {dims}; "
+                "publish a version instead"
+            )
+
+
+def _check_weights(version_dir: Path, weights: Mapping[str, np.ndarray], dtypes: Mapping[str, str]) -> None:
+    published = TensorFile.open(version_dir / WEIGHTS)
+    if set(weights) != set(published.arrays):
+        wrong = sorted(set(weights) ^ set(published.arrays))
+        raise CheckpointError(f"weights: {wrong[0]!r} is not in both the version and the delta; publish a version")
+    for name, array in weights.items():
+        own, dtype = published.arrays[name], dtypes.get(name, "")
+        if (
+            array.shape != own.shape
+            or array.dtype != own.dtype
+            or (dtype == "BF16") != (published.dtypes[name] == "BF16")
+        ):
+            raise CheckpointError(
+                f"weight {name!r} is {dtype or array.dtype} {list(array.shape)}, "
+                f"published were {published.dtypes[name]} {list(own.shape)}; publish a version instead"
+            )
+        if (fault := weight_fault(array, dtype, infinity=not name.startswith(LEARNED))) is not None:
+            raise CheckpointError(f"weight {name!r} {fault}; the training went wrong")
+
+
+def _deltas_folder(version_dir: Path) -> Path:
+    deltas = version_dir / DELTAS
+    try:
+        if not deltas.is_symlink() and not deltas.is_dir():
+            deltas.mkdir(exist_ok=True)
+            sync_directory(version_dir)
+    except OSError as error:
+        raise CheckpointError(f"publishing to {deltas} failed: {error}") from error
+    if deltas.is_symlink():
+        raise CheckpointError(f"{deltas} is a symbolic link; the deltas of a version lie in the version")
+    return deltas
+
+
+def _taken(target: Path) -> CheckpointError:
+    return CheckpointError(f"{target} exists; published deltas never change and a sequence is used once")

@@ -1,0 +1,112 @@
+"""Fingerprints of rows and weights: the trainer's own word about its tables, compared with what a server staged.
+
+A digest says that a file is what was written; a fingerprint says that what was written is what the trainer has. It is a
+sum over rows, so parts of a table can be computed anywhere and added modulo 2^64. A row's term is a multilinear hash
+(Lemire and Kaser, "Strongly universal string hashing is fast", 2014) of its bits, keyed by its id and then mixed by a
+bijection: any change within one value of one row changes the term for certain, any other but for one chance in about
+2^64. It guards against mistakes and not against an attacker, who could write the manifest too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+MASK = 2**64 - 1
+_ROW_SALT = np.uint64(0x243F6A8885A308D3)
+_REMOVED_SALT = np.uint64(0x13198A2E03707344)
+_GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+_CHUNK_VALUES = 1 << 18
+_HEX = re.compile(r"[0-9a-f]{16}")
+
+
+def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
+    """The fingerprint of rows, in any order; 0 for none. ids: (n,) int64. rows: (n, dim) float32."""
+    words = np.ascontiguousarray(rows, np.float32).view(np.uint32)
+    keys = _keys(rows.shape[1])
+    step = max(1, _CHUNK_VALUES // max(1, rows.shape[1]))
+    total = 0
+    for start in range(0, len(ids), step):
+        part = slice(start, start + step)
+        content = np.einsum("ij,j->i", words[part].astype(np.uint64), keys)
+        total += _summed(_mixed(_unsigned(ids[part]) ^ _ROW_SALT) + content)
+    return total & MASK
+
+
+def removed_fingerprint(ids: np.ndarray) -> int:
+    """The fingerprint of ids that a delta removes, in any order; 0 for none. ids: (m,) int64."""
+    total = 0
+    for start in range(0, len(ids), _CHUNK_VALUES):
+        total += _summed(_mixed(_unsigned(ids[start : start + _CHUNK_VALUES]) ^ _REMOVED_SALT))
+    return total & MASK
+
+
+def table_fingerprint(ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> int:
+    """What a delta's manifest says about a table: changed rows and removed ids together."""
+    return (rows_fingerprint(ids, rows) + removed_fingerprint(removed)) & MASK
+
+
+def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int:
+    """The fingerprint of dense weights: names, shapes and bits, in any order. bfloat16 may come as uint16."""
+    total = 0
+    for name, value in weights.items():
+        array = _bits(value)
+        digest = hashlib.sha256(f"{name}:{list(value.shape)}:".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        total += int.from_bytes(digest.digest()[:8], "little")
+    return total & MASK
+
+
+def fingerprint_hex(value: int) -> str:
+    """A fingerprint as 16 hex digits, as manifests hold it."""
+    return f"{value & MASK:016x}"
+
+
+def parse_fingerprint(text: str) -> int:
+    """The number of 16 hex digits. Raises ValueError for another text."""
+    if not _HEX.fullmatch(text):
+        raise ValueError(f"{text[:32]!r} is not a fingerprint of 16 hex digits")
+    return int(text, 16)
+
+
+def _bits(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    import torch
+
+    tensor = value.detach().cpu().contiguous()
+    bits: np.ndarray = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return bits
+
+
+@lru_cache(maxsize=64)
+def _keys(dim: int) -> np.ndarray:
+    # Odd, so that a change of one value alone can never cancel.
+    keys = _mixed(np.arange(1, dim + 1, dtype=np.uint64) * _GOLDEN_RATIO) | np.uint64(1)
+    keys.setflags(write=False)
+    return keys
+
+
+def _unsigned(ids: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(ids, np.int64).view(np.uint64)
+
+
+def _summed(values: np.ndarray) -> int:
+    return int(np.add.reduce(_mixed(values), dtype=np.uint64))
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    # The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection on 64 bits.
+    values = values + _GOLDEN_RATIO
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
