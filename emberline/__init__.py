@@ -3,6 +3,7 @@
 import emberline
 emberline.publish(module, sample_batch, "models", name="ranker")      # any nn.Module with embedding layers
 report = emberline.train("config.yaml", "train.parquet", output="run", repository="models")
+emberline.update("run", "new.parquet", repository="models")            # goes on training, publishes deltas
 emberline.serve(emberline.ServerConfig(model_repository="models"))
 """
 
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
     from serving import Server, ServerConfig, serve
     from storage import open_version
     from storage.errors import EmberlineError
-    from trainer import publish, train
+    from trainer import publish, train, update
 
-__all__ = ["EmberlineError", "Server", "ServerConfig", "__version__", "open_version", "publish", "serve", "train"]
+__all__ = [
+    "EmberlineError",
+    "Server",
+    "ServerConfig",
+    "__version__",
+    "open_version",
+    "publish",
+    "serve",
+    "train",
+    "update",
+]
 
 # torch takes seconds to import: each name comes from its package when it is first used.
 _HOMES = {
@@ -31,6 +42,7 @@ _HOMES = {
     "publish": "trainer",
     "serve": "serving",
     "train": "trainer",
+    "update": "trainer",
 }
 
 check_packages()

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, SparseAdagrad, SparseSGD
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.publishing import publish
-    from trainer.report import TrainReport
+    from trainer.report import TrainReport, UpdateReport
     from trainer.run import train
     from trainer.trained import Trained, load_trained
+    from trainer.update import update
 
 _HOMES = {
     "Embedding": "trainer.embedding",
@@ -26,6 +27,7 @@ _HOMES = {
     "TrainConfig": "trainer.config",
     "TrainReport": "trainer.report",
     "Trained": "trainer.trained",
+    "UpdateReport": "trainer.report",
     "auc": "trainer.metrics",
     "load_config": "trainer.config",
     "load_trained": "trainer.trained",
@@ -33,6 +35,7 @@ _HOMES = {
     "paired_bootstrap": "trainer.metrics",
     "publish": "trainer.publishing",
     "train": "trainer.run",
+    "update": "trainer.update",
 }
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "TrainConfig",
     "TrainReport",
     "Trained",
+    "UpdateReport",
     "auc",
     "load_config",
     "load_trained",
@@ -51,6 +55,7 @@ __all__ = [
     "paired_bootstrap",
     "publish",
     "train",
+    "update",
 ]
 
 

@@ -1,34 +1,45 @@
-"""The training loop: steps, epochs, evaluation, checkpoints, and a clean stop on Ctrl-C."""
+"""The training loop: steps, epochs, evaluation, checkpoints, publishing on the way, and a clean stop on Ctrl-C.
+
+A snapshot is published in three steps, so that what servers see is always a state that training can go on from: the
+publisher promises it (prepare), a commit with that promise is saved, the snapshot is written. After a crash in between
+the promise stands in the newest commit, and the snapshot is written from there first.
+"""
 
 from __future__ import annotations
 
 import math
-import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from storage.errors import ConfigError, InvalidInput
-from trainer.checkpoint import Position, TrainingState, save_checkpoint
-from trainer.config import DenseOptimizerConfig, SparseOptimizerConfig, TrainConfig
+from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
+from trainer.config import TrainConfig
 from trainer.data import Batch, BatchMaker, ParquetRows, Prefetcher, RowStream
-from trainer.embedding import EmbeddingTable, SparseAdagrad, SparseOptimizer, SparseSGD
-from trainer.evaluate import evaluate
+from trainer.embedding import EmbeddingTable
+from trainer.evaluate import Evaluation, evaluate
+from trainer.interrupts import noticed_interrupts
 from trainer.models import RankingModel
+from trainer.optimizers import dense_optimizer, sparse_optimizer
 from trainer.progress import Display
+from trainer.publishing import DeltaPolicy, Lineage, Publisher
 from trainer.report import EpochReport, finite_or_none
+
+PublishKind = Literal["auto", "version", "delta", "cumulative"]
 
 
 class TrainingLoop:
-    """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before."""
+    """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before.
+
+    log: where commits go. publisher, policy: publish on the way, as the policy says; without them the loop keeps what
+    an earlier run published in mind and publishes nothing.
+    """
 
     def __init__(
         self,
@@ -37,7 +48,7 @@ class TrainingLoop:
         tables: Mapping[str, EmbeddingTable],
         rows: ParquetRows,
         valid: ParquetRows | None,
-        output: Path,
+        log: CommitLog,
         display: Display,
     ) -> None:
         self.config = config
@@ -47,54 +58,140 @@ class TrainingLoop:
         self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
         self.position = Position()
         self.history: list[EpochReport] = []
-        self.checkpoint: Path | None = None
+        self.update: UpdateState | None = None
+        self.published: list[Path] = []
         self._rows = rows
         self._valid = valid
-        self._output = output
+        self._log = log
         self._display = display
         self._maker = BatchMaker(config.spec, config.label)
         self._stop = threading.Event()
+        self._publishing: dict[str, Any] | None = None
+        self._publisher: Publisher | None = None
+        self._policy = DeltaPolicy()
+        self._published_at = time.monotonic()
 
-    def restore(self, state: TrainingState, folder: Path) -> None:
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the commit that training stands on."""
+        return None if self._log.base is None else self._log.base.folder
+
+    def restore(self, state: TrainingState) -> None:
         """Continues where `state` ended; weights, rows and optimizer are in place already."""
         self.position = state.position
         self.history = [EpochReport(**entry) for entry in state.history]
-        self.checkpoint = folder
+        self.update = state.update
+        self._publishing = state.publishing
+
+    def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
+        """Publishes from now on. What the publisher has pending is written first."""
+        self._publisher = publisher
+        self._policy = policy
+        if publisher.lineage.pending is not None:
+            self._write()
 
     def run(self) -> None:
-        """Trains the epochs that are left. Raises KeyboardInterrupt after Ctrl-C, when the checkpoint is written."""
+        """Trains the epochs that are left. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
         training = self.config.training
-        with _interrupts(self._stop):
+        with noticed_interrupts(self._stop):
             while self.position.epoch < training.epochs:
-                self._epoch()
+                epoch = self.position.epoch
+                stream = RowStream(
+                    self._rows,
+                    training.batch_size,
+                    shuffle_rows=training.shuffle_rows if training.shuffle else None,
+                    seed=training.seed,
+                )
+                self._pass(stream, epoch, f"epoch {epoch + 1}/{training.epochs}")
                 self._finish_epoch()
         if self.checkpoint is None:
             self.save()
 
-    def save(self) -> Path:
-        """Writes a training checkpoint."""
-        state = TrainingState(
-            self.position,
-            self.config.training_digest(),
-            self._rows.fingerprint,
-            [asdict(entry) for entry in self.history],
-        )
-        self.checkpoint = save_checkpoint(self._output, state, self.model, self.dense_optimizer, self.tables)
-        return self.checkpoint
+    def run_update(self, update: UpdateState) -> None:
+        """Trains one pass over the rows in their order; `update` says where it began. Interrupted as `run` is."""
+        self.update = update
+        with noticed_interrupts(self._stop):
+            if not update.done:
+                self._pass(RowStream(self._rows, self.config.training.batch_size), 0, f"update {update.number}")
+            # `done` goes into the commit of the last publish: after it there is nothing left to train.
+            self.update = replace(self.update, done=True)
+            if self._publisher is not None and self.position.step > self.position.published_step:
+                self.publish()
+            else:
+                self.save()
 
-    def _epoch(self) -> None:
-        training = self.config.training
-        stream = RowStream(
-            self._rows,
-            training.batch_size,
-            shuffle_rows=training.shuffle_rows if training.shuffle else None,
-            seed=training.seed,
+    def evaluate(self) -> Evaluation | None:
+        """The scores of the validation rows as the model is now; None without such rows."""
+        if self._valid is None:
+            return None
+        return evaluate(self.model, self._valid, self._maker, self._display)
+
+    def save(self, snapshots: tuple[str, ...] = ()) -> Path:
+        """Writes a commit. snapshots: ids of those that are published from this very state."""
+        publisher = self._publisher
+        state = TrainingState(
+            position=self.position,
+            training_digest=self.config.training_digest(),
+            data_fingerprint=self._rows.fingerprint,
+            history=[asdict(entry) for entry in self.history],
+            update=self.update,
+            publishing=self._publishing if publisher is None else publisher.lineage.to_json_value(),
+            snapshots=snapshots,
         )
+        base = self._log.base
+        moved = base is None or base.state.position.step != self.position.step
+        return self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None).folder
+
+    def publish(self, kind: PublishKind = "auto") -> Path:
+        """Publishes the state as it is now and returns the folder of the version or delta."""
+        assert self._publisher is not None
+        rebase = "" if self.update is None else self.update.rebase
+        with torch.random.fork_rng(devices=[]):
+            pending = self._publisher.prepare(kind, from_snapshot=rebase or None)
+        self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
+        if self.update is not None:
+            self.update = replace(self.update, rebase="")
+        self.save(tuple(name for name in (pending.snapshot, pending.compaction) if name))
+        return self._write()
+
+    def settle(self) -> None:
+        """Saves that nothing is pending any more, after the last publish of a run."""
+        base = self._log.base
+        if self._publisher is None or base is None or base.state.publishing is None:
+            return
+        if Lineage.from_json_value(base.state.publishing).pending is not None:
+            self.save()
+
+    def _write(self) -> Path:
+        assert self._publisher is not None
+        with torch.random.fork_rng(devices=[]):
+            folder = self._publisher.write()
+        self._published_at = time.monotonic()
+        self.published.append(folder)
+        self._display.say(f"published {folder}")
+        return folder
+
+    def _publish_if_due(self) -> bool:
+        if self._publisher is None or not self._policy.publishes_deltas:
+            return False
+        due = self._policy.delta_due(
+            steps=self.position.step - self.position.published_step,
+            rows=self.position.rows - self.position.published_rows,
+            seconds=time.monotonic() - self._published_at,
+        )
+        if due:
+            self.publish()
+        return due
+
+    def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position
-        self._display.begin(f"epoch {start.epoch + 1}/{training.epochs}", stream.batches, start.batch)
-        batches = (self._maker.batch(table) for table in stream.epoch(start.epoch, skip_batches=start.batch))
+        self._display.begin(what, stream.batches, start.batch)
+        batches = (self._maker.batch(table) for table in stream.epoch(epoch, skip_batches=start.batch))
         self.model.train()
+        if start.step > start.published_step:
+            self._publish_if_due()  # Ctrl-C came at a step at which it was
         began = time.monotonic()
+        every = self.config.training.checkpoint_every_steps
         with Prefetcher(batches) as prefetched:
             for batch in prefetched:
                 loss = self._step(batch)
@@ -106,10 +203,11 @@ class TrainingLoop:
                     loss_sum=self.position.loss_sum + loss * batch.rows,
                     seconds=start.seconds + time.monotonic() - began,
                 )
-                every = training.checkpoint_every_steps
+                if self._publisher is not None:
+                    self._publisher.offer(batch.columns)
                 if self._stop.is_set():
                     self._interrupted()
-                if every and self.position.step % every == 0:
+                if not self._publish_if_due() and every and self.position.step % every == 0:
                     self.save()
 
     def _step(self, batch: Batch) -> float:
@@ -132,8 +230,8 @@ class TrainingLoop:
         loss = self.position.loss_sum / self._rows.rows
         figures = EpochReport(epoch, loss)
         due = epoch == training.epochs or (training.eval_every > 0 and epoch % training.eval_every == 0)
-        if due and self._valid is not None:
-            result = evaluate(self.model, self._valid, self._maker, self._display)
+        result = self.evaluate() if due else None
+        if result is not None:
             figures = EpochReport(epoch, loss, finite_or_none(result.auc), result.log_loss)
         self.history.append(figures)
         self._display.say(_line(figures))
@@ -151,7 +249,7 @@ class TrainingLoop:
     def _say_how_to_resume(self) -> None:
         self._display.say(
             f"stopped after step {self.position.step}; the state is in {self.checkpoint}. "
-            f"Run the same training with resume (--resume) and output {self._output} to go on"
+            f"Run the same {'training' if self.update is None else 'update'} with resume (--resume) to go on"
         )
 
     def _not_finite(self, batch: Batch, loss: float) -> Exception:
@@ -169,46 +267,6 @@ class TrainingLoop:
             f"bring large dense features to scale (log, clip, affine); last good state: {self.checkpoint or 'none'}",
             field="optimizer",
         )
-
-
-def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of torch.optim for the dense weights of a model."""
-    kinds: dict[str, Any] = {
-        "Adam": torch.optim.Adam,
-        "AdamW": torch.optim.AdamW,
-        "SGD": torch.optim.SGD,
-        "Adagrad": torch.optim.Adagrad,
-    }
-    optimizer: torch.optim.Optimizer = kinds[config.type](
-        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
-    )
-    return optimizer
-
-
-def sparse_optimizer(config: SparseOptimizerConfig, tables: Mapping[str, EmbeddingTable]) -> SparseOptimizer:
-    """The fused optimizer for the tables."""
-    if config.type == "adagrad":
-        return SparseAdagrad(tables.values(), lr=config.lr, eps=config.eps)
-    return SparseSGD(tables.values(), lr=config.lr)
-
-
-@contextmanager
-def _interrupts(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C sets `stop`, the second acts as usual. Python allows this in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def on_interrupt(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _line(figures: EpochReport) -> str:

@@ -1,4 +1,4 @@
-"""What a training run reports: figures of each epoch and of the whole, also as OUTPUT/report.json."""
+"""What a run reports: figures of each epoch and of the whole as OUTPUT/report.json, an update's as update.json."""
 
 from __future__ import annotations
 
@@ -61,6 +61,47 @@ class TrainReport:
         content["rows_per_second"] = self.rows_per_second
         for key in ("output", "checkpoint", "published"):
             content[key] = None if content[key] is None else str(content[key])
+        return content
+
+    def write(self, path: Path) -> None:
+        """Writes the report as JSON."""
+        path.write_text(json.dumps(self.to_json_value(), indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """A finished update: one pass over newer rows. auc and log_loss: on the validation rows before it and after it.
+
+    steps, rows and seconds are those of the whole pass, also before a resume. published: folders of the versions and
+    deltas that this call published, oldest first.
+    """
+
+    model_name: str
+    number: int
+    steps: int
+    rows: int
+    seconds: float
+    valid_rows: int
+    auc_before: float | None
+    auc_after: float | None
+    log_loss_before: float | None
+    log_loss_after: float | None
+    output: Path
+    checkpoint: Path
+    published: list[Path] = field(default_factory=list)
+    tables: list[TableReport] = field(default_factory=list)
+
+    @property
+    def rows_per_second(self) -> float:
+        """Training rows a second."""
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    def to_json_value(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        content = {**asdict(self), "rows_per_second": self.rows_per_second}
+        for key in ("output", "checkpoint"):
+            content[key] = str(content[key])
+        content["published"] = [str(path) for path in self.published]
         return content
 
     def write(self, path: Path) -> None:

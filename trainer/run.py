@@ -10,15 +10,17 @@ from pathlib import Path
 import torch
 
 from storage.errors import ConfigError
-from trainer.checkpoint import checkpoints, load_checkpoint, read_state
+from trainer.checkpoint import CommitLog, TrainingState, checkpoints, load_checkpoint
 from trainer.config import TrainConfig, load_config
 from trainer.data import BatchMaker, ParquetRows
 from trainer.data.files import DataPath
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
+from trainer.publication import delta_policy, lineage_of, publisher_of
+from trainer.publishing import DeltaPolicy
 from trainer.report import TableReport, TrainReport
-from trainer.trained import Trained, sample_columns, save_config, save_sample
+from trainer.trained import sample_columns, save_config, save_sample
 
 
 def train(
@@ -32,7 +34,9 @@ def train(
     progress: bool = True,
     resume: bool = False,
 ) -> TrainReport:
-    """Trains a model and returns its figures; with a repository, publishes it there.
+    """Trains a model and returns its figures; with a repository, publishes it there when done.
+
+    With publish.delta_every_* in the configuration it also publishes on the way: first a version, then deltas.
 
     config: a TrainConfig or the path of its YAML. data: Parquet files, or folders of them, in the order of their names.
     valid: files to evaluate on, or a fraction: the last rows of `data`, which are then not trained on.
@@ -53,29 +57,33 @@ def train(
         )
     if resume and not saved:
         raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
-    output.mkdir(parents=True, exist_ok=True)
-
     # The caller's random numbers are not ours to change.
     with (
+        CommitLog(output) as log,
         torch.random.fork_rng(devices=[]),
-        _threads(config.training.threads),
+        threads(config.training.threads),
         Display(visible=progress) as display,
     ):
         torch.manual_seed(config.training.seed)
         tables = build_tables(config)
         model = build_model(config, tables)
-        loop = TrainingLoop(config, model, tables, rows, valid_rows, output, display)
-        if saved:
-            _check_same_run(saved[-1], config, rows)
-            loop.restore(load_checkpoint(saved[-1], model, tables, loop.dense_optimizer), saved[-1])
+        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display)
+        state: TrainingState | None = None
+        if log.newest is not None:
+            _check_same_run(log.newest.state, log.newest.folder, config, rows)
+            state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
+            loop.restore(state)
         save_config(output, config)
-        loop.run()
+        # Kept before the first publish: what is pending after a crash is made of the same rows.
         sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.label))
         save_sample(output, sample)
-        model.eval()
-    published = None
-    if repository is not None:
-        published = Trained(config, model, tables, sample).publish(repository, progress=progress)
+        if repository is not None:
+            policy = delta_policy(config)
+            loop.publish_with(publisher_of(config, model, sample, repository, policy, lineage_of(state)), policy)
+        loop.run()
+        if repository is not None:
+            _publish_the_end(loop, policy)
+    published = loop.published[-1] if loop.published else None
     report = _report(config, loop, valid_rows, output, published)
     report.write(output / "report.json")
     return report
@@ -103,8 +111,15 @@ def _open_rows(
     return rows, valid_rows
 
 
+def _publish_the_end(loop: TrainingLoop, policy: DeltaPolicy) -> None:
+    # What a crash left pending, or the policy's last publish, may be of this very state.
+    if not loop.published or loop.position.step > loop.position.published_step:
+        loop.publish("auto" if policy.publishes_deltas else "version")
+    loop.settle()
+
+
 @contextmanager
-def _threads(wanted: int) -> Iterator[None]:
+def threads(wanted: int) -> Iterator[None]:
     # One core is left to the thread that reads ahead: torch's threads spin while they wait, and two that share a core
     # make each other several times slower.
     before = torch.get_num_threads()
@@ -115,12 +130,17 @@ def _threads(wanted: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _check_same_run(folder: Path, config: TrainConfig, rows: ParquetRows) -> None:
-    state = read_state(folder)
+def _check_same_run(state: TrainingState, folder: Path, config: TrainConfig, rows: ParquetRows) -> None:
     if state.training_digest != config.training_digest():
         raise ConfigError(
             f"{folder}: was trained with another configuration; only epochs, eval_every, checkpoint_every_steps and "
             "publish may change on resume",
+            field="resume",
+        )
+    if state.update is not None:
+        raise ConfigError(
+            f"{folder}: the run was updated with newer rows since it was trained; go on with trainer.update "
+            "(emberline update)",
             field="resume",
         )
     if state.data_fingerprint != rows.fingerprint:
@@ -144,8 +164,13 @@ def _report(
         checkpoint=loop.checkpoint,
         published=published,
         epochs=loop.history,
-        tables=[
-            TableReport(name, table.dim, table.size(), len(table.export_counts()[0]), table.memory_bytes())
-            for name, table in loop.tables.items()
-        ],
+        tables=table_reports(loop),
     )
+
+
+def table_reports(loop: TrainingLoop) -> list[TableReport]:
+    """How large the tables are."""
+    return [
+        TableReport(name, table.dim, table.size(), len(table.export_counts()[0]), table.memory_bytes())
+        for name, table in loop.tables.items()
+    ]

@@ -23,7 +23,7 @@ from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.publishing import publish
 
-_CONFIG = "config.json"
+CONFIG = "config.json"
 _SAMPLE = "sample.safetensors"
 # Golden requests are drawn from these; more rows make it likelier that every table is reached.
 SAMPLE_ROWS = 2048
@@ -70,9 +70,9 @@ class Trained:
 def load_trained(output: Path | str) -> Trained:
     """Opens what `train` wrote to `output`, at its newest checkpoint. Raises NotFound, CheckpointError."""
     output = Path(output)
-    path = output / _CONFIG
+    path = output / CONFIG
     if not path.is_file():
-        raise NotFound(f"{output}: holds no trained model ({_CONFIG} is missing); give the output folder of a training")
+        raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")
     config = parse_text(path.read_text(encoding="utf-8"), source=str(path))
     saved = checkpoints(output)
     if not saved:
@@ -81,12 +81,12 @@ def load_trained(output: Path | str) -> Trained:
     model = build_model(config, tables)
     load_checkpoint(saved[-1], model, tables)
     model.eval()
-    return Trained(config, model, tables, _read_sample(output / _SAMPLE, config))
+    return Trained(config, model, tables, read_sample(output, config))
 
 
 def save_config(output: Path, config: TrainConfig) -> None:
     """Keeps the configuration beside the checkpoints."""
-    (output / _CONFIG).write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (output / CONFIG).write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def save_sample(output: Path, columns: dict[str, Column]) -> None:
@@ -107,7 +107,9 @@ def sample_columns(rows: ParquetRows, maker: BatchMaker, count: int = SAMPLE_ROW
     return maker.columns(pa.concat_tables([rows.range(start, start + part).read() for start in starts]))
 
 
-def _read_sample(path: Path, config: TrainConfig) -> dict[str, Column]:
+def read_sample(output: Path, config: TrainConfig) -> dict[str, Column]:
+    """The rows that `save_sample` kept."""
+    path = output / _SAMPLE
     if not path.is_file():
         raise CheckpointError(f"{path}: missing; train again, or publish with trainer.publish and a sample of your own")
     return unpack_columns(TensorFile.open(path).arrays, config.spec)

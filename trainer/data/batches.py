@@ -16,11 +16,15 @@ from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
 
 @dataclass(frozen=True)
 class Batch:
-    """B rows. inputs: what a model takes (see trainer.models.base). labels: (B, 1) float32, 0 or 1."""
+    """B rows. inputs: what a model takes (see trainer.models.base). labels: (B, 1) float32, 0 or 1.
+
+    columns: the raw columns, by input.
+    """
 
     inputs: dict[str, Tensor]
     labels: Tensor
     rows: int
+    columns: dict[str, Column]
 
 
 class BatchMaker:
@@ -56,7 +60,9 @@ class BatchMaker:
 
     def batch(self, table: Any) -> Batch:
         """Features and labels of these rows."""
-        return Batch(self.inputs(table), self.labels(table), table.num_rows)
+        columns = self.columns(table)
+        inputs = to_inputs(self._engine.run(columns, table.num_rows))
+        return Batch(inputs, self.labels(table), table.num_rows, columns)
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:

@@ -133,7 +133,7 @@ class EmbeddingTable:
         return self._native.removed_since(stamp)
 
     def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
-        """Ids (N,) without a row whose count changed after one of the last 64 stamps, and the counts; 0: not waiting."""
+        """Ids (N,) without a row whose count changed after a stamp, one of the last 64, and counts; 0: not waiting."""
         return self._native.waiting_since(stamp)
 
     def expired(self, stamp: int) -> Ids:

@@ -1,0 +1,24 @@
+"""Training checkpoints: everything that a resumed run needs to go on bit for bit, in safetensors and JSON only.
+
+OUTPUT/checkpoints/commit-000000012/{state.json, dense.safetensors, tables/NAME.safetensors}. A commit holds everything
+(a full one) or what changed since another, its parent. It appears by the rename of a complete folder.
+"""
+
+from __future__ import annotations
+
+from trainer.checkpoint.commits import Commit, checkpoints, read_commit, read_state
+from trainer.checkpoint.load import load_checkpoint
+from trainer.checkpoint.log import CommitLog
+from trainer.checkpoint.state import Position, TrainingState, UpdateState
+
+__all__ = [
+    "Commit",
+    "CommitLog",
+    "Position",
+    "TrainingState",
+    "UpdateState",
+    "checkpoints",
+    "load_checkpoint",
+    "read_commit",
+    "read_state",
+]

@@ -1,0 +1,135 @@
+"""Commits on disk: a tree of folders, each full or an increment on its parent, and how one is read and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.checkpoint.manifest import file_sha256
+from storage.checkpoint.strict_json import parse_json
+from storage.errors import CheckpointError, IntegrityError
+from trainer.checkpoint.state import TrainingState
+
+FORMAT = "emberline-training-2"
+STATE = "state.json"
+DENSE = "dense.safetensors"
+_MAX_STATE_BYTES = 64 << 20
+_NAME = re.compile(r"commit-([0-9]{9,18})")
+
+
+@dataclass(frozen=True)
+class TableStamps:
+    """stamp: the last stamp whose changes are in the commit. forgotten: what was erased up to it is not remembered."""
+
+    stamp: int
+    forgotten: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit's state.json.
+
+    number: counts up over the life of the run, also where training goes back. parent: the commit that this one adds to,
+    0 for a full one; parent_sha256: of its state.json. full: the number of the full one at the bottom. links:
+    increments from there to here. full_bytes, increment_bytes: of the full one, and of those increments. sha256: of
+    state.json. files: digest by path.
+    """
+
+    folder: Path
+    number: int
+    parent: int
+    parent_sha256: str
+    full: int
+    links: int
+    full_bytes: int
+    increment_bytes: int
+    tables: dict[str, TableStamps]
+    files: dict[str, str]
+    state: TrainingState
+    sha256: str
+
+    def check_files(self) -> None:
+        """Raises IntegrityError for a file that is missing or not what was saved."""
+        for path, digest in self.files.items():
+            file = self.folder / path
+            if not file.is_file() or file_sha256(file) != digest:
+                raise IntegrityError(
+                    f"{file}: missing, or not what was saved; remove {self.folder} and the commits after it to fall "
+                    "back to the one before"
+                )
+
+
+def commit_folder(home: Path, number: int) -> Path:
+    """Where a commit lies under OUTPUT/checkpoints."""
+    return home / f"commit-{number:09d}"
+
+
+def checkpoints(output: Path) -> list[Path]:
+    """The commits under a training output, oldest first; each can be loaded."""
+    home = output / "checkpoints"
+    if not home.is_dir():
+        return []
+    found = [(int(match[1]), entry) for entry in home.iterdir() if (match := _NAME.fullmatch(entry.name))]
+    return [entry for _, entry in sorted(found)]
+
+
+def read_commit(folder: Path) -> Commit:
+    """Reads a commit's state.json; its other files are not looked at. Raises CheckpointError."""
+    path = folder / STATE
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    content = parse_json(text, what=str(path), max_bytes=_MAX_STATE_BYTES)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: expected format {FORMAT!r}; the checkpoint was made by another release")
+    try:
+        return Commit(
+            folder=folder,
+            tables={name: TableStamps(**entry) for name, entry in content["tables"].items()},
+            state=TrainingState.from_json_value(content["state"]),
+            sha256=hashlib.sha256(text).hexdigest(),
+            **{key: content[key] for key in _PLAIN},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: {error!r}; the checkpoint was made by another release") from None
+
+
+def to_json_value(commit: Commit) -> dict[str, Any]:
+    """What state.json holds."""
+    return {
+        "format": FORMAT,
+        "state": commit.state.to_json_value(),
+        "tables": {name: vars(entry) for name, entry in commit.tables.items()},
+        **{key: getattr(commit, key) for key in _PLAIN},
+    }
+
+
+_PLAIN = ("number", "parent", "parent_sha256", "full", "links", "full_bytes", "increment_bytes", "files")
+
+
+def chain_of(folder: Path) -> list[Commit]:
+    """A commit and all that it stands on, the full one first. Raises IntegrityError when one is not what it was."""
+    commit = read_commit(folder)
+    chain = [commit]
+    while commit.parent:
+        below = commit_folder(folder.parent, commit.parent)
+        if not below.is_dir():
+            raise IntegrityError(f"{commit.folder}: stands on {below}, which is not there; remove it to fall back")
+        parent = read_commit(below)
+        if parent.sha256 != commit.parent_sha256 or parent.number >= commit.number:
+            raise IntegrityError(f"{commit.folder}: stands on another {below.name} than the one that is there")
+        commit = parent
+        chain.append(commit)
+    return chain[::-1]
+
+
+def read_state(folder: Path) -> TrainingState:
+    """The state of a commit, after checking every file that it needs. Raises IntegrityError, CheckpointError."""
+    chain = chain_of(folder)
+    for commit in chain:
+        commit.check_files()
+    return chain[-1].state

@@ -1,0 +1,113 @@
+"""From commits back to a model, its tables and its optimizer.
+
+N rows, D dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage.checkpoint.tensors import TensorFile
+from storage.errors import CheckpointError
+from trainer.checkpoint.commits import DENSE, Commit, chain_of
+from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.tables import table_path
+from trainer.embedding import EmbeddingTable
+
+_ROWS_AT_ONCE = 1 << 18
+
+Array = np.ndarray[Any, Any]
+
+
+def load_checkpoint(
+    folder: Path,
+    model: nn.Module,
+    tables: Mapping[str, EmbeddingTable],
+    optimizer: torch.optim.Optimizer | None = None,
+) -> TrainingState:
+    """Puts a commit's weights and rows in place; with an optimizer also its state and torch's generator.
+
+    folder: of the commit; those that it stands on lie beside it. model, tables, optimizer: fresh, from the
+    configuration of the run. Raises IntegrityError for a changed byte, CheckpointError when they do not fit.
+    """
+    chain = chain_of(folder)
+    for commit in chain:
+        commit.check_files()
+    _load_dense(chain, model, optimizer)
+    unknown = set(chain[-1].tables) - set(tables)
+    if unknown:
+        raise CheckpointError(f"{folder}: holds the table {min(unknown)!r}; it was saved by another configuration")
+    for name, table in tables.items():
+        _load_table(chain, name, table)
+    return chain[-1].state
+
+
+def _load_dense(chain: Sequence[Commit], model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    # A commit without a training step between it and its parent holds no dense weights of its own.
+    commit = next(commit for commit in reversed(chain) if DENSE in commit.files)
+    arrays = TensorFile.open(commit.folder / DENSE).arrays
+    weights = {
+        name.removeprefix("model."): _tensor(array) for name, array in arrays.items() if name.startswith("model.")
+    }
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"{commit.folder}: its weights are those of another model: {error}") from None
+    if optimizer is None:
+        return
+    values: dict[int, dict[str, Tensor]] = {}
+    for name, array in arrays.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            values.setdefault(int(index), {})[key] = _tensor(array)
+    optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
+    torch.set_rng_state(_tensor(arrays["random"]))
+
+
+def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> None:
+    stamps = chain[-1].tables.get(name)
+    if stamps is None:
+        raise CheckpointError(f"{chain[-1].folder}: holds no table {name!r}; it was saved by another configuration")
+    saved = [
+        TensorFile.open(commit.folder / table_path(name)).arrays if table_path(name) in commit.files else None
+        for commit in chain
+    ]
+    table.set_stamp(stamps.stamp + 1)
+    gone = [np.empty(0, np.int64)]
+    for arrays in saved[:0:-1]:
+        gone.append(gone[-1] if arrays is None else np.union1d(gone[-1], arrays["removed_ids"]))
+    # A row that a later commit holds replaces the earlier one, so the order is that of the chain; one that a later
+    # commit says was removed must not come back from an earlier one.
+    for commit, arrays, later in zip(chain, saved, reversed(gone), strict=True):
+        if arrays is None:
+            continue
+        if arrays["rows"].shape[1] != table.dim:
+            raise CheckpointError(
+                f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
+            )
+        _restore_rows(table, arrays, later)
+    for arrays in saved:
+        if arrays is not None:
+            table.restore_counts(arrays["waiting_ids"].copy(), arrays["waiting_counts"].copy())
+            table.restore_removed(arrays["removed_ids"].copy(), arrays["removed_stamps"].copy())
+    table.forgotten = stamps.forgotten
+    table.saved(stamps.stamp)
+
+
+def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Array) -> None:
+    """In parts, so that what is mapped need not be in memory at once. gone: ids (m,) ascending to leave out."""
+    fields = [arrays[field] for field in ("ids", "rows", "slots", "counts", "stamps")]
+    for start in range(0, len(fields[0]), _ROWS_AT_ONCE):
+        part = [field[start : start + _ROWS_AT_ONCE] for field in fields]
+        keep = ~np.isin(part[0], gone, assume_unique=True) if len(gone) else slice(None)
+        table.restore(*(np.array(field[keep]) for field in part))
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(array.copy())

@@ -1,0 +1,246 @@
+"""The commits of a run while it trains: what is saved next, on top of what, and what may go."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage.checkpoint.strict_json import canonical_json
+from storage.checkpoint.tensors import write_bytes, write_tensors
+from storage.errors import CheckpointError, ConfigError, NotFound
+from trainer.checkpoint.commits import (
+    DENSE,
+    STATE,
+    Commit,
+    TableStamps,
+    checkpoints,
+    commit_folder,
+    read_commit,
+    to_json_value,
+)
+from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.tables import Arrays, changed_bytes, changed_table, table_path, whole_table
+from trainer.embedding import EmbeddingTable
+
+MAX_LINKS = 64
+# Increments may take so much of the full commit that they stand on before another full one is made.
+MAX_INCREMENT_SHARE = 0.5
+# Full commits, each with its increments: the one that grows, and the one before.
+KEEP_CHAINS = 2
+_LOCK = ".lock"
+_UNFINISHED = (".writing-", ".dropped-")
+
+Dense = tuple[nn.Module, torch.optim.Optimizer]
+
+
+class CommitLog:
+    """Writes the commits under OUTPUT/checkpoints. A context manager; one process at a time holds a run's log.
+
+    Raises ConfigError when another process holds it.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._home = output / "checkpoints"
+        self._commits: dict[int, Commit] = {}
+        self._base: Commit | None = None
+        self._lock: int | None = None
+
+    def __enter__(self) -> CommitLog:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.__exit__(None, None, None)
+            raise ConfigError(
+                f"{self._output}: another process trains or publishes this run; wait until it is done", field="output"
+            ) from None
+        for entry in self._home.iterdir():
+            if entry.name.startswith(_UNFINISHED):
+                shutil.rmtree(entry, ignore_errors=True)
+        self._commits = {commit.number: commit for commit in map(read_commit, checkpoints(self._output))}
+        self._base = self.newest
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def newest(self) -> Commit | None:
+        """The commit that was saved last."""
+        return self._commits[max(self._commits)] if self._commits else None
+
+    @property
+    def base(self) -> Commit | None:
+        """What the next commit adds to: the newest one, or that of `go_on_from`."""
+        return self._base
+
+    def find(self, snapshot: str) -> Commit:
+        """The newest commit whose state was published as this snapshot (id). Raises NotFound when none was kept."""
+        for number in sorted(self._commits, reverse=True):
+            if snapshot in self._commits[number].state.snapshots:
+                return self._commits[number]
+        raise NotFound(
+            f"snapshot {snapshot}: the training state that it was made from was not kept; go back to a newer snapshot, "
+            "or publish this state as a delta of it (emberline publish --from)"
+        )
+
+    def go_on_from(self, commit: Commit) -> None:
+        """The next commit adds to this one, whose content the tables now have."""
+        self._base = commit
+
+    def save(self, state: TrainingState, tables: Mapping[str, EmbeddingTable], dense: Dense | None = None) -> Commit:
+        """Writes a commit: full, or what changed since the one that training stands on.
+
+        tables: their stamps are advanced. dense: model and optimizer; None when no step was made since. A commit
+        without them also leaves torch's generator as it was saved. When save returns, the commit is on the disk.
+        """
+        base = self._base
+        folder = self._home / f".writing-{secrets.token_hex(8)}"
+        try:
+            (folder / "tables").mkdir(parents=True)
+            full = base is None or self._full_is_due(base, tables)
+            commit = self._write(folder, state, tables, dense, None if full else base)
+            target = commit_folder(self._home, commit.number)
+            os.rename(folder, target)
+            _sync_directory(self._home)
+        except OSError as error:
+            raise CheckpointError(f"{self._home}: the training checkpoint could not be written: {error}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        commit = replace(commit, folder=target)
+        self._commits[commit.number] = self._base = commit
+        for name, table in tables.items():
+            table.saved(commit.tables[name].stamp)
+        self._drop_old()
+        return commit
+
+    def _full_is_due(self, base: Commit, tables: Mapping[str, EmbeddingTable]) -> bool:
+        if base.links >= MAX_LINKS or set(base.tables) != set(tables):
+            return True
+        total = base.increment_bytes
+        for name, table in tables.items():
+            changed = changed_bytes(table, base.tables[name].stamp)
+            if changed is None:
+                return True
+            total += changed
+        return total > MAX_INCREMENT_SHARE * base.full_bytes
+
+    def _write(
+        self,
+        folder: Path,
+        state: TrainingState,
+        tables: Mapping[str, EmbeddingTable],
+        dense: Dense | None,
+        base: Commit | None,
+    ) -> Commit:
+        """base: what the commit adds to, None for a full one."""
+        files: dict[str, str] = {}
+        size = 0
+        stamps: dict[str, TableStamps] = {}
+        for name, table in tables.items():
+            stamps[name] = TableStamps(table.advance(), table.forgotten)
+            arrays = whole_table(table) if base is None else changed_table(table, base.tables[name].stamp)
+            if arrays is not None:
+                written = write_tensors(folder / table_path(name), arrays)
+                files[table_path(name)] = written.sha256
+                size += written.size
+        if dense is not None:
+            written = write_tensors(folder / DENSE, _dense_arrays(*dense))
+            files[DENSE] = written.sha256
+            size += written.size
+        elif base is None:
+            size += self._carry_dense(folder, files)
+        number = max(self._commits, default=0) + 1
+        commit = Commit(
+            folder=folder,
+            number=number,
+            parent=0 if base is None else base.number,
+            parent_sha256="" if base is None else base.sha256,
+            full=number if base is None else base.full,
+            links=0 if base is None else base.links + 1,
+            full_bytes=size if base is None else base.full_bytes,
+            increment_bytes=0 if base is None else base.increment_bytes + size,
+            tables=stamps,
+            files=files,
+            state=state,
+            sha256="",
+        )
+        text = canonical_json(to_json_value(commit))
+        write_bytes(folder / STATE, text)
+        _sync_directory(folder / "tables")
+        _sync_directory(folder)
+        return replace(commit, sha256=hashlib.sha256(text).hexdigest())
+
+    def _carry_dense(self, folder: Path, files: dict[str, str]) -> int:
+        """A full commit without a step since its base takes the dense weights from there. Returns their bytes."""
+        commit = self._base
+        while commit is not None:
+            if DENSE in commit.files:
+                shutil.copyfile(commit.folder / DENSE, folder / DENSE)
+                _sync_file(folder / DENSE)
+                files[DENSE] = commit.files[DENSE]
+                return (folder / DENSE).stat().st_size
+            commit = self._commits.get(commit.parent)
+        raise CheckpointError(f"{self._home}: the first commit of a run needs the dense weights")
+
+    def _drop_old(self) -> None:
+        newest_first = sorted(self._commits, reverse=True)
+        kept = list(dict.fromkeys(self._commits[number].full for number in newest_first))[:KEEP_CHAINS]
+        # The newest go first, so that whatever a crash leaves still stands on something.
+        for number in newest_first:
+            commit = self._commits[number]
+            if commit.full not in kept:
+                dropped = self._home / f".dropped-{secrets.token_hex(8)}"
+                try:
+                    os.rename(commit.folder, dropped)
+                except OSError:
+                    return  # tried again at the next commit
+                shutil.rmtree(dropped, ignore_errors=True)
+                del self._commits[number]
+
+
+def _dense_arrays(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
+    arrays: Arrays = {"random": torch.get_rng_state().numpy()}
+    arrays.update({f"model.{name}": _array(value) for name, value in model.state_dict().items()})
+    for index, values in optimizer.state_dict()["state"].items():
+        arrays.update({f"optimizer.{index}.{name}": _array(value) for name, value in values.items()})
+    return arrays
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    tensor = value if isinstance(value, Tensor) else torch.tensor(value)
+    return tensor.detach().cpu().contiguous().numpy()  # numpy's own ascontiguousarray would give a scalar a dimension
+
+
+def _sync_directory(path: Path) -> None:
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync_file(path: Path) -> None:
+    _sync(path, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

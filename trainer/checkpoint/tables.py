@@ -1,0 +1,69 @@
+"""What a commit holds of a table: all of it, or what changed since the parent. N rows, D dim, S optimizer values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainer.embedding import EmbeddingTable
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+# Id, count and stamp of a row.
+_ROW_BYTES = 16
+_WAITING_STAMPS = 60
+
+
+def table_path(name: str) -> str:
+    """Where a table lies in a commit."""
+    return f"tables/{name}.safetensors"
+
+
+def changed_bytes(table: EmbeddingTable, since: int) -> int | None:
+    """About how many bytes the changes after a stamp take; None when they are not known so far back."""
+    if table.stamp - since > _WAITING_STAMPS:
+        return None
+    width = table.dim * (2 if table.optimizer == "adagrad" else 1)
+    return len(table.changed_since(since)) * (_ROW_BYTES + 4 * width)
+
+
+def whole_table(table: EmbeddingTable) -> Arrays:
+    """Everything in a table."""
+    ids, rows, slots, counts, stamps = table.export_rows()
+    return _arrays(table, 0, ids, rows, slots, counts, stamps, *table.export_counts())
+
+
+def changed_table(table: EmbeddingTable, since: int) -> Arrays | None:
+    """What changed after a stamp: rows, ids that were removed, counts of ids without a row. None when nothing did."""
+    ids = table.changed_since(since)
+    arrays = _arrays(table, since, ids, *table.export_ids(ids), *table.waiting_since(since))
+    if not any(len(arrays[name]) for name in ("ids", "waiting_ids", "removed_ids")):
+        return None
+    return arrays
+
+
+def _arrays(
+    table: EmbeddingTable,
+    since: int,
+    ids: np.ndarray[Any, Any],
+    rows: np.ndarray[Any, Any],
+    slots: np.ndarray[Any, Any],
+    counts: np.ndarray[Any, Any],
+    stamps: np.ndarray[Any, Any],
+    waiting_ids: np.ndarray[Any, Any],
+    waiting_counts: np.ndarray[Any, Any],
+) -> Arrays:
+    removed_ids, removed_stamps = table.removed()
+    new = removed_stamps > since
+    return {
+        "ids": ids,
+        "rows": rows,
+        "slots": slots,
+        "counts": counts,
+        "stamps": stamps,
+        "waiting_ids": waiting_ids,
+        "waiting_counts": waiting_counts,
+        "removed_ids": removed_ids[new],
+        "removed_stamps": removed_stamps[new],
+    }

@@ -1,0 +1,61 @@
+"""From a run's configuration and commits to its publisher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.features import Column
+from trainer.checkpoint import TrainingState
+from trainer.config import TrainConfig
+from trainer.models import RankingModel
+from trainer.publishing import DeltaPolicy, Lineage, Publisher
+
+
+def delta_policy(config: TrainConfig) -> DeltaPolicy:
+    """The publishing policy of a configuration."""
+    options = config.publish
+    return DeltaPolicy(
+        delta_every_steps=options.delta_every_steps,
+        delta_every_rows=options.delta_every_rows,
+        delta_every_seconds=options.delta_every_seconds,
+        cumulative_every=options.cumulative_every,
+        version_every_deltas=options.version_every_deltas,
+        version_at_share=options.version_at_share,
+        keep_deltas=options.keep_deltas,
+        keep_versions=options.keep_versions,
+        expire_after={
+            table.name: table.expire_after_publishes for table in config.tables if table.expire_after_publishes
+        },
+    )
+
+
+def publisher_of(
+    config: TrainConfig,
+    model: RankingModel,
+    sample: dict[str, Column],
+    repository: Path | str,
+    policy: DeltaPolicy,
+    lineage: Lineage | None,
+) -> Publisher:
+    """The publisher of a run. sample: raw columns to draw golden requests from. lineage: of the commit resumed from."""
+    options = config.publish
+    return Publisher(
+        model,
+        sample,
+        repository,
+        name=config.model_name,
+        spec=config.spec,
+        max_batch_size=options.max_batch_size,
+        golden_requests=options.golden_requests,
+        tolerance=options.tolerance,
+        metadata={"label": config.label, "model": config.model.type},
+        policy=policy,
+        lineage=lineage,
+    )
+
+
+def lineage_of(state: TrainingState | None) -> Lineage | None:
+    """What a commit says was published; None for nothing."""
+    if state is None or state.publishing is None:
+        return None
+    return Lineage.from_json_value(state.publishing)

@@ -1,0 +1,183 @@
+"""update(): a finished run goes on over newer rows, and what changed is published as deltas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from storage.errors import ConfigError, NotFound
+from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
+from trainer.config import PublishConfig, TrainConfig, parse_text
+from trainer.data import ParquetRows
+from trainer.data.files import DataPath
+from trainer.loop import TrainingLoop
+from trainer.models import build_model, build_tables
+from trainer.progress import Display
+from trainer.publication import delta_policy, lineage_of, publisher_of
+from trainer.publishing import Lineage
+from trainer.report import UpdateReport, finite_or_none
+from trainer.run import table_reports, threads
+from trainer.trained import CONFIG, read_sample
+
+
+def update(
+    output: Path | str,
+    data: DataPath,
+    *,
+    repository: Path | str,
+    valid: DataPath | None = None,
+    publish: PublishConfig | None = None,
+    progress: bool = True,
+    resume: bool = False,
+    from_snapshot: str | None = None,
+) -> UpdateReport:
+    """Trains one pass over newer rows, from the newest commit of a run, and publishes deltas of what changed.
+
+    output: what `train` wrote. data: Parquet files, or folders of them, seen in the order of their names and rows.
+    repository: where the run was published; an unpublished run begins with a version. Deltas follow the policy of the
+    configuration, or of `publish`, and one comes at the end. valid: files to evaluate on, before and after.
+    resume: goes on with the update that a crash or Ctrl-C cut short; without one it begins one, so that the same call
+    can be repeated until it returns. A snapshot that the crash left half published is published first.
+    from_snapshot: id or VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next delta
+    continues it. What came after that snapshot is no part of the model any more.
+    Raises NotFound for a run or snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
+    """
+    output = Path(output)
+    config = _config_of(output)
+    if publish is not None:
+        config = config.model_copy(update={"publish": publish})
+    rows = ParquetRows.open(data, config.spec, config.label)
+    valid_rows = None if valid is None else ParquetRows.open(valid, config.spec, config.label)
+    for what, given in (("data", rows), ("valid", valid_rows)):
+        if given is not None and given.rows == 0:
+            raise ConfigError(f"{what}: there are no rows; give more data", field=what)
+    # The caller's random numbers are not ours to change.
+    with (
+        CommitLog(output) as log,
+        torch.random.fork_rng(devices=[]),
+        threads(config.training.threads),
+        Display(visible=progress) as display,
+    ):
+        if log.newest is None:
+            raise NotFound(f"{output}: holds no checkpoint; train first")
+        start = _Start(log, log.newest, config, rows, resume=resume, from_snapshot=from_snapshot)
+        tables = build_tables(config)
+        model = build_model(config, tables)
+        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display)
+        loop.restore(load_checkpoint(start.commit.folder, model, tables, loop.dense_optimizer))
+        log.go_on_from(start.commit)
+        sample = read_sample(output, config)
+        policy = delta_policy(config)
+        loop.publish_with(publisher_of(config, model, sample, repository, policy, start.lineage), policy)
+        pass_of = start.update
+        if pass_of is None:
+            pass_of = start.begun(loop)
+        loop.run_update(pass_of)
+        after = loop.evaluate()
+        loop.settle()
+    assert loop.checkpoint is not None
+    report = UpdateReport(
+        model_name=config.model_name,
+        number=pass_of.number,
+        steps=loop.position.step - pass_of.start_step,
+        rows=loop.position.rows - pass_of.start_rows,
+        seconds=loop.position.seconds - pass_of.start_seconds,
+        valid_rows=0 if valid_rows is None else valid_rows.rows,
+        auc_before=pass_of.auc_before,
+        auc_after=None if after is None else finite_or_none(after.auc),
+        log_loss_before=pass_of.log_loss_before,
+        log_loss_after=None if after is None else after.log_loss,
+        output=output,
+        checkpoint=loop.checkpoint,
+        published=loop.published,
+        tables=table_reports(loop),
+    )
+    report.write(output / "update.json")
+    return report
+
+
+class _Start:
+    """Where an update begins or goes on. commit: its state. lineage: what is published before it.
+
+    update: the pass that goes on, None for a new one.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        newest: Commit,
+        config: TrainConfig,
+        rows: ParquetRows,
+        *,
+        resume: bool,
+        from_snapshot: str | None,
+    ) -> None:
+        self.commit = newest
+        self.lineage = lineage_of(newest.state)
+        self.update = newest.state.update
+        self._number = 1 if self.update is None else self.update.number + 1
+        self._origin = "" if from_snapshot is None else _snapshot_id(self.lineage, from_snapshot)
+        if self.update is None and newest.state.position.epoch < config.training.epochs:
+            raise ConfigError(
+                f"{newest.folder}: the training is at epoch {newest.state.position.epoch + 1} of "
+                f"{config.training.epochs}; finish it first (emberline train --resume)",
+                field="output",
+            )
+        if resume and self.update is not None and self._is_same_pass(newest, rows, from_snapshot):
+            return
+        if self.update is not None and not self.update.done and from_snapshot is None:
+            raise ConfigError(
+                f"{newest.folder}: an update is under way, {newest.state.position.batch} batches are done; go on with "
+                "it (resume, --resume, and the same data), or go back to a snapshot (from_snapshot, --at)",
+                field="resume" if not resume else "data",
+            )
+        self.update = None
+        if not self._origin:
+            return
+        assert self.lineage is not None
+        pending = self.lineage.pending
+        self.commit = log.find(self._origin)
+        if pending is not None and self._origin in (pending.snapshot, pending.compaction):
+            return  # it is written first, and is the newest then
+        self.lineage = replace(self.lineage, pending=None).up_to(self._origin)
+
+    def _is_same_pass(self, newest: Commit, rows: ParquetRows, from_snapshot: str | None) -> bool:
+        assert self.update is not None
+        same = newest.state.data_fingerprint == rows.fingerprint
+        return same and (from_snapshot is None or self._origin == self.update.origin)
+
+    def begun(self, loop: TrainingLoop) -> UpdateState:
+        """The new pass, at its first row."""
+        before = loop.evaluate()
+        position = loop.position = replace(loop.position, batch=0, loss_sum=0.0)
+        return UpdateState(
+            number=self._number,
+            origin=self._origin,
+            rebase=self._origin,
+            start_step=position.step,
+            start_rows=position.rows,
+            start_seconds=position.seconds,
+            auc_before=None if before is None else finite_or_none(before.auc),
+            log_loss_before=None if before is None else before.log_loss,
+        )
+
+
+def _snapshot_id(lineage: Lineage | None, text: str) -> str:
+    if lineage is None:
+        raise NotFound(f"snapshot {text!r}: this run has published nothing yet")
+    pending = lineage.pending
+    if pending is not None:
+        if text in (pending.snapshot, f"{pending.version}.{pending.sequence}"):
+            return pending.snapshot
+        if pending.compaction and text == pending.compaction:
+            return pending.compaction
+    return lineage.find(text).snapshot
+
+
+def _config_of(output: Path) -> TrainConfig:
+    path = output / CONFIG
+    if not path.is_file():
+        raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")
+    return parse_text(path.read_text(encoding="utf-8"), source=str(path))
