@@ -1,1 +1,1 @@
-"""Updates while serving: what lies in a model's folder, what is taken next, how it becomes visible, how it goes back."""
+"""Updates while serving: what lies in the folder, what is taken next, how it becomes visible, how one goes back."""

@@ -1,0 +1,244 @@
+"""What lies in a model's folder: versions and their deltas, by their manifests. Looked at often, so it is cheap.
+
+A manifest is read again only when its file is another one. Nothing but manifests is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from storage.checkpoint.delta_manifest import DeltaManifest
+from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
+from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
+
+DELTAS = "deltas"
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_SEQUENCE = re.compile(r"[0-9]{6,18}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FoundDelta:
+    """A delta in the folder. key: digest of its manifest. error: why the manifest cannot be read."""
+
+    path: Path
+    key: str
+    version: int
+    sequence: int
+    snapshot: str = ""
+    parent: str = ""
+    base: str = ""
+    applies_to: frozenset[str] = frozenset()
+    error: EmberlineError | None = None
+
+    @property
+    def name(self) -> str:
+        """As people write it, such as 3.17."""
+        return f"{self.version}.{self.sequence}"
+
+    @property
+    def ancestors(self) -> frozenset[str]:
+        """Snapshots that it was made from."""
+        return self.applies_to
+
+
+@dataclass(frozen=True)
+class FoundVersion:
+    """A version in the folder. ancestors: snapshots that it was made from. equals: one with the same rows."""
+
+    path: Path
+    key: str
+    version: int
+    snapshot: str = ""
+    parent: str | None = None
+    equals: str | None = None
+    ancestors: frozenset[str] = frozenset()
+    deltas: tuple[FoundDelta, ...] = ()
+    error: EmberlineError | None = None
+
+    @property
+    def sequence(self) -> int:
+        """A version's own sequence."""
+        return 0
+
+    @property
+    def name(self) -> str:
+        """As people write it, such as 3.0."""
+        return f"{self.version}.0"
+
+
+Found = FoundVersion | FoundDelta
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Versions by number. Deltas only of those that were asked for, ascending."""
+
+    versions: Mapping[int, FoundVersion] = field(default_factory=dict)
+
+    def deltas(self, version: int) -> tuple[FoundDelta, ...]:
+        """The deltas of a version that are newer than what was asked for, ascending by sequence."""
+        found = self.versions.get(version)
+        return () if found is None else found.deltas
+
+
+class ModelFolder:
+    """Looks into one model's folder. Remembers the manifests that it has read; one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._versions: dict[Path, tuple[tuple[int, ...], FoundVersion]] = {}
+        self._deltas: dict[Path, tuple[tuple[int, ...], FoundDelta]] = {}
+
+    def scan(self, newer_than: Mapping[int, int] | None = None) -> Catalog:
+        """What is there now. newer_than: version -> sequence; its deltas after that one are listed.
+
+        Raises OSError when the folder itself cannot be read.
+        """
+        newer_than = newer_than or {}
+        versions: dict[int, FoundVersion] = {}
+        seen: set[Path] = set()
+        for number in numbered(self.path, _VERSION):
+            path = self.path / str(number)
+            found = self._look(self._versions, path, seen, partial(_version, path, number))
+            if found is None:
+                continue
+            if number in newer_than:
+                found = self._with_deltas(found, newer_than[number], seen)
+            versions[number] = found
+        for known in (self._versions, self._deltas):
+            for path in [path for path in known if path not in seen]:
+                del known[path]
+        return Catalog(versions)
+
+    def _with_deltas(self, version: FoundVersion, after: int, seen: set[Path]) -> FoundVersion:
+        deltas: list[FoundDelta] = []
+        try:
+            names = _delta_names(version.path)
+        except OSError:
+            return version
+        for sequence, name in names:
+            path = version.path / DELTAS / name
+            if sequence > after:
+                read = partial(_delta, path, version.version, sequence)
+                found = self._look(self._deltas, path, seen, read)
+                if found is not None:
+                    deltas.append(found)
+        return FoundVersion(**{**version.__dict__, "deltas": tuple(deltas)})
+
+    def _look(
+        self, known: dict[Path, tuple[tuple[int, ...], T]], path: Path, seen: set[Path], read: Callable[[], T]
+    ) -> T | None:
+        try:
+            mark = _mark(path)
+        except OSError:
+            return None  # gone since its folder was listed
+        seen.add(path)
+        before = known.get(path)
+        if before is not None and before[0] == mark:
+            return before[1]
+        try:
+            found = read()
+        except OSError:
+            return None
+        known[path] = (mark, found)
+        return found
+
+
+def numbered(folder: Path, pattern: re.Pattern[str] = _VERSION) -> list[int]:
+    """The numbers that folders in `folder` have for names, ascending."""
+    with os.scandir(folder) as entries:
+        return sorted(int(entry.name) for entry in entries if pattern.fullmatch(entry.name) and entry.is_dir())
+
+
+def files_stamp(folder: Path) -> str:
+    """A text that changes when any file below a folder is written again; "" when it cannot be read."""
+    seen: list[str] = []
+    try:
+        for place, folders, names in os.walk(folder):
+            folders[:] = sorted(name for name in folders if name != DELTAS)
+            for name in sorted(names):
+                status = os.lstat(os.path.join(place, name))
+                seen.append(f"{name}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
+    except OSError:
+        return ""
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:32]
+
+
+def _delta_names(version: Path) -> list[tuple[int, str]]:
+    with os.scandir(version / DELTAS) as entries:
+        return sorted((int(e.name), e.name) for e in entries if _SEQUENCE.fullmatch(e.name) and e.is_dir())
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    folder = os.stat(path)
+    try:
+        status = os.stat(path / MANIFEST)
+    except FileNotFoundError:
+        return (folder.st_ino, folder.st_mtime_ns)
+    return (folder.st_ino, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _manifest_bytes(path: Path) -> bytes:
+    try:
+        with (path / MANIFEST).open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: {MANIFEST} is missing; it was not published to the end") from None
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise UnsafeArtifact(f"{path}: {MANIFEST} has over {MAX_MANIFEST_BYTES} bytes")
+    return data
+
+
+def _version(path: Path, number: int) -> FoundVersion:
+    data = b""
+    try:
+        data = _manifest_bytes(path)
+        manifest = Manifest.from_bytes(data)
+        if manifest.version != number:
+            raise IntegrityError(f"{path}: the manifest is that of version {manifest.version}")
+    except EmberlineError as error:
+        return FoundVersion(path, _key(path, data), number, error=error)
+    ancestors = {*manifest.descends_from, manifest.parent, manifest.equals} - {None}
+    return FoundVersion(
+        path,
+        manifest.digest,
+        number,
+        snapshot=manifest.snapshot,
+        parent=manifest.parent,
+        equals=manifest.equals,
+        ancestors=frozenset(filter(None, ancestors)),
+    )
+
+
+def _delta(path: Path, version: int, sequence: int) -> FoundDelta:
+    data = b""
+    try:
+        data = _manifest_bytes(path)
+        manifest = DeltaManifest.from_bytes(data)
+        if (manifest.version, manifest.sequence) != (version, sequence):
+            raise IntegrityError(f"{path}: the manifest is that of {manifest.version}.{manifest.sequence}")
+    except EmberlineError as error:
+        return FoundDelta(path, _key(path, data), version, sequence, error=error)
+    return FoundDelta(
+        path,
+        manifest.digest,
+        version,
+        sequence,
+        snapshot=manifest.snapshot,
+        parent=manifest.parent,
+        base=manifest.base,
+        applies_to=frozenset(manifest.applies_to),
+    )
+
+
+def _key(path: Path, manifest: bytes) -> str:
+    return hashlib.sha256(manifest or str(path).encode()).hexdigest()

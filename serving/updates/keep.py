@@ -1,0 +1,72 @@
+"""Deltas in the store's own keeping: hard links, so that the repository may lose them; copies where links cannot be.
+
+One folder a snapshot, complete or not there. Whoever opens one later checks its digests again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from serving.updates.state import sync_directory
+from storage.errors import StoreError
+
+KEPT = "deltas"
+
+
+def keep(source: Path, kept: Path) -> Path:
+    """Keeps the files of the folder `source` as the folder `kept`, on the disk when this returns. Raises StoreError.
+
+    One that is there already is replaced: nothing says that it is the same.
+    """
+    temporary = kept.with_name(f".{kept.name}.new")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for place, folders, names in os.walk(source):
+            target = temporary / Path(place).relative_to(source)
+            for name in folders:
+                (target / name).mkdir()
+            for name in names:
+                _link(Path(place) / name, target / name)
+            sync_directory(target)
+        shutil.rmtree(kept, ignore_errors=True)
+        os.rename(temporary, kept)
+        sync_directory(kept.parent)
+    except FileNotFoundError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise  # the repository has dropped it meanwhile
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise StoreError(f"keeping {source} in {kept.parent}: {error}") from error
+    return kept
+
+
+def kept_folder(store: Path, snapshot: str) -> Path:
+    """Where the delta that leads to a snapshot is kept."""
+    return store / KEPT / snapshot
+
+
+def collect(store: Path, wanted: Iterable[str]) -> None:
+    """Deletes what is kept for snapshots that are not `wanted`."""
+    folder, names = store / KEPT, set(wanted)
+    if not folder.is_dir():
+        return
+    with os.scandir(folder) as entries:
+        gone = [entry.path for entry in entries if entry.name not in names]
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, too many links, or one without links
+        shutil.copyfile(source, target, follow_symlinks=False)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())

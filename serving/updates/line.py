@@ -1,0 +1,135 @@
+"""A store and what is served from it: its base, the chain of staged snapshots above it, the versions that read it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.engine.model import LoadedModel
+from serving.engine.snapshot import Snapshot
+from serving.updates.state import EntryState, LineState, SnapshotName
+from storage.checkpoint import DenseGraph, PublishedVersion
+from storage.tiers.tiered import TieredStore
+
+# Of the ids and names that a snapshot covers, these many of the newest are known.
+MAX_COVERED = 256
+
+
+@dataclass(eq=False)
+class Lane:
+    """One version on a store: its sessions, and the graph that its snapshots put their weights into."""
+
+    model: LoadedModel
+    published: PublishedVersion
+    graph: DenseGraph
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return self.published.version
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One snapshot of a store. overlay: None when it has the rows of the one before it (or is the base).
+
+    rows, removed, bytes: of its delta. covered: snapshots that it was made from, newest last.
+    """
+
+    state: EntryState
+    snapshot: Snapshot
+    lane: Lane
+    overlay: int | None = None
+    rows: int = 0
+    removed: int = 0
+    bytes: int = 0
+    covered: tuple[SnapshotName, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The snapshot's id."""
+        return self.state.snapshot.id
+
+    @property
+    def name(self) -> SnapshotName:
+        """The snapshot's id and numbers."""
+        return self.state.snapshot
+
+    def covers(self) -> set[str]:
+        """Ids and names such as 3.17 of the snapshots that it was made from."""
+        return {text for name in self.covered for text in (name.id, name.name)}
+
+    def covered_by_next(self) -> tuple[SnapshotName, ...]:
+        """What a snapshot made from this one covers."""
+        return (*self.covered, self.name)[-MAX_COVERED:]
+
+
+@dataclass(frozen=True, eq=False)
+class LineView:
+    """The snapshots of a store at one moment. entries: the base first, then the chain. served: position of it."""
+
+    entries: tuple[Entry, ...]
+    served: int = 0
+
+    @property
+    def current(self) -> Entry:
+        """What is served."""
+        return self.entries[self.served]
+
+    def find(self, text: str) -> int | None:
+        """The position of the snapshot with this id or name; the newest when two have one name."""
+        for position in range(len(self.entries) - 1, -1, -1):
+            if text in (self.entries[position].id, self.entries[position].name.name):
+                return position
+        return None
+
+    def mask(self, position: int) -> int:
+        """The overlays that a snapshot at this position shows."""
+        overlays = (entry.overlay for entry in self.entries[1 : position + 1] if entry.overlay is not None)
+        return sum(1 << overlay for overlay in overlays)
+
+
+class StoreLine:
+    """Changed under the model's lock only. `view` is replaced as a whole.
+
+    content: the version whose files the rows on SSD were loaded from, or relabelled to. merge_lock: held while its
+    oldest overlay is merged, and to close it.
+    """
+
+    def __init__(self, folder: Path, store: TieredStore, lane: Lane, base: Entry, content: int) -> None:
+        self.folder = folder
+        self.store = store
+        self.lanes: dict[int, Lane] = {lane.version: lane}
+        self.view = LineView((base,))
+        self.content = content
+        self.merge_lock = threading.Lock()
+        self.merging = False
+        self.closed = False
+
+    @property
+    def served(self) -> Entry:
+        """What it serves."""
+        return self.view.current
+
+    def state(self, view: LineView | None = None) -> LineState:
+        """What the state file says of it."""
+        view = view or self.view
+        base, *chain = view.entries
+        return LineState(
+            folder=self.folder.name,
+            content=self.content,
+            base=base.state,
+            chain=tuple(entry.state for entry in chain),
+            served=view.current.id,
+            covered=base.covered,
+        )
+
+    def in_use(self) -> frozenset[Snapshot]:
+        """Every snapshot that is current in one of its versions, a canary, or pinned by a batch."""
+        return frozenset(snapshot for lane in self.lanes.values() for snapshot in lane.model.line.in_use())
+
+    def overlays(self) -> Iterator[int]:
+        """The overlays of its chain, oldest first."""
+        return (entry.overlay for entry in self.view.entries[1:] if entry.overlay is not None)

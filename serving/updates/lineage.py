@@ -1,0 +1,209 @@
+"""What is taken next: pure decisions from what lies in the folder and what is served. No I/O, no clock, no locks.
+
+A delta is taken when the served snapshot is one of those that it applies to; among several, the one that reaches
+furthest. What was rolled back, and all that was made from it, is held; what the trainer has gone past is abandoned. A
+delta or version that goes on from the served snapshot without a held one ends the hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion
+from serving.updates.state import SnapshotName
+from storage.errors import ConfigError, LineageError
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is so now.
+
+    served: by the line that is asked about; None before anything is. held, abandoned: snapshot ids. choose: the
+    version policy, numbers -> numbers to serve, ascending. refused: whether something is quarantined. awaiting:
+    versions that wait for an operator's word, with the reason. stopped: why nothing new is taken ("" when it is). canary_to: a
+    held snapshot or version that an operator asked to try.
+    """
+
+    served: SnapshotName | None
+    held: frozenset[str] = frozenset()
+    abandoned: frozenset[str] = frozenset()
+    choose: Callable[[list[int]], list[int]] = lambda found: sorted(found)[-1:]
+    refused: Callable[[Found], bool] = lambda found: False
+    awaiting: Mapping[int, str] = field(default_factory=dict)
+    stopped: str = ""
+    canary_to: str = ""
+
+
+@dataclass(frozen=True)
+class Take:
+    """Take this one. clears_holds: it goes on from the served snapshot, past what is held."""
+
+    found: Found
+    clears_holds: bool = False
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """This one can never be taken."""
+
+    found: Found
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do. reason: what is waited for; "" when everything that is there is served."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and the snapshots that are held or abandoned now. side: other versions to serve by the policy."""
+
+    action: Take | Refuse | Wait
+    held: frozenset[str]
+    abandoned: frozenset[str]
+    side: tuple[int, ...] = ()
+
+
+def decide(catalog: Catalog, now: Situation) -> Decision:
+    """The next action of the line that is served to who names no version."""
+    held, abandoned = spread(catalog, now.held), spread(catalog, now.abandoned)
+    now = Situation(**{**now.__dict__, "held": held, "abandoned": abandoned})
+    if now.served is not None:
+        # Once served it is no news, whatever its manifest says of where it came from.
+        held, abandoned = held - {now.served.id}, abandoned - {now.served.id}
+    broken = _broken(catalog, now)
+    if broken is not None:
+        return Decision(broken, held, abandoned)
+    try:
+        target, side, waiting = _choose_version(catalog, now)
+    except ConfigError as error:
+        return Decision(Wait(str(error)), held, abandoned)
+    action: Take | Refuse | Wait = Wait(waiting)
+    delta = Wait() if now.served is None else next_delta(catalog, now, _limit(catalog, now, target))
+    if target is not None and not (isinstance(delta, Take) and _leads_to(catalog, now, target)):
+        action = Take(target, _clears(target, target.ancestors, now))
+    elif not isinstance(delta, Wait) or not waiting:
+        action = delta
+    if now.stopped and isinstance(action, Take):
+        action = Wait(f"{action.found.name} waits: {now.stopped}")
+    return Decision(action, held, abandoned, side)
+
+
+def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Take | Refuse | Wait:
+    """The delta that the served snapshot goes on with. limit: the largest sequence that may be taken."""
+    served = now.served
+    if served is None:
+        return Wait()
+    newer = [d for d in catalog.deltas(served.version) if d.sequence > served.sequence and not now.refused(d)]
+    best: FoundDelta | None = None
+    reason = ""
+    for delta in newer:
+        if delta.error is not None:
+            return Refuse(delta, delta.error)
+        version = catalog.versions[served.version]
+        if version.error is None and delta.base != version.snapshot:
+            return Refuse(
+                delta,
+                LineageError(
+                    f"delta {delta.name} belongs to a version {served.version} with the snapshot {delta.base}, but "
+                    f"this one is {version.snapshot}"
+                ),
+            )
+        if delta.snapshot in now.abandoned or delta.ancestors & now.abandoned:
+            continue
+        if is_held(delta, now):
+            reason = reason or f"{delta.name} is held: it was rolled back, or was made from what was"
+        elif served.id not in delta.applies_to:
+            reason = f"{delta.name} continues {delta.parent}, which is not what is served ({served.name}, {served.id})"
+        elif limit is None or delta.sequence <= limit:
+            best = delta
+    if best is not None:
+        return Take(best, _clears(best, best.applies_to, now))
+    return Wait(reason)
+
+
+def is_held(found: Found, now: Situation) -> bool:
+    """Whether it was rolled back or made from what was, unless an operator wants it as the canary."""
+    if now.canary_to in (found.snapshot, found.name, str(found.version) if found.sequence == 0 else found.name):
+        return False
+    return found.snapshot in now.held or bool(found.ancestors & now.held)
+
+
+def spread(catalog: Catalog, snapshots: Iterable[str]) -> frozenset[str]:
+    """These snapshots and all that was made from them, as far as the folder knows."""
+    reached = set(snapshots)
+    if not reached:
+        return frozenset()
+    found: list[Found] = [f for v in catalog.versions.values() for f in (v, *v.deltas) if f.error is None]
+    while True:
+        more = {f.snapshot for f in found if f.snapshot not in reached and not reached.isdisjoint(f.ancestors)}
+        if not more:
+            return frozenset(reached)
+        reached |= more
+
+
+def _broken(catalog: Catalog, now: Situation) -> Refuse | None:
+    served = 0 if now.served is None else now.served.version
+    for number, version in catalog.versions.items():
+        if version.error is not None and number > served and not now.refused(version):
+            return Refuse(version, version.error)
+    return None
+
+
+def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | None, tuple[int, ...], str]:
+    """The version to move to, if any; the others that the policy wants; what is waited for."""
+    served = None if now.served is None else now.served.version
+    good = {
+        number
+        for number, version in catalog.versions.items()
+        if version.error is None
+        and not now.refused(version)
+        and not is_held(version, now)
+        and version.snapshot not in now.abandoned
+        and not version.ancestors & now.abandoned
+    }
+    if served is not None:
+        good.add(served)
+    waiting = ""
+    for number in sorted(good, reverse=True):
+        if number in now.awaiting and number != served:
+            waiting = waiting or now.awaiting[number]
+            good.discard(number)
+    if not good:
+        return None, (), waiting
+    wanted = now.choose(sorted(good))
+    if not wanted:
+        return None, (), waiting
+    newest = wanted[-1]
+    if newest == served:
+        held = [v for n, v in sorted(catalog.versions.items()) if n > newest and v.error is None and is_held(v, now)]
+        if held and not waiting and not now.refused(held[-1]):
+            waiting = f"version {held[-1].version} is held: it was rolled back, or was made from what was"
+        return None, tuple(wanted[:-1]), waiting
+    return catalog.versions[newest], tuple(wanted[:-1]), waiting
+
+
+def _leads_to(catalog: Catalog, now: Situation, version: FoundVersion) -> bool:
+    """Whether deltas that lie here lead to the very rows of a version: then taking them first costs next to nothing."""
+    if now.served is None or version.equals is None or version.equals == now.served.id:
+        return False
+    return any(d.snapshot == version.equals and not now.refused(d) for d in catalog.deltas(now.served.version))
+
+
+def _limit(catalog: Catalog, now: Situation, version: FoundVersion | None) -> int | None:
+    if now.served is None or version is None or version.equals is None:
+        return None
+    for delta in catalog.deltas(now.served.version):
+        if delta.snapshot == version.equals:
+            return delta.sequence
+    return None
+
+
+def _clears(found: Found, ancestors: frozenset[str], now: Situation) -> bool:
+    if not now.held or now.served is None:
+        return False
+    return now.served.id in ancestors and not ancestors & now.held

@@ -1,0 +1,153 @@
+"""What a model's updates must not forget: one JSON file a model, replaced as a whole, on the disk before it counts.
+
+The store's own marker "at" says what lies on SSD; this file says what is served on top of it, what is held and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from storage.errors import StoreError
+
+logger = logging.getLogger("emberline.serving")
+
+STATE = "state.json"
+# Snapshots that were rolled back, and refusals: the oldest are forgotten past these.
+MAX_REMEMBERED = 4096
+MAX_QUARANTINE = 256
+
+HexId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SnapshotName(_Part):
+    """Which snapshot. sequence: 0 for the version itself."""
+
+    id: HexId
+    version: int = Field(ge=1)
+    sequence: int = Field(ge=0)
+
+    @property
+    def name(self) -> str:
+        """As people write it, such as 3.17."""
+        return f"{self.version}.{self.sequence}"
+
+
+class EntryState(_Part):
+    """One snapshot above the base, in order.
+
+    kind: "delta"; "same": a version with exactly the rows of the snapshot before it; "version": one that was staged as
+    its difference to it. visible_ms: from the moment it was seen in the folder until requests saw it.
+    """
+
+    snapshot: SnapshotName
+    kind: Literal["delta", "same", "version"] = "delta"
+    origin: str
+    published_unix_ms: int = 0
+    visible_ms: float = 0.0
+
+
+class LineState(_Part):
+    """One store. folder: its name. content: the version that its rows were loaded from, or have been relabelled to.
+
+    base: what SSD holds without the chain, unless the store's own marker says that a merge has come further. covered:
+    the newest snapshots that the base was made from.
+    """
+
+    folder: str
+    content: int
+    base: EntryState
+    chain: tuple[EntryState, ...] = ()
+    served: HexId
+    covered: tuple[SnapshotName, ...] = ()
+
+
+class CanaryState(_Part):
+    """fraction: of the requests. snapshot: None while the next good arrival is waited for. to: one named version."""
+
+    fraction: float = Field(gt=0, le=1)
+    snapshot: HexId | None = None
+    to: str = ""
+
+
+class Refusal(_Part):
+    """Why a version or delta is not taken. stamp: of its files, when it was their bytes that were wrong."""
+
+    path: str
+    snapshot: str = ""
+    reason: str
+    kind: str
+    unix_ms: int
+    stamp: str = ""
+
+
+class ModelState(_Part):
+    """Everything about one model. default: folder of the line that is served to who names no version.
+
+    held: rolled-back snapshots and what descends from them. abandoned: held ones that the trainer has gone past; they
+    are never taken again. quarantine: by digest of the manifest. allowed: by version, the inputs and outputs that may
+    differ.
+    """
+
+    format: Literal["emberline-state-1"] = "emberline-state-1"
+    lines: tuple[LineState, ...] = ()
+    default: str = ""
+    held: tuple[HexId, ...] = ()
+    abandoned: tuple[HexId, ...] = ()
+    paused: bool = False
+    pinned: bool = False
+    canary: CanaryState | None = None
+    quarantine: dict[str, Refusal] = Field(default_factory=dict)
+    allowed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class StateFile:
+    """The file of one model. One writer at a time: the caller's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / STATE
+
+    def read(self) -> ModelState:
+        """The last state that was written; an empty one when there is none or it cannot be read, which is logged."""
+        try:
+            return ModelState.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return ModelState()
+        except (OSError, ValidationError) as error:
+            logger.error("%s: cannot be read, so the newest version is served: %s", self._path, error)
+            with contextlib.suppress(OSError):
+                os.replace(self._path, self._folder / f"{STATE}.unreadable")
+            return ModelState()
+
+    def write(self, state: ModelState) -> None:
+        """Replaces the file; it is on the disk when this returns. Raises StoreError."""
+        temporary = self._folder / f".{STATE}.new"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(state.model_dump_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+            sync_directory(self._folder)
+        except OSError as error:
+            raise StoreError(f"writing {self._path}: {error}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Forces a folder's entries to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
