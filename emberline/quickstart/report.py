@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emberline.quickstart.judge import Comparison
+from emberline.quickstart.newer import NewerFindings
 from storage import PublishedVersion
 from trainer import TrainReport
 
@@ -28,6 +29,7 @@ class Findings:
     version: PublishedVersion
     trained: TrainReport
     seconds: dict[str, float]
+    newer: NewerFindings
 
 
 def tiers(metrics: dict[str, float]) -> dict[str, dict[str, dict[str, float]]]:
@@ -49,11 +51,12 @@ def tiers(metrics: dict[str, float]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
-    """Writes report.json; returns whether all baselines were beaten, all doors agreed and no request failed."""
+    """Writes report.json; returns whether baselines were beaten, all doors agreed, no request failed."""
     regression, rate = findings.comparisons[0], findings.comparisons[1]
     parity = max(findings.parity.values())
     failures = sum(int(figures["failures"]) for figures in findings.load.values())
     good = all(entry.won for entry in findings.comparisons) and parity <= tolerance and failures == 0
+    good = good and findings.newer.good(tolerance)
     model = next(iter(findings.parity))[0]
     content = {
         "auc": regression.auc,
@@ -64,6 +67,7 @@ def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
         "grpc_p99_ms": findings.load["grpc"]["p99_ms"],
         "hits": {name: entry["hits"] for name, entry in findings.tiers.items()},
         "bytes": {name: entry["bytes"] for name, entry in findings.tiers.items()},
+        **findings.newer.to_json_value(),
         "all_shown": good,
         "comparisons": [entry.to_json_value() for entry in findings.comparisons],
         "parity_by_door": {f"{name}: {door}": value for (name, door), value in findings.parity.items()},
@@ -107,6 +111,13 @@ def print_table(console: Console, findings: Findings) -> None:
             f"{figures['p50_ms']:.2f} ms, {figures['p99_ms']:.2f} ms"
             f" at {figures['requests_per_second']:,.0f} requests/s",
         )
+    table.add_section()
+    newer = findings.newer
+    table.add_row("AUC served, before and after the newer clicks", f"{newer.auc_before:.4f}, {newer.auc_after:.4f}")
+    table.add_row(
+        "delta", f"{newer.delta_rows:,} rows, {newer.delta_bytes:,} bytes, visible in {newer.visible_ms:.0f} ms"
+    )
+    table.add_row("requests failed meanwhile", f"{newer.load['failures']:.0f} of {newer.load['requests']:,.0f}")
     table.add_section()
     table.add_row("seconds", f"{sum(findings.seconds.values()):.0f}")
     console.print(table)

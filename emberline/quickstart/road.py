@@ -16,6 +16,7 @@ from rich.console import Console
 from emberline.quickstart.baselines import logistic_regression, mean_rate
 from emberline.quickstart.doors import ask_all, requests_of
 from emberline.quickstart.judge import Comparison, compare
+from emberline.quickstart.newer import Array, NewerFindings, learn_newer
 from emberline.quickstart.report import Findings, print_table, tiers, write_report
 from emberline.quickstart.server import ServerProcess
 from emberline.quickstart.small import small_model, tenth_of
@@ -26,6 +27,7 @@ from storage.errors import EmberlineError
 from trainer import Trained, load_config, load_trained, train
 from trainer.datasets import PARTS, write_movielens
 from trainer.datasets.parts import DATASET
+from trainer.metrics import auc
 
 CONFIG = Path(__file__).parents[2] / "trainer" / "configs" / "movielens.yaml"
 CACHE = Path.home() / ".cache" / "emberline"
@@ -88,7 +90,9 @@ def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
                     f"p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms"
                 )
         where = tiers(server.metrics())
-        findings = Findings(comparisons, parity, load, where, version, trained_report, stages.seconds)
+        with stages.stage("newer clicks", "the next 10%: trained on, published as a delta, served; back, and forward"):
+            newer = _newer(server, stages, [config.model_name, small], work, parts)
+        findings = Findings(comparisons, parity, load, where, version, trained_report, stages.seconds, newer)
         print_table(console, findings)
         report = work / "report.json"
         good = write_report(report, findings, tolerance=TOLERANCE)
@@ -124,6 +128,43 @@ def _parity(
     for model in models:
         for door, served in ask_all(server.url, server.grpc, model, requests):
             found[model, door] = float(np.abs(served.astype(np.float64) - scores[: len(served)]).max())
+    return found
+
+
+def _newer(
+    server: ServerProcess, stages: Stages, models: list[str], work: Path, parts: dict[str, Path]
+) -> NewerFindings:
+    requests = requests_of(server.url, models[0], parts["test"], PARITY_ROWS)
+    labels = pq.read_table(parts["test"], columns=["label"])["label"].to_numpy()[:PARITY_ROWS]
+
+    def ask(wanted: list[str]) -> dict[tuple[str, str], Array]:
+        return {
+            (model, door): scores
+            for model in wanted
+            for door, scores in ask_all(server.url, server.grpc, model, requests)
+        }
+
+    found = learn_newer(
+        server,
+        run=work / "run",
+        repository=work / "models",
+        models=models,
+        newer=parts["valid"],
+        test=parts["test"],
+        figures=work / "loadtest_newer.json",
+        auc_of=lambda scores: auc(labels[: len(scores)], scores),
+        ask=ask,
+        say=stages.say,
+    )
+    stages.say(
+        f"{found.train_rows:,} newer rows: a delta of {found.delta_rows:,} rows, {found.delta_bytes:,} bytes, served "
+        f"{found.visible_ms:.0f} ms after it was there"
+    )
+    stages.say(f"AUC of what is served: {found.auc_before:.4f} before, {found.auc_after:.4f} after")
+    stages.say(
+        f"rolled back in {found.rollback_ms:.1f} ms (difference to the first answers {found.back:.2g}), and forward; "
+        f"{found.load['requests']:,.0f} requests meanwhile, {found.load['failures']:.0f} failed"
+    )
     return found
 
 

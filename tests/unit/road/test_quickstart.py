@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from emberline.quickstart.baselines import SMOOTHING, Baseline, logistic_regression, mean_rate
 from emberline.quickstart.judge import Comparison, compare
+from emberline.quickstart.newer import NewerFindings
 from emberline.quickstart.report import Findings, tiers, write_report
 from storage.features import FeatureSpec
 from trainer.metrics import auc
@@ -86,6 +88,21 @@ def test_a_better_model_wins_and_the_same_scores_do_not() -> None:
     ]
 
 
+NEWER = NewerFindings(
+    auc_before=0.74,
+    auc_after=0.75,
+    delta_bytes=1000,
+    delta_rows=10,
+    train_rows=100,
+    visible_ms=40.0,
+    rollback_ms=3.0,
+    parity={("m", "gRPC"): 1e-8},
+    back=0.0,
+    load={"requests": 100, "failures": 0, "p99_ms": 5.0},
+    covered=True,
+)
+
+
 def findings(**changes: Any) -> Findings:
     won = Comparison("all", 10, "some", 0.8, 0.7, 0.1, 0.05, 0.15)
     load = {kind: {"p50_ms": 1.0, "p99_ms": 2.0, "failures": 0, "requests": 5} for kind in ("http_binary", "grpc")}
@@ -97,6 +114,7 @@ def findings(**changes: Any) -> Findings:
         "version": SimpleNamespace(manifest=SimpleNamespace(files=[SimpleNamespace(size=7)])),
         "trained": SimpleNamespace(to_json_value=lambda: {"steps": 1}),
         "seconds": {"train": 1.5},
+        "newer": NEWER,
     }
     return Findings(**{**values, **changes})
 
@@ -107,6 +125,8 @@ def test_the_report_has_the_promised_keys(tmp_path: Path) -> None:
     assert {"auc", "auc_logistic", "auc_mean_rate", "parity", "http_p99_ms", "grpc_p99_ms", "hits", "bytes"} <= set(
         content
     )
+    assert {"auc_before_delta", "auc_after_delta", "delta_bytes", "visible_ms", "parity_after_delta"} <= set(content)
+    assert content["failed_during_delta"] == 0
     assert content["parity"] == 1e-7
     assert content["hits"] == {"m": {"dram": 3.0}}
 
@@ -121,8 +141,20 @@ def test_the_report_has_the_promised_keys(tmp_path: Path) -> None:
                 kind: {"p50_ms": 1.0, "p99_ms": 2.0, "failures": 1, "requests": 5} for kind in ("http_binary", "grpc")
             }
         },
+        {"newer": replace(NEWER, load={"requests": 100, "failures": 1, "p99_ms": 5.0})},
+        {"newer": replace(NEWER, parity={("m", "gRPC"): 1e-3})},
+        {"newer": replace(NEWER, back=1e-9)},
+        {"newer": replace(NEWER, covered=False)},
     ],
-    ids=["a door differs", "a baseline is not beaten", "a request failed"],
+    ids=[
+        "a door differs",
+        "a baseline is not beaten",
+        "a request failed",
+        "a request failed during the delta",
+        "a door differs after the delta",
+        "the rollback gives other answers",
+        "the load ended too early",
+    ],
 )
 def test_the_report_says_when_something_was_not_shown(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert not write_report(tmp_path / "report.json", findings(**changes), tolerance=1e-6)

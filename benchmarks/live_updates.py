@@ -1,0 +1,229 @@
+"""Claims: a delta is visible within a second, requests do not feel it, a thousand of them leave nothing behind.
+
+A table of a million rows of 16 floats is published; `emberline serve` runs in a process of its own; deltas are made
+beforehand and appear by one rename, so that the trainer's work is not measured. Beside our times stands the machine's
+own floor for the same bytes: read them, hash them, copy them once.
+
+    python -m benchmarks.live_updates              # about eight minutes
+    python -m benchmarks.live_updates --quick      # about two
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.delta_world import DeltaWorld
+from benchmarks.machine import machine_line, rss_bytes
+from benchmarks.paced_load import PacedLoad, max_rate, save_bodies, window
+from emberline.quickstart.server import ServerProcess
+
+ROWS = 1_000_000
+BATCH = 32
+WAIT_S = 60.0
+WINDOW_S = 4.0
+RETAIN = 4
+
+
+class Bench:
+    """A served model, deltas in waiting, and one connection for questions."""
+
+    def __init__(self, work: Path, rows: int) -> None:
+        self.work = work
+        self.world = DeltaWorld(work / "made", "ranker", rows)
+        self.home = work / "models" / "ranker"
+        self.home.mkdir(parents=True)
+        shutil.copytree(self.world.version, self.home / "1")
+        options = {"retain_snapshots": str(RETAIN)}
+        entries = [f'parameters {{ key: "{key}" value {{ string_value: "{v}" }} }}\n' for key, v in options.items()]
+        config = (work / "made" / "ranker" / "config.pbtxt").read_text()
+        (self.home / "config.pbtxt").write_text(config + "".join(entries))
+        (self.home / "1" / "deltas").mkdir()
+        self.bodies = work / "bodies.npz"
+        save_bodies(self.bodies, self.world.bodies(200, BATCH))
+
+    def make(self, rows: int) -> tuple[Path, float]:
+        """A delta in waiting, and the seconds that publishing it took."""
+        self.world.change(rows)
+        began = time.perf_counter()
+        folder = self.world.publisher.publish("delta")
+        return folder, time.perf_counter() - began
+
+    def appear(self, delta: Path) -> float:
+        """Renames a delta into the repository; the monotonic time at which it was there."""
+        hidden = self.home / "1" / "deltas" / f".publish-{delta.name}"
+        shutil.copytree(delta, hidden)
+        began = time.monotonic()
+        hidden.rename(hidden.with_name(delta.name))
+        return began
+
+    def visible(self, port: int, delta: Path, body: tuple[bytes, int]) -> float:
+        """Milliseconds from the rename to the first answer from the delta's snapshot, over the wire."""
+        snapshot = json.loads((delta / "manifest.json").read_text())["snapshot"]
+        answered: list[float] = []
+
+        def ask() -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+            headers = {"Inference-Header-Content-Length": str(body[1]), "Emberline-Min-Snapshot": snapshot}
+            while True:
+                connection.request("POST", "/v2/models/ranker/infer", body[0], headers)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status == 200:
+                    break
+            answered.append(time.monotonic())
+
+        asker = threading.Thread(target=ask)
+        asker.start()
+        began = self.appear(delta)
+        asker.join(WAIT_S)
+        if not answered:
+            raise TimeoutError(f"{delta} was not visible within {WAIT_S:g} s")
+        return (answered[0] - began) * 1000
+
+
+def folder_bytes(path: Path) -> int:
+    """Bytes of all files under a folder; hard links count each time."""
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+
+
+def floor_ms(delta: Path) -> float:
+    """Milliseconds to read, hash and copy a delta's bytes once: no update can be faster."""
+    began = time.perf_counter()
+    for path in delta.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            hashlib.sha256(data).digest()
+            bytearray(data)
+    return (time.perf_counter() - began) * 1000
+
+
+def proportion(bench: Bench, server: ServerProcess, sizes: Sequence[int], repeat: int) -> None:
+    """Bytes and times of deltas by their size."""
+    heads = ("rows", 9), ("bytes", 12), ("bytes/row", 9), ("publish ms", 11), ("visible ms", 22), ("floor ms", 9)
+    print("\n" + " ".join(f"{head:>{width}}" for head, width in (*heads, ("ratio", 6))))
+    body = bench.world.bodies(1, 1)[0]
+    for rows in sizes:
+        found = []
+        for _ in range(repeat):
+            delta, seconds = bench.make(rows)
+            floor = floor_ms(delta)
+            found.append((folder_bytes(delta), seconds * 1000, bench.visible(server.http_port, delta, body), floor))
+        size, publish, visible, floor = (statistics.median(column) for column in zip(*found, strict=True))
+        low, high = min(entry[2] for entry in found), max(entry[2] for entry in found)
+        spread = f"{visible:.0f} ({low:.0f} to {high:.0f})"
+        print(
+            f"{rows:>9,} {size:>12,.0f} {size / rows:>9.1f} {publish:>11.0f} {spread:>22} {floor:>9.1f} "
+            f"{visible / floor:>6.1f}"
+        )
+
+
+def disturbance(bench: Bench, server: ServerProcess, rows: int, pairs: int) -> None:
+    """p99 at half of the largest load, in windows without and with a delta staged, switched to and one merged."""
+    most = max_rate(server.http_port, "ranker", bench.bodies, bench.work / "records.npy")
+    deltas = [bench.make(rows)[0] for _ in range(pairs)]
+    load = PacedLoad(server.http_port, "ranker", most / 2, bench.bodies, bench.work / "records.npy").start()
+    time.sleep(3)
+    windows = []
+    for delta in deltas:
+        idle = time.monotonic()
+        time.sleep(WINDOW_S)
+        busy = bench.appear(delta)
+        time.sleep(WINDOW_S)
+        windows.append((idle, busy))
+    records = load.stop()
+    found = []
+    for idle, busy in windows:
+        before, during = window(records, idle, idle + WINDOW_S), window(records, busy, busy + WINDOW_S)
+        found.append([float(np.percentile(part["ms"], q)) for q in (50, 99) for part in (before, during)])
+    p50_idle, p50_busy, p99_idle, p99_busy = (statistics.median(column) for column in zip(*found, strict=True))
+    ratios = [entry[3] / entry[2] for entry in found]
+    failed = int((records["good"] == 0).sum())
+    print(f"\nat {most / 2:.0f} requests/s of {BATCH} rows (half of {most:.0f}), {pairs} pairs of {WINDOW_S:g} s:")
+    print(f"  p50 {p50_idle:.2f} ms idle, {p50_busy:.2f} ms with a delta of {rows:,} rows: x{p50_busy / p50_idle:.2f}")
+    print(f"  p99 {p99_idle:.2f} ms idle, {p99_busy:.2f} ms: x{statistics.median(ratios):.2f} (target 1.2)")
+    spread = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+    print(f"      by pair: {spread}; {failed} of {len(records):,} requests failed")
+
+
+def rollback(bench: Bench, server: ServerProcess, turns: int) -> None:
+    """Milliseconds of a rollback to each of the last snapshots, as the caller sees it."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=WAIT_S)
+
+    def call(verb: str, content: dict[str, Any]) -> float:
+        began = time.perf_counter()
+        connection.request("POST", f"/v2/repository/models/ranker/{verb}", json.dumps(content).encode())
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{verb} {content}: {answer.status} {text.decode()}")
+        return (time.perf_counter() - began) * 1000
+
+    print("\nrollback, milliseconds at the caller (target 10):")
+    for steps in range(1, RETAIN + 1):
+        times = []
+        for _ in range(turns):
+            times.append(call("rollback", {"steps": steps}))
+            call("resume", {})
+        print(f"  {steps} back: median {statistics.median(times):.2f}, largest {max(times):.2f}")
+
+
+def thousand(bench: Bench, server: ServerProcess, count: int, rows: int) -> None:
+    """Many deltas in a row under a quiet load: what failed, and what they left behind."""
+    pid = server.process.pid
+    body = bench.world.bodies(1, 1)[0]
+    load = PacedLoad(server.http_port, "ranker", 50, bench.bodies, bench.work / "records.npy").start()
+    print(f"\n{count} deltas of {rows} rows in a row:")
+    print(f"{'deltas':>7} {'RSS MiB':>8} {'files':>6} {'store MiB':>10} {'visible ms, median':>19}")
+    times: list[float] = []
+    for done in range(count + 1):
+        if done % max(1, count // 10) == 0:
+            files = len(os.listdir(f"/proc/{pid}/fd"))
+            store = folder_bytes(bench.work / "store") / 2**20
+            median = statistics.median(times) if times else 0.0
+            print(f"{done:>7} {rss_bytes(pid) / 2**20:>8.0f} {files:>6} {store:>10.1f} {median:>19.1f}", flush=True)
+            times.clear()
+        if done < count:
+            delta, _ = bench.make(rows)
+            times.append(bench.visible(server.http_port, delta, body))
+            shutil.rmtree(delta)
+    records = load.stop()
+    print(f"  {int((records['good'] == 0).sum())} of {len(records):,} requests failed meanwhile")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rows, deltas and repetitions")
+    options = parser.parse_args()
+    quick = options.quick
+    print(machine_line())
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), 100_000 if quick else ROWS)
+        log = bench.work / "server.log"
+        with ServerProcess(bench.work / "models", bench.work / "store", log) as server:
+            proportion(bench, server, (1000, 10_000) if quick else (1000, 10_000, 100_000, 500_000), 3 if quick else 7)
+            disturbance(bench, server, 10_000 if quick else 100_000, 3 if quick else 9)
+            rollback(bench, server, 10)
+            thousand(bench, server, 100 if quick else 1000, 100)
+        began = time.monotonic()
+        with ServerProcess(bench.work / "models", bench.work / "store", log):
+            ready = time.monotonic() - began
+        deltas = len(os.listdir(bench.home / "1" / "deltas"))
+        print(f"\nstart after all of it: {ready:.1f} s; deltas in the repository: {deltas}")
+
+
+if __name__ == "__main__":
+    main()

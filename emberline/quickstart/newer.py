@@ -1,0 +1,207 @@
+"""Newer clicks: the run goes on training, and what changed reaches the running server while it is being asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emberline.quickstart.server import ServerProcess
+from storage.checkpoint import PublishedDelta, list_deltas, open_delta
+from storage.errors import DeadlineExceeded, EmberlineError
+from trainer import load_trained, update
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Long enough for training on, publishing, going back and going forward, all of it under load.
+LOAD_SECONDS = 20
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class NewerFindings:
+    """What the update of a running server gave.
+
+    visible_ms: from the delta's rename to the first answers from it, as the server measured it, the slowest model.
+    parity: largest difference to the trainer's scores after it, by (model, door). back: largest difference, after the
+    rollback, to the answers from before. covered: whether the load lasted from before the update to the last step.
+    """
+
+    auc_before: float
+    auc_after: float
+    delta_bytes: int
+    delta_rows: int
+    train_rows: int
+    visible_ms: float
+    rollback_ms: float
+    parity: dict[tuple[str, str], float]
+    back: float
+    load: dict[str, float]
+    covered: bool
+
+    def good(self, tolerance: float) -> bool:
+        """Whether everything that was to be shown was shown."""
+        fits = max(self.parity.values()) <= tolerance and self.back == 0.0
+        return fits and self.covered and self.load["failures"] == 0
+
+    def to_json_value(self) -> dict[str, Any]:
+        """The entries of report.json."""
+        return {
+            "auc_before_delta": self.auc_before,
+            "auc_after_delta": self.auc_after,
+            "delta_bytes": self.delta_bytes,
+            "delta_rows": self.delta_rows,
+            "visible_ms": self.visible_ms,
+            "rollback_ms": self.rollback_ms,
+            "failed_during_delta": int(self.load["failures"]),
+            "requests_during_delta": int(self.load["requests"]),
+            "p99_ms_during_delta": self.load["p99_ms"],
+            "load_covered_delta": self.covered,
+            "parity_after_delta": max(self.parity.values()),
+            "difference_after_rollback": self.back,
+        }
+
+
+class Load:
+    """Locust's binary HTTP users on one model, in the background."""
+
+    def __init__(self, server: ServerProcess, model: str, data: Path, figures: Path) -> None:
+        figures.unlink(missing_ok=True)
+        self._figures = figures
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "loadtest", "--model", model, "--data", str(data), "--url", server.url),
+                *("--grpc", server.grpc, "--kinds", "http_binary", "--seconds", str(LOAD_SECONDS)),
+                *("--users", "4", "--items", "32", "--json", str(figures)),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def is_running(self) -> bool:
+        """Whether requests are still sent."""
+        return self._process.poll() is None
+
+    def finish(self) -> dict[str, float]:
+        """Waits for its end; its figures."""
+        _, text = self._process.communicate(timeout=LOAD_SECONDS + 180)
+        if not self._figures.is_file():
+            raise EmberlineError(f"the load test failed: {text.strip()[-500:]}")
+        found: dict[str, float] = json.loads(self._figures.read_text())["http_binary"]
+        return found
+
+
+def snapshots(server: ServerProcess, model: str) -> dict[str, Any]:
+    """What the server says of a model's snapshots."""
+    with urllib.request.urlopen(f"{server.url}/v2/repository/models/{model}/snapshots", timeout=10) as answer:
+        content: dict[str, Any] = json.loads(answer.read())
+        return content
+
+
+def command(server: ServerProcess, model: str, verb: str) -> float:
+    """Sends a control command, as `emberline rollback` does; milliseconds until it was done."""
+    url = f"{server.url}/v2/repository/models/{model}/{verb}"
+    request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"})
+    began = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.read()
+    return (time.perf_counter() - began) * 1000
+
+
+def wait_served(server: ServerProcess, model: str, snapshot: str) -> float:
+    """Waits until a snapshot is served; the milliseconds from its appearance, as the server measured them."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        state = snapshots(server, model)
+        if state["served"]["id"] == snapshot:
+            own = [entry for entry in state["snapshots"] if entry["id"] == snapshot]
+            return float(own[0]["visible_ms"] or 0.0) if own else 0.0
+        time.sleep(0.01)
+    raise DeadlineExceeded(f"{model}: {snapshot} was not served within {WAIT_S:g} s; the server says {state}")
+
+
+def copy_delta(delta: Path, version: Path) -> None:
+    """Publishes a delta once more, for a model that is a copy of the first: a whole folder, then a rename."""
+    target = version / "deltas" / delta.name
+    hidden = target.with_name(f".publish-{delta.name}")
+    shutil.copytree(delta, hidden)
+    hidden.rename(target)
+
+
+def learn_newer(
+    server: ServerProcess,
+    *,
+    run: Path,
+    repository: Path,
+    models: list[str],
+    newer: Path,
+    test: Path,
+    figures: Path,
+    auc_of: Callable[[Array], float],
+    ask: Callable[[list[str]], dict[tuple[str, str], Array]],
+    say: Callable[[str], None],
+) -> NewerFindings:
+    """Trains on `newer`, publishes, and looks at the server before, after, rolled back and forward again.
+
+    models: the trained one first, then its copy. ask: scores (N,) of all test rows by (model, door).
+    """
+    version = repository / models[0] / "1"
+    before = ask(models)
+    first = snapshots(server, models[0])["served"]["id"]
+    load = Load(server, models[0], test, figures)
+    covered = load.is_running()
+    known = set(list_deltas(version))
+    trained = update(run, newer, repository=repository, progress=False)
+    deltas = [version / "deltas" / f"{number:06d}" for number in list_deltas(version) if number not in known]
+    if not deltas:
+        raise EmberlineError(f"{version}: training on {newer} published no delta")
+    for delta in deltas:
+        copy_delta(delta, repository / models[1] / "1")
+    published = [open_delta(delta) for delta in deltas]
+    newest = published[-1].snapshot
+    visible_ms = max(wait_served(server, model, newest) for model in models)
+    expected = load_trained(run).predict(test)
+    after = ask(models)
+    parity = {place: _largest(scores, expected[: len(scores)]) for place, scores in after.items()}
+    rollback_ms = command(server, models[0], "rollback")
+    wait_served(server, models[0], first)
+    door = next(iter(before))
+    back = _largest(ask([models[0]])[door], before[door])
+    command(server, models[0], "resume")
+    wait_served(server, models[0], newest)
+    forward = ask([models[0]])[door]
+    parity[models[0], f"{door[1]}, forward again"] = _largest(forward, expected[: len(forward)])
+    covered = covered and load.is_running()
+    if not covered:
+        say("the load ended before the update did: not shown under load")
+    return NewerFindings(
+        auc_before=auc_of(before[door]),
+        auc_after=auc_of(after[door]),
+        delta_bytes=sum(delta.size_bytes for delta in published),
+        delta_rows=sum(_rows(delta) for delta in published),
+        train_rows=trained.rows,
+        visible_ms=visible_ms,
+        rollback_ms=rollback_ms,
+        parity=parity,
+        back=back,
+        load=load.finish(),
+        covered=covered,
+    )
+
+
+def _rows(delta: PublishedDelta) -> int:
+    return sum(table.rows for table in delta.tables)
+
+
+def _largest(scores: Array, expected: Array) -> float:
+    return float(np.abs(scores.astype(np.float64) - expected.astype(np.float64)).max())

@@ -1,0 +1,13 @@
+"""kill -9 at random moments of updates; the large form is `python -m benchmarks.random_kills`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.random_kills import Kills, run
+
+
+def test_a_killed_server_comes_back_at_one_snapshot_and_goes_on(tmp_path: Path) -> None:
+    found = run(Kills(tmp_path, 60_000), 4, 50_000)
+    assert sum(found.values()) == 4
+    assert not found["another snapshot"]
