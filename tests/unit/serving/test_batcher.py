@@ -143,3 +143,44 @@ def test_no_deadline_passes_while_company_is_waited_for(loop: asyncio.AbstractEv
     batch = queue.take()  # an hour of delay, a minute of deadline: handed over at once, or this test hangs
     assert batch is not None
     assert len(batch) == 1
+
+
+def arm_request(loop: asyncio.AbstractEventLoop, canary: bool, batch: int = 1) -> QueuedRequest:
+    made = request(loop, batch)
+    made.canary = canary
+    return made
+
+
+def test_a_batch_is_of_one_arm_and_the_arm_that_waited_longest_comes_first(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [])
+    sent = [arm_request(loop, canary) for canary in (False, True, False, True, True, False)]
+    for entry in sent:
+        queue.put(entry)
+    assert len(queue) == 6
+    assert queue.take() == [sent[0], sent[2], sent[5]]
+    assert queue.take() == [sent[1], sent[3], sent[4]]
+    queue.put(later := arm_request(loop, True))
+    queue.put(arm_request(loop, False))
+    assert queue.take() == [later]
+
+
+def test_one_arm_s_batch_waits_for_no_company_while_the_other_arm_waits(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [1], delay_us=3_600_000_000)
+    threading.Timer(0.02, queue.put, [arm_request(loop, True)]).start()
+    assert [entry.canary for entry in queue.take() or []] == [False]  # an hour of delay, or this test hangs
+    queue.put(arm_request(loop, False))
+    assert [entry.canary for entry in queue.take() or []] == [True]
+
+
+def test_the_bound_and_the_end_of_the_queue_count_both_arms(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [1], max_queue_size=2)
+    canary = arm_request(loop, True)
+    queue.put(canary)
+    with pytest.raises(Overloaded):
+        queue.put(arm_request(loop, True))
+    assert queue.discard(canary)
+    queue.put(canary := arm_request(loop, True))
+    assert canary in queue.close()
+    assert len(queue.take() or []) == 1
+    assert queue.clear() == [canary]
+    assert queue.take() is None

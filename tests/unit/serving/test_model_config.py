@@ -116,3 +116,33 @@ def test_inputs_and_outputs_must_be_the_versions_own(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         complete_model_config(read(tmp_path, text), signature)
+
+
+def test_options_of_updates_and_of_the_live_guard_have_defaults_and_are_read(tmp_path: Path) -> None:
+    options = read(tmp_path, "").options
+    assert (options.updates, options.retain_snapshots, options.overlay_bytes) == (True, 4, 256 << 20)
+    assert (options.live_guard, options.live_guard_requests, options.min_snapshot_timeout_ms) == (True, 256, 5000)
+    given = {"updates": "false", "overlay_bytes": "1GiB", "live_guard_max_psi": "0.25", "version_reuse_share": "0"}
+    text = "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in given.items())
+    options = read(tmp_path, text).options
+    assert (options.updates, options.overlay_bytes) == (False, 1 << 30)
+    assert (options.live_guard_max_psi, options.version_reuse_share) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("retain_snapshots", "0"),
+        ("retain_snapshots", "60"),
+        ("live_guard_max_psi", "nan"),
+        ("live_guard_max_mean_shift", "inf"),
+        ("live_guard_min_correlation", "1.5"),
+        ("min_snapshot_timeout_ms", "-1"),
+        ("version_reuse_share", "2"),
+        ("live_guard", "perhaps"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused_by_name(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')
+    assert raised.value.field == f"parameters.{key}"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from serving.engine import recent
+from serving.engine.recent import ROWS_PER_REQUEST, RecentRequests
+from storage.features import BytesValues, Column
+
+
+def numbers(values: list[int], width: int = 1) -> Column:
+    return Column("INT64", len(values) // width, width, np.array(values, np.int64))
+
+
+def every(max_requests: int = 100) -> RecentRequests:
+    return RecentRequests(max_requests, interval_ns=0)
+
+
+def test_the_last_requests_are_kept_as_copies() -> None:
+    kept = every(2)
+    source = np.array([1, 2], np.int64)
+    for value in range(3):
+        source[:] = value
+        kept.record({"item": Column("INT64", 2, 1, source)}, 2)
+    source[:] = 99
+    assert [request.columns["item"].values.tolist() for request in kept.requests()] == [[1, 1], [2, 2]]
+
+
+def test_every_kind_of_column_is_copied_whole_and_free_of_its_request() -> None:
+    kept = every()
+    body = np.frombuffer(b"....abcde....", np.uint8).copy()
+    tags = BytesValues(body, np.array([4, 6, 6], np.int64), np.array([6, 6, 9], np.int64))
+    columns = {
+        "tags": Column("BYTES", 2, 1, tags, np.array([0, 1, 3], np.int64), np.array([1, 1], np.uint8)),
+        "zip": Column("BYTES", 2, 1, tags.take(slice(0, 2)), None, np.array([True, False])),
+        "user": numbers([7]),
+        "price": Column("FP32", 2, 2, np.arange(4, dtype=np.float32)),
+    }
+    kept.record(columns, 2)
+    body[:] = ord("x")
+    copy = kept.requests()[0].columns
+    assert copy["tags"].values.tolist() == [b"ab", b"", b"cde"]
+    assert np.array_equal(copy["tags"].offsets, [0, 1, 3])
+    assert copy["tags"].values.data.nbytes == 5
+    assert copy["zip"].values.tolist() == [b"ab", b""]
+    assert copy["zip"].valid is not None
+    assert copy["zip"].valid.tolist() == [True, False]
+    assert (copy["user"].rows, copy["price"].rows, copy["price"].width) == (1, 2, 2)
+
+
+def test_a_large_request_gives_its_first_rows() -> None:
+    kept = every()
+    lists = Column("INT64", 40, 1, np.arange(80, dtype=np.int64), np.arange(0, 81, 2, dtype=np.int64))
+    kept.record({"item": numbers(list(range(40))), "history": lists, "user": numbers([5])}, 40)
+    request = kept.requests()[0]
+    assert request.batch == ROWS_PER_REQUEST
+    assert request.columns["item"].values.tolist() == list(range(ROWS_PER_REQUEST))
+    assert request.columns["history"].values.tolist() == list(range(2 * ROWS_PER_REQUEST))
+    assert request.columns["user"].rows == 1
+
+
+def test_rows_and_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "MAX_ROWS", 10)
+    kept = every()
+    for _ in range(9):
+        kept.record({"item": numbers([1, 2, 3])}, 3)
+    assert len(kept.requests()) == 3
+    monkeypatch.setattr(recent, "MAX_BYTES", 50)
+    kept.record({"item": numbers([4, 5, 6])}, 3)
+    assert [request.columns["item"].values.tolist() for request in kept.requests()] == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_a_request_that_is_large_even_so_is_left_out() -> None:
+    kept = every()
+    long = np.zeros(recent.MAX_REQUEST_BYTES, np.uint8)
+    ends = np.array([len(long)], np.int64)
+    kept.record({"text": Column("BYTES", 1, 1, BytesValues(long, np.zeros(1, np.int64), ends))}, 1)
+    assert kept.requests() == []
+
+
+def test_recording_is_sampled_by_time() -> None:
+    kept = RecentRequests(100, interval_ns=3_600_000_000_000)
+    assert kept.wants(time.monotonic_ns())
+    kept.record({"item": numbers([1])}, 1)
+    assert not kept.wants(time.monotonic_ns())
+    kept.record({"item": numbers([2])}, 1)
+    assert len(kept.requests()) == 1
+    assert kept.wants(time.monotonic_ns() + 3_600_000_000_000)
+
+
+def test_none_are_kept_when_none_are_asked_for() -> None:
+    assert not RecentRequests(0).wants(time.monotonic_ns())
