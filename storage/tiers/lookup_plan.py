@@ -1,4 +1,8 @@
-"""One lane's lookups: the ids of all features of a batch in one call, from DRAM, then SSD, within a deadline."""
+"""One lane's lookups: the ids of all features of a batch in one call, within a deadline.
+
+A row comes from the newest overlay that the mask shows, else from the base: DRAM, then SSD. `merge` says why a lookup
+sees one snapshot while overlays move into the base beneath it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,11 @@ from storage.specs import POOLINGS, LookupSpec
 
 if TYPE_CHECKING:
     from storage.features import Jagged
+    from storage.tiers.overlays import Overlay, OverlayView
     from storage.tiers.tiered import TieredStore
 
 _ABSENT, _FOUND, _UNRESOLVED = 0, 1, 2
+_BASE = 255
 # Ids of one read. A cold row is one random read of the disk, so misses are shared out over the I/O threads as soon as
 # that saves more than a hand-over costs; the upper bound keeps one large request from holding a thread for long.
 READ_IDS_MIN = 16
@@ -34,6 +40,14 @@ class LookupCounts:
     absent: int = 0
     unresolved: int = 0
     overlay: int = 0
+
+    def add(self, other: LookupCounts) -> None:
+        """Adds what another one counted."""
+        self.dram += other.dram
+        self.ssd += other.ssd
+        self.absent += other.absent
+        self.unresolved += other.unresolved
+        self.overlay += other.overlay
 
 
 @dataclass(frozen=True)
@@ -52,11 +66,12 @@ class LookupResult:
 
 @dataclass(frozen=True)
 class _Read:
-    """A part of a table's missing ids: `where` they stand among them."""
+    """A part of a table's missing ids: `where` they stand among them. overlay: whose spilled rows they are, or None."""
 
     table: int
     where: np.ndarray
     ids: np.ndarray
+    overlay: Overlay | None
 
 
 class LookupPlan:
@@ -69,9 +84,12 @@ class LookupPlan:
         self._entries = tuple(entries)
         self._tables = sorted({table for _, table, _ in entries})
         self._total = counts
-        self._lookup = Lookup(
+        self._turn = store.overlays.turn()
+        self._translated: tuple[OverlayView | None, int, int] = (None, 0, 0)
+        self._lookup: Lookup | None = Lookup(
             [tier.table for tier in store.dram],
             [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in entries],
+            store.overlay_tables,
         )
 
     def lookup(self, batch: int, ids: Sequence[Jagged], timeout_s: float | None = None, mask: int = 0) -> LookupResult:
@@ -96,47 +114,77 @@ class LookupPlan:
                 outputs.append(np.empty((batch, dim), np.float32))
                 masks.append(None)
                 lengths.append(None)
-        missing = self._lookup.begin(
-            batch, [bags.values for bags in ids], [bags.offsets for bags in ids], outputs, masks
-        )
+        lookup = self._lookup
+        if lookup is None:
+            raise StoreError("the store is closed")
+        values, offsets = [bags.values for bags in ids], [bags.offsets for bags in ids]
+        view: OverlayView | None = None
+        if mask == 0:
+            missing = lookup.begin(batch, values, offsets, outputs, masks)
+        else:
+            self._turn.inside = True  # before the view is read: `overlays` says why
+            try:
+                view = self._store.overlays.view
+                missing = lookup.begin(batch, values, offsets, outputs, masks, mask=self._slots(view, mask))
+            finally:
+                self._turn.over += 1
+                self._turn.inside = False
         if missing:
-            self._resolve(deadline)
-        counts = LookupCounts(*self._lookup.finish())
-        self._total.dram += counts.dram
-        self._total.ssd += counts.ssd
-        self._total.absent += counts.absent
-        self._total.unresolved += counts.unresolved
+            self._resolve(lookup, view, deadline)
+        counts = LookupCounts(*lookup.finish())
+        self._total.add(counts)
         return LookupResult(outputs, masks, lengths, counts)
 
-    def _resolve(self, deadline: float | None) -> None:
+    def release(self) -> None:
+        """Lets go of the tables; later lookups raise StoreError."""
+        self._lookup = None
+
+    def _slots(self, view: OverlayView, mask: int) -> int:
+        known_view, known_mask, slots = self._translated
+        if known_view is not view or known_mask != mask:
+            slots = view.slots(mask)
+            self._translated = (view, mask, slots)
+        return slots
+
+    def _resolve(self, lookup: Lookup, view: OverlayView | None, deadline: float | None) -> None:
         store = self._store
         rows: dict[int, np.ndarray] = {}
         states: dict[int, np.ndarray] = {}
         reads: list[_Read] = []
         for table in self._tables:
-            ids = self._lookup.missing(table)
+            ids = lookup.missing(table)
             if len(ids) == 0:
                 continue
             rows[table] = np.zeros((len(ids), store.tables[table].dim), np.float32)
             states[table] = np.full(len(ids), _ABSENT, np.uint8)
-            if store.is_complete(table):
-                continue
-            where = np.flatnonzero(~store.known_absent(table, ids))
-            states[table][where] = _UNRESOLVED
-            where = where[np.argsort(ids[where])]  # neighbours share blocks
-            share = min(READ_IDS_MAX, max(READ_IDS_MIN, -(-len(where) // store.limits.io_threads)))
-            for start in range(0, len(where), share):
-                part = where[start : start + share]
-                reads.append(_Read(table, part, ids[part]))
+            base = np.arange(len(ids))
+            if view is not None and any(table in overlay.spills for overlay in view.live):
+                sources = lookup.missing_sources(table)
+                base = np.flatnonzero(sources == _BASE)
+                for slot in np.unique(sources[sources != _BASE]).tolist():
+                    where = np.flatnonzero(sources == slot)
+                    states[table][where] = _UNRESOLVED
+                    reads.extend(self._share(table, where, ids, view.at_slot(slot)))
+            if not store.is_complete(table):
+                where = base[~store.known_absent(table, ids[base])]
+                states[table][where] = _UNRESOLVED
+                reads.extend(self._share(table, where, ids, None))
         if deadline is None and len(reads) == 1:
-            found = [(reads[0], store.read(reads[0].table, reads[0].ids))]  # nothing to overlap: no hand-over
+            read = reads[0]  # nothing to overlap: no hand-over
+            found = [(read, store.read(read.table, read.ids, read.overlay))]
         else:
             found = self._read_all(reads, deadline)
         for read, (values, hits) in found:
             rows[read.table][read.where] = values
             states[read.table][read.where] = hits
         for table, state in states.items():
-            self._lookup.supply(table, rows[table], state)
+            lookup.supply(table, rows[table], state)
+
+    def _share(self, table: int, where: np.ndarray, ids: np.ndarray, overlay: Overlay | None) -> list[_Read]:
+        where = where[np.argsort(ids[where])]  # neighbours share blocks
+        share = min(READ_IDS_MAX, max(READ_IDS_MIN, -(-len(where) // self._store.limits.io_threads)))
+        parts = [where[start : start + share] for start in range(0, len(where), share)]
+        return [_Read(table, part, ids[part], overlay) for part in parts]
 
     def _read_all(
         self, reads: Sequence[_Read], deadline: float | None
@@ -149,7 +197,7 @@ class LookupPlan:
             if not store.pending.acquire(timeout=left):
                 break
             try:
-                future = store.pool.submit(store.read, read.table, read.ids)
+                future = store.pool.submit(store.read, read.table, read.ids, read.overlay)
             except RuntimeError as error:
                 store.pending.release()
                 raise StoreError("the store is closed") from error

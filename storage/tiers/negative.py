@@ -29,3 +29,8 @@ class NegativeCache:
     def size(self) -> int:
         """How many ids are remembered."""
         return int(self._table.size())
+
+    def forget(self, ids: np.ndarray) -> None:
+        """Ids (n,) int64 that are absent no more."""
+        if len(ids):
+            self._table.erase(ids)

@@ -1,16 +1,15 @@
 """The SSD tier: RocksDB, the durable truth of every row.
 
-Keys are twelve bytes: table number (u32, big endian), then the id with its sign bit flipped (u64, big endian), so that
-byte order is the order of ids. Values are the raw float32 of a row. Markers live under a table number of their own.
-Several threads may read and write at once; the GIL is released during reads. One process a folder.
+How keys are laid out stands in `ssd_keys`. Several threads may read and write at once; the GIL is released during
+reads. One process a folder.
 """
 
 from __future__ import annotations
 
-import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,15 @@ import numpy as np
 import rocksdict
 
 from storage.errors import EmberlineError, StoreError
-from storage.tiers.ssd_options import SsdOptions, ingest_options, rocks_options, synced
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.sorted_changes import SortedChanges
+from storage.tiers.ssd_keys import KEY, SIGN, SPILLS, ids_of, marker_key, row_keys, row_values, table_prefix
+from storage.tiers.ssd_options import SsdOptions, rocks_options, synced
 
-_MARKERS = 0xFFFF_FFFF
-MAX_TABLES = _MARKERS
-_SIGN = np.uint64(1 << 63)
-# 'V' and not 'S': numpy strips trailing zero bytes from 'S'.
-_KEY = np.dtype([("table", ">u4"), ("id", ">u8")])
 _INGEST_BYTES = 64 << 20
+# Of one file of changes that are made beside requests: finishing it keeps the GIL for one or two milliseconds.
+_CHANGES_BYTES = 4 << 20
+_PIECE_ROWS = 1024
 
 Progress = Callable[[int], None]
 
@@ -41,13 +41,14 @@ class SsdTier:
         self._db = database
         self._options = options
         self._limits = limits
+        self._spills = count(SPILLS)
 
     @classmethod
     def open(cls, path: Path, limits: SsdOptions | None = None) -> SsdTier:
         """Opens or creates the store in a folder."""
         limits = limits or SsdOptions()
         options = rocks_options(limits)
-        with _errors(f"opening {path}"):
+        with disk_errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)
             database = rocksdict.Rdict(str(path / "rocksdb"), options)
             # What a crashed bulk load left. Only now: before the lock it could be another process's load.
@@ -61,8 +62,8 @@ class SsdTier:
         if len(ids) == 0:
             return rows, found
         order = np.argsort(ids, kind="stable")
-        with _errors(f"reading {len(ids)} rows from {self.path}"):
-            values = self._db.get(_keys(table, ids[order]))
+        with disk_errors(f"reading {len(ids)} rows from {self.path}"):
+            values = self._db.get(row_keys(table, ids[order]))
         hits = np.fromiter((value is not None for value in values), np.bool_, len(values))
         present = [value for value in values if value is not None]
         if present:
@@ -74,26 +75,26 @@ class SsdTier:
 
     def insert_or_assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> None:
         """Writes rows (n, dim) float32, durable when the call returns."""
-        self._write(zip(_keys(table, ids), _values(rows), strict=True))
+        self._write(zip(row_keys(table, ids), row_values(rows), strict=True))
 
     def assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> int:
         """Writes only the rows whose ids are present; returns how many."""
-        with _errors(f"reading from {self.path}"):
-            present = [value is not None for value in self._db.get(_keys(table, ids))] if len(ids) else []
+        with disk_errors(f"reading from {self.path}"):
+            present = [value is not None for value in self._db.get(row_keys(table, ids))] if len(ids) else []
         chosen = np.fromiter(present, np.bool_, len(present))
         self.insert_or_assign(table, ids[chosen], rows[chosen])
         return int(chosen.sum())
 
     def erase(self, table: int, ids: np.ndarray) -> None:
         """Removes rows; absent ids are ignored. Durable when the call returns."""
-        self._write((key, None) for key in _keys(table, ids))
+        self._write((key, None) for key in row_keys(table, ids))
 
     def export_batch(self, table: int, cursor: int, limit: int, dim: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Rows in ascending order of ids. cursor: 0 starts; returns the next cursor, -1 at the end, ids, rows."""
         keys: list[bytes] = []
         values: list[bytes] = []
-        prefix = table.to_bytes(4, "big")
-        with _errors(f"reading from {self.path}"):
+        prefix = table_prefix(table)
+        with disk_errors(f"reading from {self.path}"):
             iterator = self._db.iter()
             iterator.seek(prefix + cursor.to_bytes(8, "big"))
             while len(keys) < limit and iterator.valid() and iterator.key().startswith(prefix):
@@ -104,56 +105,101 @@ class SsdTier:
         if not keys:
             return -1, np.empty(0, np.int64), np.empty((0, dim), np.float32)
         self._check_sizes(values, dim)
-        raw = np.frombuffer(b"".join(keys), _KEY)["id"].astype(np.uint64)
+        ids = ids_of(keys)
         rows = np.frombuffer(b"".join(values), np.dtype("<f4")).reshape(len(values), dim).astype(np.float32)
-        last = int(raw[-1])
+        last = int(ids[-1:].view(np.uint64)[0] ^ SIGN)
         following = last + 1 if len(keys) == limit and last + 1 < 1 << 64 else -1
-        return following, (raw ^ _SIGN).view(np.int64), rows
+        return following, ids, rows
+
+    def ids(self, table: int, limit: int = 1 << 16) -> Iterator[np.ndarray]:
+        """The ids of a table, ascending, at most `limit` at a time."""
+        cursor: int | None = 0
+        while cursor is not None:
+            keys: list[bytes] = []
+            prefix = table_prefix(table)
+            with disk_errors(f"reading from {self.path}"):
+                iterator = self._db.iter()
+                iterator.seek(prefix + cursor.to_bytes(8, "big"))
+                while len(keys) < limit and iterator.valid() and iterator.key().startswith(prefix):
+                    keys.append(iterator.key())
+                    iterator.next()
+                iterator.status()
+            if keys:
+                yield ids_of(keys)
+            following = int.from_bytes(keys[-1][4:], "big") + 1 if len(keys) == limit else 1 << 64
+            cursor = following if following < 1 << 64 else None
+
+    def is_empty(self, first: int, last: int | None = None) -> bool:
+        """Whether the tables from `first` to before `last` (None: `first` alone) have no row."""
+        with disk_errors(f"reading from {self.path}"):
+            iterator = self._db.iter()
+            iterator.seek(table_prefix(first))
+            empty = not (iterator.valid() and iterator.key() < table_prefix(first + 1 if last is None else last))
+            iterator.status()
+        return empty
 
     def bulk_load(
-        self, table: int, shards: Iterable[tuple[np.ndarray, np.ndarray]], progress: Progress | None = None
+        self,
+        table: int,
+        shards: Iterable[tuple[np.ndarray, np.ndarray]],
+        progress: Progress | None = None,
+        *,
+        pace: Pace = UNHURRIED,
     ) -> int:
         """Adds sorted rows by ingesting sorted files, a bounded number of bytes at a time; returns the number of rows.
 
         shards: (ids ascending and unique over all shards, rows float32). progress: called with rows done so far.
         """
         done = 0
-        folder = self.path / "ingest"
-        with _errors(f"bulk loading {self.path}"):
-            folder.mkdir(exist_ok=True)
+        file_bytes = _INGEST_BYTES if pace is UNHURRIED else _CHANGES_BYTES
+        with disk_errors(f"bulk loading {self.path}"):
             for ids, rows in shards:
-                per_file = max(1, _INGEST_BYTES // (rows.shape[1] * 4 + _KEY.itemsize))
+                per_file = max(1, file_bytes // (rows.shape[1] * 4 + KEY.itemsize))
                 for start in range(0, len(ids), per_file):
                     part = slice(start, start + per_file)
-                    self._ingest(folder, table, ids[part], rows[part])
+                    with self.changes(pace) as changes:
+                        for piece in range(start, min(start + per_file, len(ids)), _PIECE_ROWS):
+                            inner = slice(piece, min(piece + _PIECE_ROWS, start + per_file))
+                            changes.write(row_keys(table, ids[inner]), row_values(rows[inner]))
+                        changes.ingest()
                     done += len(ids[part])
                     if progress is not None:
                         progress(done)
         return done
 
-    def clear(self, table: int) -> None:
-        """Removes every row of a table."""
-        first = table.to_bytes(4, "big")
-        with _errors(f"clearing a table in {self.path}"):
-            iterator = self._db.iter()
-            iterator.seek(first)
-            if iterator.valid() and iterator.key().startswith(first):
-                self._db.delete_range(first, (table + 1).to_bytes(4, "big"), synced())
-            iterator.status()
+    def spill_number(self) -> int:
+        """A table number for rows that need not outlive the process; each is given out once."""
+        return next(self._spills)
+
+    def changes(self, pace: Pace, expected_bytes: int = 0) -> SortedChanges:
+        """Starts many changes that become visible in one atomic step, built at a pace. A context manager."""
+        file_bytes = _INGEST_BYTES if pace is UNHURRIED else max(_CHANGES_BYTES, expected_bytes // 16)
+        return SortedChanges(self._db, self._options, self.path / "ingest", pace, file_bytes)
+
+    def clear(self, first: int, last: int | None = None) -> None:
+        """Removes every row of the tables from `first` to before `last` (None: of `first` alone)."""
+        if self.is_empty(first, last):
+            return
+        with disk_errors(f"clearing a table in {self.path}"):
+            self._db.delete_range(table_prefix(first), table_prefix(first + 1 if last is None else last), synced())
 
     def marker(self, name: str) -> str | None:
         """A durable word about this store, or None."""
-        with _errors(f"reading from {self.path}"):
-            value = self._db.get(_marker_key(name))
+        with disk_errors(f"reading from {self.path}"):
+            value = self._db.get(marker_key(name))
         return None if value is None else bytes(value).decode()
 
     def set_marker(self, name: str, value: str | None) -> None:
         """Writes a marker, or removes it (None). On the disk when the call returns."""
-        self._write([(_marker_key(name), None if value is None else value.encode())])
+        self.set_markers({name: value})
+
+    def set_markers(self, markers: Mapping[str, str | None]) -> None:
+        """Writes or removes (None) several markers in one atomic step. On the disk when the call returns."""
+        self._write((marker_key(name), None if value is None else value.encode()) for name, value in markers.items())
 
     def size_bytes(self) -> int:
         """Bytes on the disk and in write buffers."""
-        with _errors(f"measuring {self.path}"):
+        with disk_errors(f"measuring {self.path}"):
             return sum(
                 int(self._db.property_int_value(name) or 0)
                 for name in ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
@@ -161,21 +207,13 @@ class SsdTier:
 
     def close(self) -> None:
         """Flushes and releases the folder; later calls raise StoreError."""
-        with _errors(f"closing {self.path}"):
+        with disk_errors(f"closing {self.path}"):
             self._db.close()
-
-    def _ingest(self, folder: Path, table: int, ids: np.ndarray, rows: np.ndarray) -> None:
-        path = folder / f"{secrets.token_hex(8)}.sst"
-        writer = rocksdict.SstFileWriter(options=self._options)
-        writer.open(str(path))
-        for key, value in zip(_keys(table, ids), _values(rows), strict=True):
-            writer[key] = value
-        writer.finish()
-        self._db.ingest_external_file([str(path)], ingest_options())
+            self._options = None  # it holds the block cache
 
     def _write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         batch = rocksdict.WriteBatch(raw_mode=True)
-        with _errors(f"writing to {self.path}"):
+        with disk_errors(f"writing to {self.path}"):
             for key, value in entries:
                 if value is None:
                     batch.delete(key)
@@ -196,26 +234,9 @@ class SsdTier:
                 )
 
 
-def _keys(table: int, ids: np.ndarray) -> list[bytes]:
-    keys = np.empty(len(ids), _KEY)
-    keys["table"] = table
-    keys["id"] = np.ascontiguousarray(ids, np.int64).view(np.uint64) ^ _SIGN
-    raw: list[bytes] = keys.view(f"V{_KEY.itemsize}").tolist()
-    return raw
-
-
-def _values(rows: np.ndarray) -> list[bytes]:
-    raw = np.ascontiguousarray(rows, np.dtype("<f4"))
-    values: list[bytes] = raw.view(f"V{raw.shape[1] * 4}").ravel().tolist()
-    return values
-
-
-def _marker_key(name: str) -> bytes:
-    return _MARKERS.to_bytes(4, "big") + name.encode()
-
-
 @contextmanager
-def _errors(doing: str) -> Iterator[None]:
+def disk_errors(doing: str) -> Iterator[None]:
+    """Says what was done when a disk or the database failed; raises StoreError."""
     try:
         yield
     except EmberlineError:

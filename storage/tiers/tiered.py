@@ -1,13 +1,15 @@
-"""The tiered store: all tables of one model, DRAM over SSD.
+"""The tiered store: all tables of one model, overlays over DRAM over SSD.
 
-SSD holds every row. DRAM holds all of them, or the hottest that fit; then a miss is read from SSD on a pool of
-threads, and what was read is offered to DRAM in the background. What a lookup returns does not depend on the budget.
+SSD holds every row of the base. DRAM holds all of them, or the hottest that fit; then a miss is read from SSD on a
+pool of threads, and what was read is offered to DRAM in the background. Staged deltas lie over the base as overlays,
+each seen only by lookups whose mask shows it, until they are merged or discarded. What a lookup returns depends on its
+mask alone, not on the budget, not on what is cached, and not on what is merged meanwhile.
 """
 
 from __future__ import annotations
 
-import json
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,17 +17,22 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.errors import ConfigError, StoreError
+from storage._table import OverlayTable
+from storage.errors import ConfigError, NotFound, StoreError
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers.budget import split_budget
+from storage.tiers import merge as merging
+from storage.tiers.content import Content, caller_marker
 from storage.tiers.dram import DramTier
+from storage.tiers.dram_cache import DramCache
 from storage.tiers.lookup_plan import LookupCounts, LookupPlan, LookupResult
-from storage.tiers.negative import NegativeCache
+from storage.tiers.overlays import Overlay, Overlays, OverlayStats
+from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter, Promotion
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_options import SsdOptions
-from storage.tiers.warmup import warm
+from storage.tiers.staging import overlay_fingerprint, stage_delta
+from storage.tiers.warmup import refresh, warm
 
 __all__ = [
     "MERGE_STEPS",
@@ -42,12 +49,13 @@ __all__ = [
 LoadProgress = Callable[[str, str, int, int], None]
 # What `merge` calls on_step with, in order.
 MERGE_STEPS = ("merge_file", "merge_ingest", "merge_dram", "merge_drop")
-_TABLES_MARKER = "tables"
+# Entries that a dropped overlay gives up at a time.
+_DROP_ENTRIES = 4096
 
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """Bounds of a store beside its DRAM budget."""
+    """Bounds of a store beside its DRAM budget. overlay_bytes: past it, a staged delta's rows go to SSD."""
 
     io_threads: int = 4
     pending_reads: int = 256
@@ -58,19 +66,12 @@ class StoreLimits:
 
 
 @dataclass(frozen=True)
-class OverlayStats:
-    """One overlay. rows, removed: ids by kind. bytes: of memory that it takes. spilled: its rows lie on SSD."""
-
-    snapshot: str
-    rows: int
-    removed: int
-    bytes: int
-    spilled: bool
-
-
-@dataclass(frozen=True)
 class StoreStats:
-    """Counts since the store was opened, and what lies where now. Keys of the dicts: "dram" and "ssd"."""
+    """Counts since the store was opened, and what lies where now. Keys of the dicts: "overlay", "dram" and "ssd".
+
+    rows["ssd"] is that of the base; after merges it is exact for tables that DRAM holds whole, and for the others the
+    number that was loaded.
+    """
 
     hits: dict[str, int]
     absent: int
@@ -81,22 +82,34 @@ class StoreStats:
 
 
 class TieredStore:
-    """Opened by `open`, filled by `load`, read through plans. Reads take no lock."""
+    """Opened by `open`, filled by `load`, read through plans. Lookups take no lock.
+
+    Overlays may come and go on any thread while plans look up. Staging, merging and markers may run beside each other.
+    """
 
     def __init__(self, ssd: SsdTier, tables: Sequence[TableSpec], dram_bytes: int | None, limits: StoreLimits) -> None:
         self.tables = tuple(tables)
         self.ssd = ssd
         self.dram_bytes = dram_bytes
         self.limits = limits
-        self.generation = 0
+        self.overlays = Overlays()
+        self.overlay_tables: list[OverlayTable] = []
+        self._rows: list[int] = []  # of the base
+        self._numbers = {spec.name: index for index, spec in enumerate(self.tables)}
+        self._content = Content(ssd, list(self._numbers))
+        self._ssd_numbers = [self._content.numbers[name] for name in self._numbers]
+        self._cache = DramCache(self.tables, dram_bytes, limits.negative_ids)
+        self._build_overlay_tables()
+        self._plans: list[tuple[weakref.ref[LookupPlan], LookupCounts]] = []
+        self._ended = LookupCounts()  # of plans that are gone
+        self._planned = False
+        self._plans_lock = threading.Lock()
+        self._stage_lock = threading.Lock()
+        self._merge_lock = threading.Lock()
+        self._closed = False
         self.pool = ThreadPoolExecutor(limits.io_threads, thread_name_prefix="emberline-ssd")
         self.pending = threading.BoundedSemaphore(limits.pending_reads)
-        self._numbers = {spec.name: index for index, spec in enumerate(self.tables)}
-        self._counts: list[LookupCounts] = []
-        self._plans_lock = threading.Lock()
-        self._closed = False
-        self._build_dram()
-        self._promoter = Promoter(self._install, depth=limits.promotion_depth)
+        self._promoter = Promoter(self._cache.install, depth=limits.promotion_depth)
 
     @classmethod
     def open(
@@ -123,30 +136,41 @@ class TieredStore:
             ssd.close()
             raise
 
-    def load(self, version: TableSource, progress: LoadProgress | None = None) -> None:
+    @property
+    def at(self) -> str:
+        """The snapshot that SSD holds, by its durable marker; "" before the first load and after a broken one."""
+        return self._content.at
+
+    @property
+    def dram(self) -> list[DramTier]:
+        """The DRAM tables, in the order of `tables`."""
+        return self._cache.tiers
+
+    def load(self, version: TableSource, progress: LoadProgress | None = None, *, gently: bool = False) -> None:
         """Puts a version's rows on SSD, unless a marker says that they are there, then fills DRAM, hottest first.
 
+        SSD that holds the version with deltas merged on top is left as it is, and `at` says so; otherwise `at` is the
+        version's snapshot then. gently: leaves processor and GIL to requests that other stores answer meanwhile.
         Not while plans exist. Interrupted, it is repeated from the table where it stopped.
         """
-        if self._counts:
+        if self._planned:
             raise StoreError("load: lookups were planned on this store already; open a new store for another version")
+        self._check_tables(version)
         given = {spec.name: spec for spec in version.tables}
-        for spec in self.tables:
-            if spec.name not in given or given[spec.name].dim != spec.dim:
-                raise StoreError(f"{version.path} has no table {spec.name!r} of dim {spec.dim}")
-        self.generation += 1
+        pace = Pace() if gently else UNHURRIED
         self.tables = tuple(given[spec.name] for spec in self.tables)
-        self._forget_other_tables()
-        for spec in self.tables:
-            self._load_ssd(version, spec, progress)
-        self._build_dram()
+        self._cache.forget_reads()
+        self._content.load(version, None if progress is None else lambda *event: progress("ssd", *event), pace)
+        self._cache.build(self.tables)
         for index, spec in enumerate(self.tables):
-            self._complete[index] = warm(
+            self._cache.complete[index] = warm(
                 self.dram[index],
                 lambda name=spec.name: version.shards(name),  # type: ignore[misc]
-                self._capacity[index],
+                self._cache.capacity[index],
                 None if progress is None else lambda done, s=spec: progress("dram", s.name, done, s.rows),  # type: ignore[misc]
             )
+            refresh(self._cache, index, self._content.changed(spec.name), lambda ids, t=index: self._find(t, ids))  # type: ignore[misc]
+        self._build_overlay_tables()
 
     def plan(self, features: Sequence[LookupSpec]) -> LookupPlan:
         """A plan for these features, for one thread at a time; its results keep their order."""
@@ -159,36 +183,53 @@ class TieredStore:
                 )
             index = self._numbers[spec.table]
             entries.append((spec, index, self.tables[index].dim))
+        if self._closed:
+            raise StoreError("the store is closed")
         counts = LookupCounts()
+        plan = LookupPlan(self, entries, counts)
         with self._plans_lock:
-            self._counts.append(counts)
-        return LookupPlan(self, entries, counts)
-
-    @property
-    def at(self) -> str:
-        """The snapshot that SSD holds, by its durable marker; "" before the first load."""
-        raise NotImplementedError
+            self._planned = True
+            self._fold_ended_plans()
+            self._plans.append((weakref.ref(plan), counts))
+        return plan
 
     def stage(self, delta: DeltaSource, *, spill: bool | None = None) -> int:
         """Puts a delta into an overlay of its own and returns the overlay's number; bit `number` of a mask shows it.
 
-        Numbers rise and are never used twice, so a mask (any int) means one thing forever; a mask may name overlays that
-        were merged. spill: rows go to SSD and are served from there; None: when overlay_bytes would be passed.
-        Raises CheckpointError for tables that are not here, and what the delta raises; nothing is staged then.
+        Numbers rise and are never used twice, so a mask, an int of any size, means one thing forever, and it may go on
+        showing overlays that were merged. What is staged later lies above what was staged before.
+        spill: rows go to SSD and are served from there; None: when overlay_bytes would be passed.
+        Raises CheckpointError for tables that are not here, ids that stand twice, and what the delta raises; StoreError
+        when 63 overlays are staged or the disk fails. Nothing is staged then.
         """
-        raise NotImplementedError
+        with self._stage_lock:
+            overlay = self.overlays.reserve(delta.snapshot)
+            try:
+                taken = sum(stats.bytes for stats in self.overlay_stats().values())
+                left = self.limits.overlay_bytes - taken
+                stage_delta(delta, overlay, self._numbers, self.overlay_tables, self.ssd, spill=spill, bytes_left=left)
+            except BaseException:
+                self.overlays.drop(overlay, self._clear, merged=False)
+                raise
+            self.overlays.show(overlay)
+            return overlay.number
 
     def overlay_stats(self) -> dict[int, OverlayStats]:
-        """What every overlay holds, oldest first."""
-        raise NotImplementedError
+        """What every overlay holds, by number, oldest first."""
+        return self.overlays.stats()
 
     def fingerprint(self, overlay: int, table: str) -> int:
-        """Of the rows and removed ids of a table in an overlay, read back on the way that lookups take."""
-        raise NotImplementedError
+        """Of the rows and removed ids of a table in an overlay (uint64), read back on the way that requests take."""
+        if table not in self._numbers:
+            raise NotFound(f"the store has no table {table!r}; it has {sorted(self._numbers)}")
+        index = self._numbers[table]
+        ids, _ = self.overlay_tables[index].ids(self.overlays.get(overlay).slot)
+        entry = (LookupSpec(table, table, "none", 1), index, self.tables[index].dim)
+        return overlay_fingerprint(LookupPlan(self, [entry], LookupCounts()), ids, 1 << overlay)
 
     def discard(self, overlay: int) -> None:
-        """Drops an overlay that no mask shows any more; a lookup whose mask names it later raises StoreError."""
-        raise NotImplementedError
+        """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
+        self.overlays.drop(self.overlays.get(overlay), self._clear, merged=False)
 
     def merge(
         self,
@@ -200,39 +241,74 @@ class TieredStore:
     ) -> None:
         """Moves an overlay into SSD and DRAM and drops it; the store's base is snapshot `at` then.
 
-        Only when every mask that may still be used shows it, as the oldest that is not merged: that is the caller's duty.
+        Only when every mask that may still be used shows it, as the oldest that is not merged: the caller's duty.
         markers: written (or, None, removed) in the same atomic step. on_step: called after each of MERGE_STEPS.
-        Raises StoreError when the disk fails; the overlay stays and the call can be repeated.
+        Raises StoreError when the disk fails; the overlay stays, lookups are as before, and the call can be repeated.
         """
-        raise NotImplementedError
+        step = on_step or (lambda _: None)
+        with self._merge_lock, self.overlays.merging(overlay) as merged:
+            pace = Pace()
+            parts = merging.plan_merge(merged, self.overlay_tables, self._ssd_numbers)
+            with self.ssd.changes(pace, merging.expected_bytes(parts)) as changes:
+                words = self._content.markers(at, markers or {})
+                merging.write_changes(changes, self.ssd, merged, self.overlay_tables, parts, words)
+                step("merge_file")
+                # A table that cannot hold what comes says so before SSD has more than it.
+                gained = merging.make_room(self._cache, parts, pace)
+                try:
+                    merging.ingest(changes, self.ssd)
+                finally:
+                    # Also when it failed: nobody can say then what a read saw.
+                    self._cache.forget_reads()
+            self._content.at = at
+            step("merge_ingest")
+            merging.settle(self._cache, self.ssd, merged, self.overlay_tables, parts, pace)
+            self._count_rows(gained)
+            step("merge_dram")
+            self.overlays.drop(merged, self._clear, merged=True)
+            step("merge_drop")
 
     def adopt(self, version: TableSource) -> None:
-        """Takes what SSD holds for the content of a version that is the same rows; nothing is read.
+        """From now on SSD holds this version, whose rows must be those that it is `at`; nothing is read.
 
-        The version's snapshot, or the one that its manifest `equals`, must be `at`. Raises StoreError.
+        The version's snapshot must be `at`, or its manifest's `equals` must. Lookups may go on.
+        Raises StoreError.
         """
-        raise NotImplementedError
+        self._check_tables(version)
+        with self._merge_lock:
+            equals = getattr(getattr(version, "manifest", None), "equals", None)
+            if self.at == "" or self.at not in (version.snapshot, equals):
+                raise StoreError(
+                    f"{version.path}: snapshot {version.snapshot} equals {equals}, but the store is at {self.at!r}; "
+                    "load it into a store of its own"
+                )
+            self._content.adopt(version)
 
     def marker(self, name: str) -> str | None:
         """A durable word of the caller's, or None."""
-        raise NotImplementedError
+        return self.ssd.marker(caller_marker(name))
 
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
         """Writes the caller's words (None removes one) in one step, on the disk when the call returns."""
-        raise NotImplementedError
+        self.ssd.set_markers({caller_marker(name): value for name, value in markers.items()})
 
     def is_complete(self, table: int) -> bool:
         """Whether DRAM holds every row of a table, so that what it does not find is absent."""
-        return self._complete[table]
+        return self._cache.complete[table]
 
     def known_absent(self, table: int, ids: np.ndarray) -> np.ndarray:
         """(n,) bool: which ids are remembered as being in no tier."""
-        return self._negative[table].contains(ids)
+        return self._cache.negative[table].contains(ids)
 
-    def read(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and found flags of ids from SSD; what was found is offered to DRAM, what was not is remembered."""
-        generation = self.generation
-        rows, found = self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].dim)
+    def read(self, table: int, ids: np.ndarray, overlay: Overlay | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and found flags of ids from SSD, those that an overlay spilled or those of the base.
+
+        What was found in the base is offered to DRAM, what was not is remembered.
+        """
+        if overlay is not None:
+            return self._read_spilled(table, ids, overlay)
+        generation = self._cache.generation
+        rows, found = self._find(table, ids)
         hits = found.view(np.bool_)
         self._promoter.offer(Promotion(generation, table, ids[hits], rows[hits], ids[~hits]))
         return rows, found
@@ -244,24 +320,43 @@ class TieredStore:
     def stats(self) -> StoreStats:
         """Counts and sizes now."""
         with self._plans_lock:
-            counts = list(self._counts)
+            self._fold_ended_plans()
+            counts = [self._ended, *(counts for _, counts in self._plans)]
         return StoreStats(
-            hits={"dram": sum(c.dram for c in counts), "ssd": sum(c.ssd for c in counts)},
+            hits={
+                "overlay": sum(c.overlay for c in counts),
+                "dram": sum(c.dram for c in counts),
+                "ssd": sum(c.ssd for c in counts),
+            },
             absent=sum(c.absent for c in counts),
             unresolved=sum(c.unresolved for c in counts),
-            rows={"dram": sum(t.size() for t in self.dram), "ssd": sum(spec.rows for spec in self.tables)},
-            bytes={"dram": sum(t.memory_bytes() for t in self.dram), "ssd": self.ssd.size_bytes()},
+            rows={
+                "overlay": sum(stats.rows for stats in self.overlay_stats().values()),
+                "dram": sum(t.size() for t in self.dram),
+                "ssd": sum(self._rows),
+            },
+            bytes={
+                "overlay": sum(table.memory_bytes() for table in self.overlay_tables),
+                "dram": self._cache.memory_bytes(),
+                "ssd": self.ssd.size_bytes(),
+            },
             promotions_dropped=self._promoter.dropped,
         )
 
     def close(self) -> None:
-        """Ends the threads and releases the folder. Plans must not be used any more."""
+        """Ends the threads, releases the folder and the memory. Plans must not be used any more."""
         if self._closed:
             return
         self._closed = True
         self.pool.shutdown(wait=True, cancel_futures=True)
         self._promoter.close()
         self.ssd.close()
+        with self._plans_lock:
+            for reference, _ in self._plans:
+                if (plan := reference()) is not None:
+                    plan.release()
+        self._cache.release()
+        self.overlay_tables = []
 
     def __enter__(self) -> TieredStore:
         return self
@@ -269,56 +364,52 @@ class TieredStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _build_dram(self) -> None:
-        self._capacity = split_budget(self.tables, self.dram_bytes)
-        self.dram = [
-            DramTier(spec.dim, capacity_rows=capacity or 0)
-            for spec, capacity in zip(self.tables, self._capacity, strict=True)
+    def _find(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].dim)
+
+    def _read_spilled(self, table: int, ids: np.ndarray, overlay: Overlay) -> tuple[np.ndarray, np.ndarray]:
+        rows, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].dim)
+        gone = np.flatnonzero(found == 0)
+        if len(gone):
+            # It left the view before its rows went, so what is not in the view was merged, and the base has them.
+            view = self.overlays.view
+            if overlay in view.live or view.discarded >> overlay.number & 1:
+                raise StoreError(
+                    f"{self.ssd.path}: rows of overlay {overlay.number} are gone; it was discarded or lost"
+                )
+            rows[gone], found[gone] = self.read(table, ids[gone])
+        return rows, found
+
+    def _clear(self, overlay: Overlay) -> None:
+        pace = Pace()
+        for table in self.overlay_tables:
+            while table.discard(overlay.slot, _DROP_ENTRIES):
+                pace.step()
+        for number in overlay.spills.values():
+            self.ssd.clear(number)
+
+    def _check_tables(self, version: TableSource) -> None:
+        given = {spec.name: spec for spec in version.tables}
+        for spec in self.tables:
+            if spec.name not in given or given[spec.name].dim != spec.dim:
+                raise StoreError(f"{version.path} has no table {spec.name!r} of dim {spec.dim}")
+
+    def _build_overlay_tables(self) -> None:
+        self.overlay_tables = [OverlayTable(spec.dim) for spec in self.tables]
+        self._rows = [
+            tier.size() if complete else spec.rows
+            for tier, complete, spec in zip(self.dram, self._cache.complete, self.tables, strict=True)
         ]
-        for table, spec, capacity in zip(self.dram, self.tables, self._capacity, strict=True):
-            if capacity is None:
-                table.reserve(spec.rows)
-        self._complete = [False] * len(self.tables)
-        share = max(1, self.limits.negative_ids // max(1, len(self.tables)))
-        # A table that DRAM holds whole answers for absent ids itself.
-        self._negative = [NegativeCache(64 if capacity is None else share) for capacity in self._capacity]
-        self._ssd_numbers = self._numbered()
 
-    def _install(self, promotion: Promotion) -> None:
-        if promotion.generation != self.generation:
-            return
-        if len(promotion.ids):
-            self.dram[promotion.table].insert_and_evict(promotion.ids, promotion.rows)
-        self._negative[promotion.table].add(promotion.absent)
+    def _count_rows(self, gained: Mapping[int, int]) -> None:
+        for table, count in gained.items():
+            self._rows[table] += count
 
-    def _numbered(self) -> list[int]:
-        # A table keeps its number on SSD for as long as the folder lives, whatever order a model names its tables in.
-        known: dict[str, int] = json.loads(self.ssd.marker(_TABLES_MARKER) or "{}")
-        fresh = [spec.name for spec in self.tables if spec.name not in known]
-        if fresh:
-            for name in fresh:
-                known[name] = max(known.values(), default=-1) + 1
-            self.ssd.set_marker(_TABLES_MARKER, json.dumps(known))
-        return [known[spec.name] for spec in self.tables]
-
-    def _forget_other_tables(self) -> None:
-        known: dict[str, int] = json.loads(self.ssd.marker(_TABLES_MARKER) or "{}")
-        for name, number in known.items():
-            if name not in self._numbers:
-                self.ssd.set_marker(f"content.{name}", None)
-                self.ssd.clear(number)
-
-    def _load_ssd(self, version: TableSource, spec: TableSpec, progress: LoadProgress | None) -> None:
-        marker = f"content.{spec.name}"
-        content = f"{spec.dim}:{version.table_digest(spec.name)}"
-        if self.ssd.marker(marker) == content:
-            return
-        number = self._ssd_numbers[self._numbers[spec.name]]
-        self.ssd.set_marker(marker, None)
-        self.ssd.clear(number)
-        self.ssd.bulk_load(
-            number,
-            ((shard.ids, shard.rows) for shard in version.shards(spec.name)),
-            None if progress is None else lambda done: progress("ssd", spec.name, done, spec.rows),
-        )
-        self.ssd.set_marker(marker, content)
+    def _fold_ended_plans(self) -> None:
+        alive: list[tuple[weakref.ref[LookupPlan], LookupCounts]] = []
+        for reference, counts in self._plans:
+            if reference() is None:
+                self._ended.add(counts)
+            else:
+                alive.append((reference, counts))
+        self._plans = alive

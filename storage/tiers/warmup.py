@@ -1,4 +1,4 @@
-"""Fills a DRAM table from a published version, the most used rows first."""
+"""Fills a DRAM table from a published version, the most used rows first, then with what merges changed since."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 
 from storage.checkpoint.tables import Shard
 from storage.errors import StoreError
+from storage.tiers.base import Flags, Ids, Rows
 from storage.tiers.dram import DramTier
+from storage.tiers.dram_cache import DramCache
 
 _CHUNK_ROWS = 1 << 16
+_REFRESH_ROWS = 1 << 12
 
 
 def warm(
@@ -50,6 +53,24 @@ def warm(
             if progress is not None:
                 progress(done)
     return complete
+
+
+def refresh(cache: DramCache, table: int, changed: Iterable[Ids], read: Callable[[Ids], tuple[Rows, Flags]]) -> None:
+    """Puts right a table that was filled from a version's files, where SSD has changed since.
+
+    changed: ids (n,) at a time. read: their rows (n, D) and found flags (n,) from SSD. A table that does not hold every
+    row keeps the ids that it has, so only those are read. Not while anybody reads.
+    """
+    for chunk in changed:
+        for start in range(0, len(chunk), _REFRESH_ROWS):
+            ids = chunk[start : start + _REFRESH_ROWS]
+            held = cache.tiers[table].find(ids)[1].view(np.bool_)
+            if not cache.complete[table]:
+                ids, held = ids[held], held[held]
+            rows, flags = read(ids)
+            found = flags.view(np.bool_)
+            cache.make_room(table, int(np.count_nonzero(found & ~held)), int(np.count_nonzero(held & ~found)))
+            cache.settle(table, ids[found], rows[found], ids[~found])
 
 
 def _cut(shards: Iterable[Shard], capacity: int) -> tuple[int, int]:

@@ -42,6 +42,10 @@ class Rows:
         self.reads = 0
 
     @property
+    def snapshot(self) -> str:
+        return hashlib.sha256("".join(map(self.table_digest, sorted(self.content))).encode()).hexdigest()[:32]
+
+    @property
     def tables(self) -> tuple[TableSpec, ...]:
         return tuple(TableSpec(n, rows.shape[1], rows=len(ids)) for n, (ids, rows, _) in self.content.items())
 
@@ -191,7 +195,8 @@ def test_with_room_for_all_no_lookup_reads_the_disk(tmp_path: Path, monkeypatch:
             stats = store.stats()
             assert stats.hits["ssd"] == 0
             assert stats.hits["dram"] > 0
-            assert stats.rows == {"dram": sum(t.rows for t in rows.tables), "ssd": sum(t.rows for t in rows.tables)}
+            total = sum(t.rows for t in rows.tables)
+            assert stats.rows == {"overlay": 0, "dram": total, "ssd": total}
             monkeypatch.undo()
 
 
@@ -351,9 +356,9 @@ def test_a_reopened_store_skips_the_bulk_load_and_other_rows_replace_it(
     loads: list[int] = []
     real = SsdTier.bulk_load
 
-    def counted(self: SsdTier, table: int, *arguments: Any) -> int:
+    def counted(self: SsdTier, table: int, *arguments: Any, **options: Any) -> int:
         loads.append(table)
-        return real(self, table, *arguments)
+        return real(self, table, *arguments, **options)
 
     monkeypatch.setattr(SsdTier, "bulk_load", counted)
     first, second = make_rows(14), make_rows(15)

@@ -1,0 +1,135 @@
+"""What the SSD tier holds, by its durable markers: the rows of a version, and what merges made of them.
+
+    tables          name -> number on SSD, kept as long as the folder lives
+    content.NAME    row size and digest of the version's table that was loaded whole; none while it is being loaded
+    version         snapshot of the version whose tables were loaded
+    at              snapshot that the rows are at now: the version's own, or that of the newest merged delta; none while
+                    a load is under way
+    caller.NAME     the words of the store's owner
+
+Beside them stand, for each table, the ids that merges changed since the version was loaded. A version's digests say
+what SSD holds only together with these: rows = the version's files, but for the changed ids, whose rows are on SSD
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from storage.specs import TableSpec
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.source import TableSource
+from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_keys import CHANGED, MARKERS, SPILLS
+
+_TABLES, _VERSION, AT = "tables", "version", "at"
+# table, rows done, rows of the table
+Progress = Callable[[str, int, int], None]
+
+
+def caller_marker(name: str) -> str:
+    """The key of a word of the store's owner."""
+    return f"caller.{name}"
+
+
+class Content:
+    """Loads versions into an SSD tier and knows what lies there. One writer at a time; tables by name, in any order."""
+
+    def __init__(self, ssd: SsdTier, names: Sequence[str]) -> None:
+        self._ssd = ssd
+        self._names = tuple(names)
+        self.numbers = self._numbered()
+        self.at = ssd.marker(AT) or ""
+        # Overlays live in memory alone: what spilled ones left, nobody can reach any more.
+        ssd.clear(SPILLS, MARKERS)
+
+    def load(self, version: TableSource, progress: Progress | None = None, pace: Pace = UNHURRIED) -> None:
+        """Makes SSD hold a version, unless it does already, perhaps with deltas merged on top: then it is left alone.
+
+        Interrupted, it is repeated from the table where it stopped.
+        """
+        if self._holds(version):
+            return
+        # From here to the end SSD is at no snapshot, also if this is interrupted.
+        self._ssd.set_markers({_VERSION: None, AT: None})
+        self.at = ""
+        self._forget_other_tables()
+        for spec in version.tables:
+            if spec.name in self.numbers:
+                self._load_table(version, spec, progress, pace)
+        self._ssd.set_markers({_VERSION: version.snapshot, AT: version.snapshot})
+        self.at = version.snapshot
+
+    def adopt(self, version: TableSource) -> None:
+        """From now on SSD holds this version, whose rows are those that it is at. Nothing is read."""
+        markers: dict[str, str | None] = {
+            f"content.{spec.name}": _content(version, spec) for spec in version.tables if spec.name in self.numbers
+        }
+        # If this ends between the two steps, the changed ids are more than there are, which costs time and no more.
+        self._ssd.set_markers({**markers, _VERSION: version.snapshot, AT: version.snapshot})
+        self.at = version.snapshot
+        for number in self.numbers.values():
+            self._ssd.clear(CHANGED + number)
+
+    def changed(self, name: str) -> Iterator[np.ndarray]:
+        """Ids (n,) of a table, ascending, that merges changed since the version was loaded, some at a time."""
+        return self._ssd.ids(CHANGED + self.numbers[name])
+
+    def markers(self, at: str, words: Mapping[str, str | None]) -> dict[str, str | None]:
+        """The markers of a merge that leads to a snapshot."""
+        return {AT: at, **{caller_marker(name): value for name, value in words.items()}}
+
+    def _holds(self, version: TableSource) -> bool:
+        return (
+            self.at != ""
+            and self._ssd.marker(_VERSION) == version.snapshot
+            and all(self._has_table(version, spec) for spec in version.tables if spec.name in self.numbers)
+            and not any(self._ssd.marker(f"content.{name}") for name in self._known() if name not in self.numbers)
+        )
+
+    def _has_table(self, version: TableSource, spec: TableSpec) -> bool:
+        return self._ssd.marker(f"content.{spec.name}") == _content(version, spec)
+
+    def _load_table(self, version: TableSource, spec: TableSpec, progress: Progress | None, pace: Pace) -> None:
+        number = self.numbers[spec.name]
+        if self._has_table(version, spec) and self._ssd.is_empty(CHANGED + number):
+            return
+        marker = f"content.{spec.name}"
+        self._ssd.set_marker(marker, None)
+        self._ssd.clear(number)
+        self._ssd.clear(CHANGED + number)
+        self._ssd.bulk_load(
+            number,
+            ((shard.ids, shard.rows) for shard in version.shards(spec.name)),
+            None if progress is None else lambda done: progress(spec.name, done, spec.rows),
+            pace=pace,
+        )
+        self._ssd.set_marker(marker, _content(version, spec))
+
+    def _numbered(self) -> dict[str, int]:
+        # A table keeps its number on SSD for as long as the folder lives, whatever order a model names its tables in.
+        known = self._known()
+        fresh = [name for name in self._names if name not in known]
+        if fresh:
+            for name in fresh:
+                known[name] = max(known.values(), default=-1) + 1
+            self._ssd.set_marker(_TABLES, json.dumps(known))
+        return {name: known[name] for name in self._names}
+
+    def _forget_other_tables(self) -> None:
+        for name, number in self._known().items():
+            if name not in self.numbers:
+                self._ssd.set_marker(f"content.{name}", None)
+                self._ssd.clear(number)
+                self._ssd.clear(CHANGED + number)
+
+    def _known(self) -> dict[str, int]:
+        known: dict[str, int] = json.loads(self._ssd.marker(_TABLES) or "{}")
+        return known
+
+
+def _content(version: TableSource, spec: TableSpec) -> str:
+    return f"{spec.dim}:{version.table_digest(spec.name)}"

@@ -1,0 +1,85 @@
+"""Many changes of the SSD tier in one atomic step: sorted files that are built beside the database, then ingested."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import rocksdict
+
+from storage.tiers.pace import Pace
+from storage.tiers.ssd_options import ingest_options
+
+# Entries between two looks at the pace.
+_SLICE = 128
+
+
+class SortedChanges:
+    """Puts and deletes, keys strictly ascending; made by `SsdTier.changes`. Nothing is visible before `ingest`.
+
+    Finishing a file keeps the GIL for a time that follows its size, so the changes are shared out over several files;
+    they are ingested by one edit of the database's manifest, all or none, and are on the disk when `ingest` returns.
+    Left without `ingest`, the files are removed.
+    """
+
+    def __init__(self, database: Any, options: Any, folder: Path, pace: Pace, file_bytes: int) -> None:
+        self._db = database
+        self._options = options
+        self._folder = folder
+        self._pace = pace
+        self._file_bytes = file_bytes
+        self._writer: Any = None
+        self._paths: list[Path] = []
+        self._bytes = 0
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Adds entries behind those written before; None deletes."""
+        for start in range(0, len(keys), _SLICE):
+            writer = self._writer or self._open()
+            for key, value in zip(keys[start : start + _SLICE], values[start : start + _SLICE], strict=True):
+                if value is None:
+                    del writer[key]
+                else:
+                    writer[key] = value
+                    self._bytes += len(value)
+                self._bytes += len(key)
+            self._pace.step()
+            if self._bytes >= self._file_bytes:
+                self._finish()
+
+    def finish(self) -> None:
+        """Ends the last file; nothing can be written after it."""
+        if self._writer is not None:
+            self._finish()
+
+    def ingest(self) -> None:
+        """Makes all of it visible and durable, in one step."""
+        self.finish()
+        if self._paths:
+            self._db.ingest_external_file([str(path) for path in self._paths], ingest_options())
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer = None
+        for path in self._paths:
+            path.unlink(missing_ok=True)  # ingested files were moved
+
+    def _open(self) -> Any:
+        path = self._folder / f"{secrets.token_hex(8)}.sst"
+        self._paths.append(path)
+        self._writer = rocksdict.SstFileWriter(options=self._options)
+        self._writer.open(str(path))
+        self._bytes = 0
+        return self._writer
+
+    def _finish(self) -> None:
+        self._writer.finish()
+        self._writer = None
+        self._bytes = 0
+        self._pace.step()
