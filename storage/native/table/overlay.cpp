@@ -47,7 +47,8 @@ std::size_t OverlayTable::memory_bytes() const {
 void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, const float* rows,
                          CoverState state) {
   Staged& staged = staged_[checked(overlay)];
-  if (state == CoverState::kNone || (state == CoverState::kRow) != (rows != nullptr)) {
+  const bool with_rows = state == CoverState::kRow;
+  if (state == CoverState::kNone || (with_rows && rows == nullptr && n > 0) || (!with_rows && rows != nullptr)) {
     throw std::invalid_argument("rows: entries with rows need them, removed and spilled ones have none");
   }
   const std::lock_guard lock(mutex_);
@@ -66,7 +67,7 @@ void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::si
         pipeline.advance(i + 1);
         heads.push_back({0, 0, state, static_cast<std::uint8_t>(overlay), {}});
         Head& head = heads.back();
-        if (rows != nullptr) {
+        if (with_rows) {
           head.row = rows_.take();
           std::memcpy(rows_.row(head.row), rows + (start + i) * dim_, dim_ * sizeof(float));
         }
