@@ -45,7 +45,7 @@ def update(
     Raises NotFound for a run or snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
     output = Path(output)
-    config = _config_of(output)
+    config = config_of(output)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
     rows = ParquetRows.open(data, config.spec, config.label)
@@ -126,6 +126,11 @@ class _Start:
                 field="output",
             )
         if resume and self.update is not None and self._is_same_pass(newest, rows, from_snapshot):
+            if newest.state.training_digest != config.training_digest():
+                raise ConfigError(
+                    f"{newest.folder}: the update began with another configuration; only publish may change on resume",
+                    field="resume",
+                )
             return
         if self.update is not None and not self.update.done and from_snapshot is None:
             raise ConfigError(
@@ -176,7 +181,8 @@ def _snapshot_id(lineage: Lineage | None, text: str) -> str:
     return lineage.find(text).snapshot
 
 
-def _config_of(output: Path) -> TrainConfig:
+def config_of(output: Path) -> TrainConfig:
+    """The configuration of a run. Raises NotFound when there is none."""
     path = output / CONFIG
     if not path.is_file():
         raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")

@@ -36,10 +36,12 @@ Examples:
     help="Folder for checkpoints and the report.",
 )
 @click.option(
-    "--repository", type=click.Path(path_type=Path, file_okay=False), help="Model repository to publish into when done."
+    "--repository",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Model repository to publish into when done, and on the way if the configuration says so.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in --output.")
+@click.option("--resume", is_flag=True, help="Go on from the newest commit in --output.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     config: Path,
@@ -54,7 +56,8 @@ def command(
     """Train the model that CONFIG describes, and publish it if --repository is given.
 
     CONFIG is one YAML file: columns, feature transforms, tables, label, model and optimizers (docs/training.md). Ctrl-C
-    saves a checkpoint; --resume goes on from it to the bit as if nothing had happened.
+    saves a checkpoint; --resume goes on from it to the bit as if nothing had happened. `emberline update` goes on over
+    newer rows when the training is done.
     """
     from trainer import train
 

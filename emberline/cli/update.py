@@ -1,0 +1,105 @@
+"""`emberline update`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trainer import UpdateReport
+
+
+@click.command(
+    name="update",
+    epilog="""\b
+Examples:
+  emberline update build/run --data build/movielens/newer.parquet --repository build/models
+  emberline update run --data today/ --repository models --every-rows 100000 --every-seconds 10
+  emberline update run --data today/ --repository models --resume
+  emberline update run --data mended.parquet --repository models --at 3.17""",
+)
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    required=True,
+    help="Parquet file or folder of newer rows; may be given several times.",
+)
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Model repository that RUN was published into.",
+)
+@click.option(
+    "--valid", type=click.Path(path_type=Path, exists=True), help="Parquet file to evaluate on, before and after."
+)
+@click.option("--every-steps", type=click.IntRange(1), help="Publish a delta after so many steps.")
+@click.option("--every-rows", type=click.IntRange(1), help="Publish a delta after so many rows.")
+@click.option("--every-seconds", type=click.FloatRange(0, min_open=True), help="Publish a delta after so many seconds.")
+@click.option("--resume", is_flag=True, help="Go on with the update that was interrupted; begin one if there is none.")
+@click.option("--at", metavar="SNAPSHOT", help="Go back to this published snapshot (VERSION.SEQUENCE or id) first.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def command(
+    run: Path,
+    data: tuple[Path, ...],
+    repository: Path,
+    valid: Path | None,
+    every_steps: int | None,
+    every_rows: int | None,
+    every_seconds: float | None,
+    resume: bool,
+    at: str | None,
+    quiet: bool,
+) -> None:
+    """Go on training the finished RUN over newer rows, and publish what changes.
+
+    One pass over --data in its order. A delta is published at the end, and on the way as the configuration of RUN says
+    (publish.delta_every_steps, _rows, _seconds) or the --every options, which then take its place. A running server
+    that watches the repository shows each delta within a second.
+
+    After Ctrl-C or a crash, --resume goes on to the bit as if nothing had happened, and a snapshot that was half
+    published is published first. --at goes back to a snapshot: training continues from the state it was made from (the
+    last dozens are kept), and the next delta leads on from it.
+    """
+    from trainer import update
+    from trainer.update import config_of
+
+    publish = None
+    if every_steps or every_rows or every_seconds:
+        publish = config_of(run).publish.model_copy(
+            update={
+                "delta_every_steps": every_steps or 0,
+                "delta_every_rows": every_rows or 0,
+                "delta_every_seconds": every_seconds or 0.0,
+            }
+        )
+    report = update(
+        run,
+        list(data),
+        repository=repository,
+        valid=valid,
+        publish=publish,
+        progress=not quiet,
+        resume=resume,
+        from_snapshot=at,
+    )
+    _print(report)
+
+
+def _print(report: UpdateReport) -> None:
+    click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
+    if report.log_loss_before is not None and report.log_loss_after is not None:
+        click.echo(
+            f"validation: AUC {_figure(report.auc_before)} -> {_figure(report.auc_after)}, "
+            f"log-loss {report.log_loss_before:.4f} -> {report.log_loss_after:.4f} on {report.valid_rows:,} rows"
+        )
+    for folder in report.published:
+        click.echo(f"published {folder}")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
