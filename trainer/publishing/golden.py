@@ -31,12 +31,12 @@ def golden_columns(
 
     Raises CheckpointError when no row of the sample reaches some table.
     """
-    inputs = [_as_sent(entry, sample[entry.name]) for entry in spec.inputs]
+    inputs = [as_sent(entry, sample[entry.name]) for entry in spec.inputs]
     values = {entry.name: column_rows(sample[entry.name]) for entry in inputs}
-    rows = _drawn(values, count)
-    rows += _cases(rows, inputs, spec)[:_EXTRA_AT_MOST]
+    rows = drawn_rows(values, count)
+    rows += hard_cases(rows, inputs, spec)[:_EXTRA_AT_MOST]
     rows += _reaching_rows(rows, inputs, spec, tables)
-    columns = _columns(inputs, rows)
+    columns = columns_of_rows(inputs, rows)
     _check_reached(columns, len(rows), spec, tables)
     return columns, len(rows)
 
@@ -55,12 +55,12 @@ def column_rows(column: Column) -> list[Any]:
     return [flat[start : start + column.width] for start in range(0, len(flat), column.width)]
 
 
-def _as_sent(entry: InputSpec, column: Column) -> InputSpec:
+def as_sent(entry: InputSpec, column: Column) -> InputSpec:
     # The sample's own integer or float type: a request may send it, and no value is lost on the way.
     return entry.model_copy(update={"dtype": column.dtype})
 
 
-def _drawn(values: Mapping[str, list[Any]], count: int) -> list[Row]:
+def drawn_rows(values: Mapping[str, list[Any]], count: int) -> list[Row]:
     """`count` rows spread over the sample. A small sample is repeated, each input in another order."""
     rows = max(len(column) for column in values.values())
     picked = np.linspace(0, rows - 1, min(rows, count)).round().astype(int).tolist()
@@ -72,7 +72,10 @@ def _drawn(values: Mapping[str, list[Any]], count: int) -> list[Row]:
     return drawn
 
 
-def _cases(rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec) -> list[Row]:
+def hard_cases(
+    rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, copies: int = _ROWS_A_CASE
+) -> list[Row]:
+    """Nulls in all inputs and in each, empty lists, absent ids: `copies` of `rows` a case."""
     feeds = {name: {f.output for f in spec.features if name in f.inputs} for name in (entry.name for entry in inputs)}
     cases: list[Row] = [{entry.name: None for entry in inputs}]
     for number, entry in enumerate(inputs):
@@ -82,7 +85,7 @@ def _cases(rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec) 
         if feeds[entry.name] == {"ids"}:
             replacements += _absent_values(entry)
         for place, replacement in enumerate(replacements):
-            for copy in range(_ROWS_A_CASE):
+            for copy in range(copies):
                 base = rows[(number * 7 + place * 3 + copy * 11) % len(rows)]
                 case = replacement(base[entry.name]) if callable(replacement) else replacement
                 cases.append({**base, entry.name: case})
@@ -112,7 +115,7 @@ def _reaching_rows(
     rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, tables: Sequence[TableData]
 ) -> list[Row]:
     """A row for each table that `rows` do not reach and whose ids can be sent as they are."""
-    missed = _missed(_columns(inputs, rows), len(rows), spec, tables)
+    missed = _missed(columns_of_rows(inputs, rows), len(rows), spec, tables)
     by_name = {entry.name: entry for entry in inputs}
     extra: list[Row] = []
     for table in missed:
@@ -152,5 +155,6 @@ def _missed(
     return missed
 
 
-def _columns(inputs: Sequence[InputSpec], rows: Sequence[Row]) -> dict[str, Column]:
+def columns_of_rows(inputs: Sequence[InputSpec], rows: Sequence[Row]) -> dict[str, Column]:
+    """Rows of raw values by input as columns."""
     return {entry.name: Column.from_rows(entry, [row[entry.name] for row in rows]) for entry in inputs}

@@ -44,7 +44,7 @@ class Pending:
     version, sequence: as drawn; another publisher may take the number first, then the next one is used. parent: the
     snapshot it was made from, "" for the first. since: changes after these stamps are in it, by table.
     from_sequence, applies_to: of a delta. compaction: the snapshot of a version with the same content that is written
-    behind the delta, "" for none.
+    behind the delta, "" for none. created_unix_ms: when it was drawn; written again, it gets the same time.
     """
 
     kind: Kind
@@ -57,6 +57,7 @@ class Pending:
     from_sequence: int = 0
     applies_to: tuple[str, ...] = ()
     compaction: str = ""
+    created_unix_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class Lineage:
 
     version, base: number and snapshot of the version that deltas lie in. published: oldest first, the newest
     MAX_PUBLISHED. ancestors: ids of the newest snapshots before those. last_sequence: the largest drawn for a delta of
-    `version`. version_bytes: of the version; delta_bytes: of the deltas that lead from it to the newest snapshot, so a
-    cumulative one begins anew. deltas: how many were published since the version.
+    `version`. version_bytes: of the version's rows; delta_bytes: of those in the deltas that lead from it to the newest
+    snapshot, so a cumulative one begins anew. deltas: how many were published since the version.
     """
 
     version: int = 0
@@ -127,8 +128,8 @@ class Lineage:
         """Ids of all snapshots known, oldest first, at most MAX_ANCESTORS."""
         return (*self.ancestors, *(entry.snapshot for entry in self.published))[-MAX_ANCESTORS:]
 
-    def with_published(self, entry: Published, *, size_bytes: int, cumulative: bool = False) -> Lineage:
-        """The line with a snapshot that was written. size_bytes: of its folder, version or delta."""
+    def with_published(self, entry: Published, *, row_bytes: int, cumulative: bool = False) -> Lineage:
+        """The line with a snapshot that was written. row_bytes: of its rows and removed ids."""
         published = (*self.published, entry)
         cut = max(0, len(published) - MAX_PUBLISHED)
         # A version stays for as long as one of its deltas does: they are found by it.
@@ -141,13 +142,13 @@ class Lineage:
         gone = tuple(other.snapshot for other in published[:cut] if other not in kept)
         ancestors = (*self.ancestors, *gone)[-MAX_ANCESTORS:]
         if entry.sequence == 0:
-            return Lineage(entry.version, entry.snapshot, kept, ancestors, 0, size_bytes, 0, 0, None)
+            return Lineage(entry.version, entry.snapshot, kept, ancestors, 0, row_bytes, 0, 0, None)
         return replace(
             self,
             published=kept,
             ancestors=ancestors,
             last_sequence=max(self.last_sequence, entry.sequence),
-            delta_bytes=size_bytes if cumulative else self.delta_bytes + size_bytes,
+            delta_bytes=row_bytes if cumulative else self.delta_bytes + row_bytes,
             deltas=self.deltas + 1,
             pending=None,
         )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainer.config import TrainConfig
 from trainer.publishing.lineage import Lineage
 
 Due = Literal["version", "delta", "cumulative", "compaction"]
@@ -17,8 +16,8 @@ class DeltaPolicy:
     """delta_every_*: a delta after so many steps, rows or seconds; 0 is off.
 
     cumulative_every: each n-th delta of a version holds all changes since the version; 0 never. version_every_deltas,
-    version_at_share: a delta is followed by a full version of the same content after so many deltas, or when those that
-    lead from the version to the newest snapshot exceed this share of the version's own bytes; 0 is off.
+    version_at_share: a delta is followed by a full version of the same content after so many deltas, or when the rows
+    in those that lead from the version to the newest snapshot exceed this share of the version's, in bytes; 0 is off.
     keep_deltas, keep_versions: what stays in the repository, beside what these need. expire_after: table -> publishes
     after which a row that nobody touched is erased; tables that are not named keep their rows.
     """
@@ -32,24 +31,6 @@ class DeltaPolicy:
     keep_deltas: int = 32
     keep_versions: int = 2
     expire_after: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> DeltaPolicy:
-        """The policy of a configuration."""
-        options = config.publish
-        return cls(
-            delta_every_steps=options.delta_every_steps,
-            delta_every_rows=options.delta_every_rows,
-            delta_every_seconds=options.delta_every_seconds,
-            cumulative_every=options.cumulative_every,
-            version_every_deltas=options.version_every_deltas,
-            version_at_share=options.version_at_share,
-            keep_deltas=options.keep_deltas,
-            keep_versions=options.keep_versions,
-            expire_after={
-                table.name: table.expire_after_publishes for table in config.tables if table.expire_after_publishes
-            },
-        )
 
     @property
     def publishes_deltas(self) -> bool:

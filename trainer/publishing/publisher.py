@@ -7,15 +7,39 @@ write() writes it. After a crash in between, the checkpoint's lineage has it pen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
+from storage.checkpoint import PublishedDelta, PublishedVersion, next_sequence
+from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
+from storage.errors import CheckpointError, ConfigError, NotFound, Unsupported
 from storage.features import Column, FeatureSpec
-from trainer.publishing.lineage import Lineage, Pending
-from trainer.publishing.policy import DeltaPolicy
+from storage.specs import check_model_name
+from trainer.embedding import EmbeddingTable
+from trainer.evaluate import evaluation_mode
+from trainer.progress import Display
+from trainer.publishing.delta import is_unchanged, live_weights
+from trainer.publishing.delta_write import DeltaWriter
+from trainer.publishing.lineage import Lineage, Pending, Published
+from trainer.publishing.policy import DeltaPolicy, Due
+from trainer.publishing.publish import STEPS, check_golden_requests, write_subject
+from trainer.publishing.retention import retain
+from trainer.publishing.shelf import find_delta, find_version, read_version, row_bytes
+from trainer.publishing.subject import Subject, unwrapped
+
+WantedKind = Literal["auto", "version", "delta", "cumulative"]
+# Raw rows that were offered lately and may become golden requests.
+_OFFERED_ROWS = 2048
 
 
 class Publisher:
@@ -41,20 +65,43 @@ class Publisher:
         lineage: Lineage | None = None,
         progress: bool = False,
     ) -> None:
-        raise NotImplementedError
+        check_golden_requests(golden_requests)
+        check_model_name(name)
+        self._module = unwrapped(module)
+        self._sample = sample
+        self._model_dir = Path(repository) / name
+        self._spec = spec
+        self._max_batch_size = max_batch_size
+        self._golden_requests = golden_requests
+        self._tolerance = tolerance
+        self._metadata = dict(metadata or {})
+        self._policy = policy or DeltaPolicy()
+        self._lineage = lineage or Lineage()
+        self._progress = progress
+        self._offered: deque[Mapping[str, Column]] = deque()
+        self._subject: Subject | None = None
+        self._writer: DeltaWriter | None = None
+        self._written: Path | None = None
+        # Drawn here and never tried to write: it cannot lie in the repository.
+        self._fresh = False
 
     @property
     def lineage(self) -> Lineage:
         """What was published so far, and what is pending. Save it with the training state."""
-        raise NotImplementedError
+        return self._lineage
 
     def offer(self, columns: Mapping[str, Column]) -> None:
-        """Takes raw rows that were just trained on (with a spec only), for golden requests that reach changed rows."""
-        raise NotImplementedError
+        """Takes raw rows that were just trained on, by input, for golden requests that reach changed rows.
+
+        They are borrowed until 2,048 newer rows have come.
+        """
+        self._offered.append(columns)
+        while sum(map(_rows_of, self._offered)) - _rows_of(self._offered[0]) >= _OFFERED_ROWS:
+            self._offered.popleft()
 
     def prepare(
         self,
-        kind: Literal["auto", "version", "delta", "cumulative"] = "auto",
+        kind: WantedKind = "auto",
         *,
         from_snapshot: str | None = None,
         version: int | None = None,
@@ -64,24 +111,230 @@ class Publisher:
 
         from_snapshot: the snapshot, by id or VERSION.SEQUENCE, that the new one continues; default: the newest.
         version: the number of a version; default: the next free one. expire: erases rows by policy.expire_after first.
+        What was pending and never written is dropped: its changes are in the new snapshot.
         Raises NotFound for a snapshot that nothing is known of, Unsupported for a delta of nn.Embedding layers.
         """
-        raise NotImplementedError
+        lineage = self._settled()
+        if from_snapshot is not None:
+            lineage = lineage.up_to(lineage.find(from_snapshot).snapshot)
+        due = self._due(kind, lineage, rebased=from_snapshot is not None)
+        self._check_number(due, version)
+        subject = self._ready(lineage)
+        if due != "version" and (path := subject.plain_layer()) is not None:
+            raise Unsupported(
+                f"layer {path!r}: rows of torch's own embedding layers are not tracked, so there are no deltas of "
+                "them; use trainer.Embedding or trainer.EmbeddingBag, or publish versions"
+            )
+        tables = subject.tables
+        if expire:
+            self._expire(lineage, tables)
+        stamps = {name: table.advance() for name, table in tables.items()}
+        if lineage.published:
+            for name, stamp in lineage.published[0].stamps.items():
+                tables[name].forget_removed(stamp)
+        pending = self._drawn(due, lineage, stamps, version)
+        last = max(lineage.last_sequence, pending.sequence)
+        self._lineage = replace(lineage, last_sequence=last, pending=pending)
+        self._written, self._fresh = None, True
+        return pending
 
     def write(self) -> Path:
         """Writes what is pending and returns its folder; again, it finds what lies there already.
 
-        Raises ParityError when the module's scores are not those of the halves that are published.
+        Raises ParityError when the module's scores are not those of the halves that are published, CheckpointError
+        when nothing was prepared.
         """
-        raise NotImplementedError
+        pending, lineage = self._lineage.pending, self._lineage
+        if pending is None:
+            if self._written is None:
+                raise CheckpointError("nothing is pending; call prepare() before write()")
+            return self._written
+        again, self._fresh = not self._fresh, False
+        with self._quiet(), Display(visible=self._progress) as display:
+            if pending.kind == "version":
+                number = pending.version
+                folder, lineage = self._write_version(lineage, pending, pending.snapshot, number, again, display)
+            else:
+                folder, lineage = self._write_delta(lineage, pending, again, display)
+                if pending.compaction:
+                    folder, lineage = self._write_version(lineage, pending, pending.compaction, 0, again, display)
+            display.say(f"published {folder}")
+        self._lineage = lineage
+        self._written = folder
+        if pending.kind != "delta" or pending.compaction:
+            retain(self._model_dir, lineage, self._policy)
+        return folder
 
     def publish(
-        self,
-        kind: Literal["auto", "version", "delta", "cumulative"] = "auto",
-        *,
-        from_snapshot: str | None = None,
-        version: int | None = None,
+        self, kind: WantedKind = "auto", *, from_snapshot: str | None = None, version: int | None = None
     ) -> Path:
         """prepare() and write() in one, for a loop that keeps no training checkpoints."""
         self.prepare(kind, from_snapshot=from_snapshot, version=version)
         return self.write()
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """The module in eval() and without gradients for the block."""
+        with evaluation_mode(self._module), torch.no_grad():
+            yield
+
+    def _ready(self, lineage: Lineage) -> Subject:
+        """The planned module; the first time, its tables' stamps are set behind all that the line knows."""
+        if self._subject is None:
+            with self._quiet():
+                self._subject = Subject.of(self._module, self._sample, self._spec)
+        for name, table in self._subject.tables.items():
+            known = [entry.stamps.get(name, 0) for entry in lineage.published]
+            table.set_stamp(max([table.stamp, *(stamp + 1 for stamp in known)]))
+        return self._subject
+
+    def _settled(self) -> Lineage:
+        """The line without anything pending: what was written is of it, what was not is dropped."""
+        lineage, pending = self._lineage, self._lineage.pending
+        if pending is None:
+            return lineage
+        if pending.kind == "version":
+            version = find_version(self._model_dir, pending.snapshot)
+            return replace(lineage, pending=None) if version is None else _with_version(lineage, pending, version)
+        delta = find_delta(self._model_dir / str(pending.version), pending.snapshot)
+        lineage = replace(lineage, pending=None) if delta is None else _with_delta(lineage, pending, delta)
+        version = find_version(self._model_dir, pending.compaction) if delta and pending.compaction else None
+        return lineage if version is None else _with_version(lineage, pending, version)
+
+    def _due(self, kind: WantedKind, lineage: Lineage, *, rebased: bool) -> Due:
+        base = read_version(self._model_dir, lineage.version) if lineage.version else None
+        here = base is not None and base.snapshot == lineage.base
+        if kind == "auto":
+            if not here:
+                return "version"
+            return "delta" if rebased else self._policy.next_kind(lineage)
+        if kind != "version" and not here:
+            what = f"version {lineage.version} is not there" if lineage.version else "nothing was published yet"
+            raise NotFound(f"{self._model_dir}: {what}, so there is nothing for a delta to change; publish a version")
+        return kind
+
+    def _check_number(self, due: Due, version: int | None) -> None:
+        if version is None:
+            return
+        if due != "version" or version < 1:
+            raise ConfigError(
+                f"version is {version}: a number, 1 or more, is for a version; a delta goes on with the version that "
+                "it changes",
+                field="version",
+            )
+        if os.path.lexists(self._model_dir / str(version)):
+            raise CheckpointError(f"{self._model_dir / str(version)} exists; choose another number, or none")
+
+    def _expire(self, lineage: Lineage, tables: Mapping[str, EmbeddingTable]) -> None:
+        for name, publishes in self._policy.expire_after.items():
+            # A compaction has the stamps of its delta and is no publish of its own.
+            stamps = sorted({entry.stamps.get(name, 0) for entry in lineage.published})
+            if name in tables and len(stamps) >= publishes > 0:
+                tables[name].erase(tables[name].expired(stamps[-publishes]))
+
+    def _drawn(self, due: Due, lineage: Lineage, stamps: Mapping[str, int], version: int | None) -> Pending:
+        parent = lineage.newest
+        drawn = Pending(
+            kind="delta" if due == "compaction" else due,
+            snapshot=secrets.token_hex(16),
+            version=version or 0,
+            sequence=0,
+            parent="" if parent is None else parent.snapshot,
+            stamps=stamps,
+            created_unix_ms=time.time_ns() // 1_000_000,
+        )
+        if due == "version" or parent is None:
+            return drawn
+        base = lineage.base_of(parent)
+        inside = [entry for entry in lineage.published if entry.version == parent.version]
+        whole = due == "cumulative"
+        taken = next_sequence(self._model_dir / str(parent.version)) - 1
+        return replace(
+            drawn,
+            version=parent.version,
+            sequence=max(lineage.last_sequence, taken) + 1,
+            since=base.stamps if whole else parent.stamps,
+            from_sequence=0 if whole else parent.sequence,
+            applies_to=tuple(entry.snapshot for entry in inside) if whole else (parent.snapshot,),
+            compaction=secrets.token_hex(16) if due == "compaction" else "",
+        )
+
+    def _write_delta(self, lineage: Lineage, pending: Pending, again: bool, display: Display) -> tuple[Path, Lineage]:
+        delta = find_delta(self._model_dir / str(pending.version), pending.snapshot) if again else None
+        if delta is None:
+            self._ready(lineage)
+            delta = self._delta_writer(pending.version).write(
+                pending,
+                pools=tuple(reversed(self._offered)),
+                golden_requests=self._golden_requests,
+                tolerance=self._tolerance,
+                metadata=self._metadata,
+                display=display,
+            )
+        return delta.path, _with_delta(lineage, pending, delta)
+
+    def _delta_writer(self, version: int) -> DeltaWriter:
+        """Holds the graph of a version, which takes long to load."""
+        assert self._subject is not None
+        if self._writer is None or self._writer.number != version or self._writer.subject is not self._subject:
+            published = read_version(self._model_dir, version)
+            if published is None:
+                raise NotFound(f"{self._model_dir / str(version)} is not there any more; publish a version")
+            self._writer = DeltaWriter(self._subject, published)
+        return self._writer
+
+    def _write_version(
+        self, lineage: Lineage, pending: Pending, snapshot: str, number: int, again: bool, display: Display
+    ) -> tuple[Path, Lineage]:
+        version = find_version(self._model_dir, snapshot) if again else None
+        if version is None:
+            equals = self._equal_snapshot(lineage)
+            # Planned anew, with the outputs that the module gives now.
+            self._subject = Subject.of(self._module, self._sample, self._spec)
+            display.begin(f"publishing {self._model_dir.name}", STEPS)
+            parent = lineage.newest
+            folder = write_subject(
+                self._subject,
+                self._model_dir,
+                golden_requests=self._golden_requests,
+                tolerance=self._tolerance,
+                display=display,
+                version=number or None,
+                max_batch_size=self._max_batch_size,
+                metadata=self._metadata,
+                snapshot=snapshot,
+                parent=None if parent is None else parent.snapshot,
+                equals=equals,
+                descends_from=lineage.line()[::-1],
+                created_unix_ms=pending.created_unix_ms,
+            )
+            version = find_version(self._model_dir, snapshot)
+            if version is None:
+                raise CheckpointError(f"{folder}: was written and cannot be read; is the disk sound?")
+        return version.path, _with_version(lineage, pending, version)
+
+    def _equal_snapshot(self, lineage: Lineage) -> str | None:
+        """The newest snapshot if tables and weights are still what they were in it."""
+        newest = lineage.newest
+        if newest is None or read_version(self._model_dir, lineage.version) is None:
+            return None
+        subject = self._ready(lineage)
+        if subject.plain_layer() is not None or not is_unchanged(subject.tables, newest.stamps):
+            return None
+        weights = live_weights(subject.half, self._delta_writer(lineage.version).graph)
+        return newest.snapshot if fingerprint_hex(weights_fingerprint(weights)) == newest.dense else None
+
+
+def _with_version(lineage: Lineage, pending: Pending, version: PublishedVersion) -> Lineage:
+    entry = Published(version.snapshot, version.version, 0, pending.stamps, version.manifest.dense_fingerprint)
+    return lineage.with_published(entry, row_bytes=row_bytes(version.manifest.files))
+
+
+def _with_delta(lineage: Lineage, pending: Pending, delta: PublishedDelta) -> Lineage:
+    manifest = delta.manifest
+    entry = Published(delta.snapshot, delta.version, delta.sequence, pending.stamps, manifest.dense_fingerprint)
+    return lineage.with_published(entry, row_bytes=row_bytes(manifest.files), cumulative=manifest.cumulative)
+
+
+def _rows_of(columns: Mapping[str, Column]) -> int:
+    return max((column.rows for column in columns.values()), default=0)

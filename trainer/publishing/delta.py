@@ -1,0 +1,74 @@
+"""What a delta holds, read out of the live module: the rows that changed, the ids that went, the dense weights.
+
+The dense graph is that of the version; its weights have the same names in the module, so nothing is exported again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from storage.checkpoint import DeltaTable, DenseGraph
+from storage.checkpoint.program import weight_key
+from storage.errors import CheckpointError
+from trainer.embedding import EmbeddingTable
+from trainer.publishing.cut import DenseHalf
+from trainer.publishing.layers import frequency_byte
+
+
+def changed_tables(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> list[DeltaTable]:
+    """Rows that changed and ids that went after the stamps of `since`, by table."""
+    return [_changed(name, table, since.get(name, 0)) for name, table in tables.items()]
+
+
+def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> bool:
+    """Whether no row changed and no id went after the stamps of `since`."""
+    return not any(
+        len(table.changed_since(since.get(name, 0))) or len(table.removed_since(since.get(name, 0)))
+        for name, table in tables.items()
+    )
+
+
+def live_weights(half: DenseHalf, graph: DenseGraph) -> dict[str, Tensor]:
+    """The weights of a published graph as they are in the module now; constants of the graph are its own.
+
+    Raises CheckpointError for a weight that the module does not have any more.
+    """
+    live = {weight_key("state", name): value for name, value in half.state_dict().items()}
+    # Buffers that are not saved are constants to torch.export; they may change all the same.
+    live.update({weight_key("constant", name): value for name, value in half.named_buffers()})
+    weights: dict[str, Tensor] = {}
+    for key, published in graph.weights().items():
+        value = live.get(key)
+        if value is None and key.startswith(weight_key("state", "")):
+            raise CheckpointError(f"the module has no weight {key!r}, which its version has; publish a version")
+        kept = published if value is None else value.detach().cpu().contiguous()
+        if kept.dtype != published.dtype or kept.shape != published.shape:
+            raise CheckpointError(
+                f"the module's weight {key!r} is {kept.dtype} {list(kept.shape)}, published was {published.dtype} "
+                f"{list(published.shape)}; publish a version"
+            )
+        weights[key] = kept
+    return weights
+
+
+def weight_arrays(weights: Mapping[str, Tensor]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Weights as numpy arrays, and the safetensors names of those whose numpy type does not say it."""
+    arrays: dict[str, np.ndarray] = {}
+    dtypes: dict[str, str] = {}
+    for key, value in weights.items():
+        if value.dtype == torch.bfloat16:
+            arrays[key] = value.view(torch.int16).numpy().view(np.uint16)
+            dtypes[key] = "BF16"
+        else:
+            arrays[key] = value.numpy()
+    return arrays, dtypes
+
+
+def _changed(name: str, table: EmbeddingTable, since: int) -> DeltaTable:
+    ids = table.changed_since(since)
+    rows, _, counts, _ = table.export_ids(ids)
+    return DeltaTable(name, table.dim, ids, rows, frequency_byte(counts), table.removed_since(since))

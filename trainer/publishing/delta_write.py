@@ -1,0 +1,113 @@
+"""Writes a pending delta: what changed, golden requests scored by the module, one folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, next_sequence, open_delta, write_delta
+from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.errors import CheckpointError
+from storage.features import Column
+from trainer.progress import Display
+from trainer.publishing.check import Checker
+from trainer.publishing.delta import changed_tables, live_weights, weight_arrays
+from trainer.publishing.delta_golden import delta_requests
+from trainer.publishing.lineage import Pending
+from trainer.publishing.subject import Subject
+
+_ATTEMPTS = 100
+
+
+class DeltaWriter:
+    """Writes deltas of one version, whose graph it keeps loaded. Used inside eval() and no_grad()."""
+
+    def __init__(self, subject: Subject, version: PublishedVersion) -> None:
+        self.subject = subject
+        self._version = version
+
+    @property
+    def number(self) -> int:
+        """Of the version."""
+        return self._version.version
+
+    @cached_property
+    def graph(self) -> DenseGraph:
+        """The version's dense graph, with the weights that it was published with."""
+        return self._version.graph()
+
+    @cached_property
+    def _reaching_all(self) -> Mapping[str, Column]:
+        return self._version.golden().columns
+
+    def write(
+        self,
+        pending: Pending,
+        *,
+        pools: Sequence[Mapping[str, Column]],
+        golden_requests: int,
+        tolerance: float,
+        metadata: Mapping[str, Any],
+        display: Display,
+    ) -> PublishedDelta:
+        """Writes it under the sequence that it has drawn, or the next one that is free.
+
+        pools: raw rows that were trained on lately, to draw golden requests from beside the sample.
+        """
+        subject, tables = self.subject, self.subject.tables
+        changed = changed_tables(tables, pending.since)
+        weights = live_weights(subject.half, self.graph)
+        requests = delta_requests(
+            subject.engine,
+            [*pools, subject.plan.columns],
+            changed,
+            tables,
+            golden_requests,
+            lambda: self._reaching_all,
+        )
+        rows = sum(len(table.ids) for table in changed)
+        if rows and 2 * requests.reaching < requests.rows:
+            display.say(
+                f"{pending.snapshot}: {requests.reaching} of {requests.rows} golden requests reach a changed row; "
+                "offer the publisher rows that were trained on"
+            )
+        checker = Checker(subject, tables, tolerance, self.graph.with_weights(weights))
+        golden = checker.golden(requests.columns, requests.rows)
+        arrays, dtypes = weight_arrays(weights)
+        return self._install(
+            pending,
+            snapshot=pending.snapshot,
+            base=self._version.snapshot,
+            parent=pending.parent,
+            applies_to=pending.applies_to,
+            from_sequence=pending.from_sequence,
+            tables=changed,
+            weights=arrays,
+            weight_dtypes=dtypes,
+            golden=golden,
+            outputs=self._version.manifest.graph.outputs,
+            created_unix_ms=pending.created_unix_ms,
+            metadata={
+                **metadata,
+                "golden": {
+                    "requests": requests.rows,
+                    "reaching_changed": requests.reaching,
+                    "changed_ids_reached": requests.ids_reached,
+                },
+            },
+        )
+
+    def _install(self, pending: Pending, **parts: Any) -> PublishedDelta:
+        folder = self._version.path
+        sequence = pending.sequence
+        for _ in range(_ATTEMPTS):
+            try:
+                return open_delta(write_delta(folder, sequence=sequence, **parts), verify=False)
+            except CheckpointError:
+                # Another publisher of this version may have drawn the same number.
+                if not os.path.lexists(folder / DELTAS / sequence_name(sequence)):
+                    raise
+            sequence = max(sequence + 1, next_sequence(folder))
+        raise CheckpointError(f"{folder}: no free sequence in {_ATTEMPTS} attempts; other publishers keep winning")

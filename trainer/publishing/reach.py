@@ -1,0 +1,80 @@
+"""Which raw rows reach which ids, asked of the feature engine. B rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from storage.checkpoint import DeltaTable
+from storage.features import Column, FeatureBatch, FeatureEngine
+from trainer.embedding import EmbeddingTable
+from trainer.publishing.golden import Row, column_rows
+from trainer.publishing.lookup import find_rows
+
+_ROWS_A_TABLE = 2
+
+
+def rows_holding(batch: FeatureBatch, engine: FeatureEngine, table: str, ids: np.ndarray) -> np.ndarray:
+    """For each of `ids` (ascending) that the batch holds, one row that holds it."""
+    found = [np.empty(0, np.int64)]
+    for feature in engine.spec.ids_features:
+        if feature.table == table:
+            bags = batch.ids[feature.name]
+            rows = np.repeat(np.arange(batch.batch), bags.lengths())
+            here = _among(bags.values, ids)
+            _, first = np.unique(bags.values[here], return_index=True)
+            found.append(rows[here][first])
+    return np.unique(np.concatenate(found))
+
+
+def reached(batch: FeatureBatch, engine: FeatureEngine, changed: Sequence[DeltaTable]) -> tuple[np.ndarray, int]:
+    """Which rows hold a changed id, (B,) bool, and how many different changed ids they hold."""
+    reaching = np.zeros(batch.batch, dtype=bool)
+    count = 0
+    for table in changed:
+        met = [np.empty(0, np.int64)]
+        for feature in engine.spec.ids_features:
+            if feature.table == table.name and len(table.ids):
+                bags = batch.ids[feature.name]
+                here = _among(bags.values, table.ids)
+                reaching[np.repeat(np.arange(batch.batch), bags.lengths())[here]] = True
+                met.append(bags.values[here])
+        count += len(np.unique(np.concatenate(met)))
+    return reaching, count
+
+
+def missed_tables(
+    batch: FeatureBatch, engine: FeatureEngine, tables: Mapping[str, EmbeddingTable]
+) -> list[EmbeddingTable]:
+    """Tables with rows that no id of the batch reaches."""
+    missed: list[EmbeddingTable] = []
+    for name, table in tables.items():
+        features = [feature.name for feature in engine.spec.ids_features if feature.table == name]
+        if table.size() and not any(find_rows(table, batch.ids[feature].values)[1].any() for feature in features):
+            missed.append(table)
+    return missed
+
+
+def spare_rows(engine: FeatureEngine, pool: Mapping[str, Column], missed: Sequence[EmbeddingTable]) -> list[Row]:
+    """Some rows of `pool` for each table, each reaching a row of it; none when the pool has none."""
+    count = max(column.rows for column in pool.values())
+    batch = engine.run(pool, count)
+    values = {name: column_rows(column) for name, column in pool.items()}
+    rows: list[Row] = []
+    for table in missed:
+        places: list[int] = []
+        for feature in engine.spec.ids_features:
+            if feature.table == table.name:
+                bags = batch.ids[feature.name]
+                found = find_rows(table, bags.values)[1]
+                places += np.unique(np.repeat(np.arange(count), bags.lengths())[found]).tolist()
+        rows += [{name: cells[place] for name, cells in values.items()} for place in places[:_ROWS_A_TABLE]]
+    return rows
+
+
+def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Whether each of `values` is one of `ids` (ascending, not empty)."""
+    places = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
+    here: np.ndarray = ids[places] == values
+    return here

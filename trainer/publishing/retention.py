@@ -1,0 +1,84 @@
+"""What goes from a repository when something newer stands in for it.
+
+A folder goes by a rename to a name that no reader looks at, then its files: nobody ever sees half of one. Versions of
+other trainers stay; so do deltas that a delta which stays is reached by.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage.checkpoint import PublishedDelta
+from storage.checkpoint.deltas import DELTAS
+from trainer.publishing.lineage import Lineage
+from trainer.publishing.policy import DeltaPolicy
+from trainer.publishing.shelf import read_deltas, read_version, version_numbers
+
+# As a publisher calls its unfinished folders: readers pass them by.
+_UNFINISHED = ".publish-"
+# An unfinished folder of this age belongs to a publisher that is no more.
+_ABANDONED_S = 24 * 3600.0
+
+
+def retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
+    """Removes the older versions of this line, and older deltas of those that stay. What cannot be removed stays."""
+    line = set(lineage.line())
+    ours: list[int] = []
+    for number in version_numbers(model_dir):
+        version = read_version(model_dir, number)
+        if version is not None and version.snapshot in line:
+            ours.append(number)
+    kept = {*ours[-policy.keep_versions :], lineage.version}
+    for number in ours:
+        if number not in kept:
+            _remove(model_dir / str(number))
+            continue
+        deltas = read_deltas(model_dir / str(number))
+        needed = needed_deltas(deltas, policy.keep_deltas)
+        for delta in deltas:
+            if delta.sequence not in needed:
+                _remove(delta.path)
+        _sweep(model_dir / str(number) / DELTAS)
+    _sweep(model_dir)
+
+
+def needed_deltas(deltas: Sequence[PublishedDelta], keep: int) -> set[int]:
+    """Sequences of the newest `keep` deltas, and of those that one of them is reached by from the version.
+
+    deltas: all of one version, in the order of their sequences.
+    """
+    by_snapshot = {delta.snapshot: delta for delta in deltas}
+    waiting = list(deltas[-keep:])
+    kept = {delta.sequence for delta in waiting}
+    while waiting:
+        delta = waiting.pop()
+        before = [by_snapshot[name] for name in delta.applies_to if name in by_snapshot]
+        if delta.base in delta.applies_to or any(other.sequence in kept for other in before) or not before:
+            continue
+        nearest = max(before, key=lambda other: other.sequence)
+        kept.add(nearest.sequence)
+        waiting.append(nearest)
+    return kept
+
+
+def _remove(folder: Path) -> None:
+    hidden = folder.parent / f"{_UNFINISHED}removed-{secrets.token_hex(8)}"
+    with suppress(OSError):
+        os.rename(folder, hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Removes what crashed publishers and removals left."""
+    with suppress(OSError):
+        for entry in parent.iterdir():
+            if entry.name.startswith(_UNFINISHED):
+                gone = entry.name.startswith(f"{_UNFINISHED}removed-")
+                if gone or time.time() - entry.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(entry, ignore_errors=True)

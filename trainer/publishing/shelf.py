@@ -1,0 +1,60 @@
+"""What of a model lies in a repository: its versions and their deltas, found by snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, open_delta, open_version
+from storage.checkpoint.delta_manifest import REMOVED
+from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.checkpoint.signed import FileEntry
+from storage.errors import CheckpointError, NotFound
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+
+
+def version_numbers(model_dir: Path) -> list[int]:
+    """The numbers of the folders that are called like a version, ascending."""
+    if not model_dir.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in model_dir.iterdir() if _NUMBER.fullmatch(entry.name))
+
+
+def read_version(model_dir: Path, number: int) -> PublishedVersion | None:
+    """A version, or None when it is not there or cannot be read."""
+    try:
+        return open_version(model_dir / str(number), verify=False)
+    except (CheckpointError, NotFound, OSError):
+        return None
+
+
+def find_version(model_dir: Path, snapshot: str) -> PublishedVersion | None:
+    """The version with this snapshot, the newest looked at first."""
+    for number in reversed(version_numbers(model_dir)):
+        version = read_version(model_dir, number)
+        if version is not None and version.snapshot == snapshot:
+            return version
+    return None
+
+
+def read_deltas(version_dir: Path) -> list[PublishedDelta]:
+    """The deltas of a version in the order of their sequences; those that cannot be read are left out."""
+    found: list[PublishedDelta] = []
+    for sequence in list_deltas(version_dir):
+        try:
+            found.append(open_delta(version_dir / DELTAS / sequence_name(sequence), verify=False))
+        except (CheckpointError, NotFound, OSError):
+            continue
+    return found
+
+
+def find_delta(version_dir: Path, snapshot: str) -> PublishedDelta | None:
+    """The delta that leads to this snapshot."""
+    return next((delta for delta in reversed(read_deltas(version_dir)) if delta.snapshot == snapshot), None)
+
+
+def row_bytes(files: Sequence[FileEntry]) -> int:
+    """Bytes of the files that hold rows and removed ids, of a version or a delta."""
+    return sum(entry.size for entry in files if entry.path == REMOVED or entry.path.startswith("tables/"))
