@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainer.report import TrainReport, UpdateReport
     from trainer.run import train
     from trainer.trained import Trained, load_trained
-    from trainer.update import update
+    from trainer.updates import update
 
 _HOMES = {
     "Embedding": "trainer.embedding",
@@ -35,7 +35,7 @@ _HOMES = {
     "paired_bootstrap": "trainer.metrics",
     "publish": "trainer.publishing",
     "train": "trainer.run",
-    "update": "trainer.update",
+    "update": "trainer.updates",
 }
 
 __all__ = [

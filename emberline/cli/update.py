@@ -66,7 +66,7 @@ def command(
     last dozens are kept), and the next delta leads on from it.
     """
     from trainer import update
-    from trainer.update import config_of
+    from trainer.updates import config_of
 
     publish = None
     if every_steps or every_rows or every_seconds:
