@@ -120,10 +120,8 @@ def guard(
     after: list[FeatureBatch] = []
     for request in requests:
         try:
-            old = current_parts.features(request.columns, request.batch)
-            new = old
-            if candidate_parts is not current_parts:
-                new = candidate_parts.features(request.columns, request.batch)
+            old = current_parts.recalled(request)
+            new = old if candidate_parts is current_parts else candidate_parts.recalled(request)
         except InvalidInput:
             continue
         before.append(old)

@@ -162,9 +162,6 @@ class LoadedModel:
             raise
         if batch:
             statistics.finished(time.monotonic_ns() - arrived_ns)
-            if self.recent.wants(arrived_ns):
-                # After the answer has gone: nobody waits for the copy.
-                asyncio.get_running_loop().call_soon(self.recent.record, columns, batch)
         return result
 
     def hand_over(self, successor: LoadedModel) -> None:
@@ -229,13 +226,17 @@ class LoadedModel:
         if deadline_ns:
             timer = loop.call_later((deadline_ns - time.monotonic_ns()) / 1e9, self._expire, request)
         try:
-            return await request.future
+            result = await request.future
         except asyncio.CancelledError:
             self._queue.discard(request)
             raise
         finally:
             if timer is not None:
                 timer.cancel()
+        if self.recent.wants(arrived_ns):
+            # After the answer has gone: nobody waits for the copy.
+            loop.call_soon(self.recent.record, columns, batch, request.features, self.parts.engine)
+        return result
 
     async def _hand_on(
         self,

@@ -1,6 +1,7 @@
 """The last real requests of a model, for the live guard: raw columns, never scores, bounded in rows and bytes.
 
-Recording is sampled by time, and runs after the answer has gone: a request itself pays one comparison.
+Recording is sampled by time, and runs after the answer has gone: a request itself pays one comparison. The features
+that the session made of a request are kept beside its columns, so that a replay of the same version need not make them.
 """
 
 from __future__ import annotations
@@ -13,24 +14,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.features import BytesValues, Column
+from storage.features import BytesValues, Column, FeatureBatch, FeatureEngine
+from storage.features.batch import Jagged
 
 # A request gives at most its first rows, so that a few large ones do not stand for all traffic.
 ROWS_PER_REQUEST = 16
 MAX_ROWS = 2048
 MAX_BYTES = 8 << 20
 MAX_REQUEST_BYTES = 64 << 10
-_INTERVAL_NS = 10_000_000
+_INTERVAL_NS = 20_000_000
 _NEVER = 2**63
 
 
 @dataclass(frozen=True)
 class RecentRequest:
-    """A copy of one request's columns. size_bytes: of their arrays."""
+    """A copy of one request's columns. size_bytes: of all arrays. features: what `engine` made of them, or None."""
 
     columns: Mapping[str, Column]
     batch: int
     size_bytes: int
+    features: FeatureBatch | None = None
+    engine: FeatureEngine | None = None
+
+    def features_of(self, engine: FeatureEngine) -> FeatureBatch:
+        """What an engine makes of the columns. Raises InvalidInput when they do not fit its spec."""
+        if self.features is not None and self.engine is engine:
+            return self.features
+        return engine.run(self.columns, self.batch)
 
 
 class RecentRequests:
@@ -49,8 +59,17 @@ class RecentRequests:
         """Whether a request that arrived at this `time.monotonic_ns` is to be recorded."""
         return now_ns >= self._next_ns
 
-    def record(self, columns: Mapping[str, Column], batch: int) -> None:
-        """Copies a request that was answered, so that its own memory can go. Large ones are left out."""
+    def record(
+        self,
+        columns: Mapping[str, Column],
+        batch: int,
+        features: FeatureBatch | None = None,
+        engine: FeatureEngine | None = None,
+    ) -> None:
+        """Copies a request that was answered, so that its own memory can go. Large ones are left out.
+
+        features: what `engine` made of it; its arrays are kept, where the request is taken whole.
+        """
         with self._lock:
             now_ns = time.monotonic_ns()
             if now_ns < self._next_ns:
@@ -59,10 +78,13 @@ class RecentRequests:
         rows = min(batch, ROWS_PER_REQUEST)
         # A user-side column of one row stands for all rows of its request.
         parts = {name: column.slice(0, rows) if column.rows == batch else column for name, column in columns.items()}
-        size = sum(_size(column) for column in parts.values())
+        if features is not None and rows < batch:
+            features = _first_rows(features, rows)
+        size = sum(_size(column) for column in parts.values()) + _features_size(features)
         if size > MAX_REQUEST_BYTES:
             return
-        request = RecentRequest({name: _copied(column) for name, column in parts.items()}, rows, size)
+        copies = {name: _copied(column) for name, column in parts.items()}
+        request = RecentRequest(copies, rows, size, features, engine)
         with self._lock:
             self._kept.append(request)
             self._rows += rows
@@ -103,3 +125,19 @@ def _copied_strings(values: BytesValues) -> BytesValues:
     data = np.frombuffer(b"".join(values.tolist()), np.uint8)
     ends = np.cumsum(values.ends - values.starts, dtype=np.int64)
     return BytesValues(data, ends - (values.ends - values.starts), ends)
+
+
+def _first_rows(features: FeatureBatch, rows: int) -> FeatureBatch:
+    dense = {name: values[:rows].copy() for name, values in features.dense.items()}
+    ids = {}
+    for name, bags in features.ids.items():
+        offsets = bags.offsets[: rows + 1].copy()
+        ids[name] = Jagged(bags.values[: offsets[-1]].copy(), offsets)
+    return FeatureBatch(rows, dense, ids)
+
+
+def _features_size(features: FeatureBatch | None) -> int:
+    if features is None:
+        return 0
+    bags = sum(entry.values.nbytes + entry.offsets.nbytes for entry in features.ids.values())
+    return bags + sum(values.nbytes for values in features.dense.values())

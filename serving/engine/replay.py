@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from serving.engine.pipeline import Pipeline
+from serving.engine.recent import RecentRequest
 from serving.engine.snapshot import Snapshot
 from storage.checkpoint import Golden, GraphOutput, PublishedVersion
 from storage.errors import ParityError
@@ -55,28 +56,37 @@ class ModelParts:
         """Runs the feature engine over one request. Raises InvalidInput naming the input at fault."""
         return self.engine.run(columns, batch)
 
-    def score(self, requests: Sequence[FeatureBatch], snapshot: Snapshot) -> Replayed:
-        """Scores requests on a snapshot, however slow the disk, and rests after each slice for as long as it took."""
+    def recalled(self, request: RecentRequest) -> FeatureBatch:
+        """The features of a recent request, with a rest where they had to be made. Raises InvalidInput."""
+        started = time.thread_time()
+        features = request.features_of(self.engine)
+        if request.engine is not self.engine:
+            _rest(started)
+        return features
+
+    def score(self, requests: Iterable[FeatureBatch], snapshot: Snapshot) -> Replayed:
+        """Scores requests on a snapshot, however slow the disk; rests after each slice for as long as it computed."""
         parts: list[list[np.ndarray]] = []
         ids = absent = 0
         with self._lock:
             # As in a session: the setting is the thread's own, and more threads would take the sessions' cores.
             torch.set_num_threads(self._torch_threads)
+            started = time.thread_time()
             for part in _slices(requests):
-                started = time.perf_counter()
                 scores = self._replay.score(part, snapshot)
                 parts.append(scores.outputs)
                 counts = scores.counts
                 ids += sum(vars(counts).values())
                 absent += counts.absent
-                time.sleep(min(MAX_REST_S, time.perf_counter() - started))
+                _rest(started)
+                started = time.thread_time()
         outputs = [np.concatenate(values) for values in zip(*parts, strict=True)]
         return Replayed(outputs, ids, absent)
 
 
 def replay_golden(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> float:
     """The largest difference to the trainer's scores. Raises ParityError when one is over the tolerance."""
-    requests = [parts.features(columns, batch) for columns, batch in _cut(golden)]
+    requests = (parts.features(columns, batch) for columns, batch in _cut(golden))
     return compare_golden(parts.score(requests, snapshot).outputs, golden, parts.graph.outputs)
 
 
@@ -99,6 +109,10 @@ def compare_golden(scores: Sequence[np.ndarray], golden: Golden, outputs: Sequen
     return worst
 
 
+def _rest(started: float) -> None:
+    time.sleep(min(MAX_REST_S, time.thread_time() - started))
+
+
 def _cut(golden: Golden) -> Iterator[tuple[Mapping[str, Column], int]]:
     """The golden rows as requests of one slice each; a column of one row stands for all."""
     for start in range(0, golden.batch, SLICE_ROWS):
@@ -110,7 +124,7 @@ def _cut(golden: Golden) -> Iterator[tuple[Mapping[str, Column], int]]:
         yield columns, stop - start
 
 
-def _slices(requests: Sequence[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
+def _slices(requests: Iterable[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
     part: list[FeatureBatch] = []
     rows = 0
     for request in requests:

@@ -11,7 +11,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from serving.engine.snapshot import Snapshot
-    from storage.features import Column
+    from storage.features import Column, FeatureBatch
 
 
 @dataclass(slots=True)
@@ -28,7 +28,10 @@ class InferenceResult:
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm."""
+    """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm.
+
+    features: what the session's feature engine made of it, once it was answered.
+    """
 
     columns: Mapping[str, Column]
     batch: int
@@ -38,6 +41,7 @@ class QueuedRequest:
     deadline_ns: int = 0
     abandoned: bool = field(default=False)
     canary: bool = False
+    features: FeatureBatch | None = None
 
 
 class Answers:

@@ -74,10 +74,11 @@ class Session:
                 answers.add(request, DeadlineExceeded("request timeout expired in the queue"))
                 continue
             try:
-                features.append(self._pipeline.features(request.columns, request.batch))
+                request.features = self._pipeline.features(request.columns, request.batch)
             except Exception as error:
                 answers.add(request, error)
             else:
+                features.append(request.features)
                 requests.append(request)
         if not requests:
             return

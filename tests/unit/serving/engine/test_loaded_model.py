@@ -198,7 +198,10 @@ def test_requests_that_were_answered_are_remembered_for_the_guard(make_model: Ma
         asyncio.run(run(model, "itme"))
     assert model.recent.requests() == []
     asyncio.run(run(model, "item"))
-    assert [request.columns["item"].values.tolist() for request in model.recent.requests()] == [IDS.tolist()]
+    (kept,) = model.recent.requests()
+    assert kept.columns["item"].values.tolist() == IDS.tolist()
+    assert kept.features is not None
+    assert kept.features_of(model.parts.engine).ids["item"].values.tolist() == IDS.tolist()
     off = make_model('parameters { key: "live_guard" value { string_value: "false" } }')
     asyncio.run(run(off, "item"))
     assert off.recent.requests() == []

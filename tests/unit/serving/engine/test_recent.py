@@ -7,7 +7,7 @@ import pytest
 
 from serving.engine import recent
 from serving.engine.recent import ROWS_PER_REQUEST, RecentRequests
-from storage.features import BytesValues, Column
+from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec
 
 
 def numbers(values: list[int], width: int = 1) -> Column:
@@ -92,3 +92,34 @@ def test_recording_is_sampled_by_time() -> None:
 
 def test_none_are_kept_when_none_are_asked_for() -> None:
     assert not RecentRequests(0).wants(time.monotonic_ns())
+
+
+def test_features_are_kept_for_their_engine_and_made_anew_for_another() -> None:
+    spec = FeatureSpec.model_validate(
+        {
+            "inputs": [{"name": "item", "dtype": "INT64", "kind": "list"}, {"name": "price", "dtype": "FP32"}],
+            "features": [
+                {"name": "item", "inputs": ["item"], "output": "ids", "table": "item", "pooling": "sum"},
+                {"name": "price", "inputs": ["price"], "output": "dense"},
+            ],
+        }
+    )
+    engine, other = FeatureEngine(spec), FeatureEngine(spec)
+    offsets = np.arange(0, 61, 3, dtype=np.int64)
+    columns = {
+        "item": Column("INT64", 20, 1, np.arange(60, dtype=np.int64), offsets),
+        "price": Column("FP32", 20, 1, np.arange(20, dtype=np.float32)),
+    }
+    kept = every()
+    kept.record(columns, 20, engine.run(columns, 20), engine)
+    request = kept.requests()[0]
+    own, made = request.features_of(engine), request.features_of(other)
+    assert own is request.features
+    assert made is not own
+    assert (own.batch, made.batch) == (ROWS_PER_REQUEST, ROWS_PER_REQUEST)
+    for name in own.ids:
+        assert np.array_equal(own.ids[name].values, made.ids[name].values)
+        assert np.array_equal(own.ids[name].offsets, made.ids[name].offsets)
+    for name in own.dense:
+        assert np.array_equal(own.dense[name], made.dense[name])
+    assert own.ids["item"].values.base is None  # not a part of the request's own arrays
