@@ -123,7 +123,8 @@ class PublishConfig(StrictModel):
     what changed is published after so much training, whichever comes first; 0 is off. cumulative_every: each n-th delta
     of a version holds all changes since the version; 0 never. version_every_deltas, version_at_share: a full version of
     the same content follows after so many deltas, or when the bytes of the deltas exceed this share of the version's; 0
-    never. keep_deltas, keep_versions: how many stay in the repository, beside what these need.
+    never. keep_deltas, keep_versions: how many stay in the repository, beside what these need. keep_states: to so many
+    of the newest snapshots training can go back, at least.
     """
 
     golden_requests: int = Field(default=256, ge=256, le=100_000)
@@ -137,6 +138,7 @@ class PublishConfig(StrictModel):
     version_at_share: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
     keep_deltas: int = Field(default=32, ge=1)
     keep_versions: int = Field(default=2, ge=1)
+    keep_states: int = Field(default=4, ge=1)
 
 
 class TrainConfig(StrictModel):

@@ -59,7 +59,7 @@ def train(
         raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
     # The caller's random numbers are not ours to change.
     with (
-        CommitLog(output) as log,
+        CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
         torch.random.fork_rng(devices=[]),
         threads(config.training.threads),
         Display(visible=progress) as display,

@@ -55,7 +55,7 @@ def update(
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
     # The caller's random numbers are not ours to change.
     with (
-        CommitLog(output) as log,
+        CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
         torch.random.fork_rng(devices=[]),
         threads(config.training.threads),
         Display(visible=progress) as display,

@@ -37,7 +37,7 @@ from trainer.embedding import EmbeddingTable
 MAX_LINKS = 64
 # Increments may take so much of the full commit that they stand on before another full one is made.
 MAX_INCREMENT_SHARE = 0.5
-# Full commits, each with its increments: the one that grows, and the one before.
+# Full commits, each with its increments, that always stay: the one that grows, and the one before.
 KEEP_CHAINS = 2
 _LOCK = ".lock"
 _UNFINISHED = (".writing-", ".dropped-")
@@ -48,11 +48,13 @@ Dense = tuple[nn.Module, torch.optim.Optimizer]
 class CommitLog:
     """Writes the commits under OUTPUT/checkpoints. A context manager; one process at a time holds a run's log.
 
-    Raises ConfigError when another process holds it.
+    keep_snapshots: the states of so many published snapshots stay, the newest, beside the newest two chains. Raises
+    ConfigError when another process holds the log.
     """
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Path, *, keep_snapshots: int = 4) -> None:
         self._output = output
+        self._keep_snapshots = keep_snapshots
         self._home = output / "checkpoints"
         self._commits: dict[int, Commit] = {}
         self._base: Commit | None = None
@@ -203,7 +205,9 @@ class CommitLog:
 
     def _drop_old(self) -> None:
         newest_first = sorted(self._commits, reverse=True)
-        kept = list(dict.fromkeys(self._commits[number].full for number in newest_first))[:KEEP_CHAINS]
+        kept = set(list(dict.fromkeys(self._commits[number].full for number in newest_first))[:KEEP_CHAINS])
+        published = [number for number in newest_first if self._commits[number].state.snapshots]
+        kept.update(self._commits[number].full for number in published[: self._keep_snapshots])
         # The newest go first, so that whatever a crash leaves still stands on something.
         for number in newest_first:
             commit = self._commits[number]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from trainer.config import TrainConfig
 
 _PATH = Path(__file__).parents[2] / "unit" / "trainer" / "conftest.py"
 _SPEC = importlib.util.spec_from_file_location("trainer_click_log", _PATH)
@@ -18,3 +24,15 @@ clicks = _MODULE.clicks
 fresh_clicks = _MODULE.fresh_clicks
 config_of = _MODULE.config_of
 one_thread = _MODULE.one_thread
+
+
+@pytest.fixture(scope="session")
+def clicks_config() -> Callable[..., TrainConfig]:
+    """As `config_of`, for fixtures of a wider scope."""
+    return _MODULE.clicks_config  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
+def click_table() -> Callable[[int, int], pa.Table]:
+    """Makes rows of the click log from their number and a seed."""
+    return _MODULE.click_table  # type: ignore[no-any-return]
