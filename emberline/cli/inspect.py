@@ -1,7 +1,9 @@
-"""`emberline inspect`: what lies in a version, a model, a repository or a Parquet file."""
+"""`emberline inspect`: what lies in a version, a delta, a model, a repository or a Parquet file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,11 @@ from storage.errors import CheckpointError, NotFound
 
 if TYPE_CHECKING:
     from storage import PublishedVersion
+    from storage.checkpoint import Shard
 
 MANIFEST = "manifest.json"
+DELTAS = "deltas"
+NUMBERS = {"rows", "removed", "dim", "MiB", "bytes", "version", "delta", "deltas", "changes since"}
 
 
 @click.command(
@@ -22,7 +27,8 @@ MANIFEST = "manifest.json"
     epilog="""\b
 Examples:
   emberline inspect build/models                  all models and versions
-  emberline inspect build/models/movielens/1      one version, every digest checked
+  emberline inspect build/models/movielens/1      one version and its deltas, every digest checked
+  emberline inspect build/models/movielens/1/deltas/000007   one delta
   emberline inspect build/movielens/train.parquet""",
 )
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
@@ -31,22 +37,35 @@ Examples:
 )
 @click.option("--no-verify", is_flag=True, help="Do not compute digests (names and sizes are still checked).")
 def command(path: Path, hottest: int, no_verify: bool) -> None:
-    """Show what PATH holds: a repository, a model, a version, or Parquet data."""
+    """Show what PATH holds: a repository, a model, a version, a delta, or Parquet data."""
     console = Console(highlight=False, soft_wrap=True)
-    if (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
+    if _is_delta(path):
+        _delta(console, path, hottest, verify=not no_verify)
+    elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
         _version(console, path, hottest, verify=not no_verify)
     elif path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet"))):
         _parquet(console, path)
     elif path.is_dir():
         _repository(console, path, verify=not no_verify)
     else:
-        raise NotFound(f"{path}: expected a repository, a model, a version folder or Parquet data")
+        raise NotFound(f"{path}: expected a repository, a model, a version's or a delta's folder, or Parquet data")
+
+
+def _is_delta(path: Path) -> bool:
+    # Told by the manifest and not by the folder's place: a copy, or a server's own link, lies anywhere.
+    from storage.checkpoint.delta_manifest import DELTA_FORMAT
+    from storage.checkpoint.signed import MAX_MANIFEST_BYTES
+
+    if not (path / MANIFEST).is_file():
+        return False
+    with (path / MANIFEST).open("rb") as file:
+        return f'"format":"{DELTA_FORMAT}"'.encode() in file.read(MAX_MANIFEST_BYTES)
 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     for name in columns:
-        table.add_column(name, justify="right" if name in {"rows", "dim", "MiB", "bytes"} else "left")
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     return table
 
 
@@ -56,12 +75,13 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
     version = open_version(path, verify=verify)
     manifest = version.manifest
     total = sum(entry.size for entry in manifest.files)
-    checked = "every digest holds" if verify else "digests not checked"
     head = f"version {manifest.version}, snapshot {manifest.snapshot}"
-    console.print(f"{head}: {len(manifest.files)} files, {total:,} bytes, {checked}")
+    if manifest.equals is not None:
+        head += f" (equal to {manifest.equals})"
+    console.print(f"{head}: {len(manifest.files)} files, {total:,} bytes, {_state(verify)}")
     tables = _table("tables", "name", "rows", "dim", "MiB", "hottest ids (frequency 0 to 255)")
     for entry in version.tables:
-        hot = ", ".join(f"{number} ({freq})" for freq, number in _hottest(version, entry.name, hottest))
+        hot = _hottest(version.shards(entry.name), hottest)
         tables.add_row(
             entry.name, f"{entry.rows:,}", str(entry.dim), f"{entry.rows * (4 * entry.dim + 9) / 2**20:.1f}", hot
         )
@@ -78,26 +98,81 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
     console.print(graph)
     golden = version.golden()
     console.print(f"golden requests: {golden.batch} rows, tolerance {golden.tolerance:g}")
+    _deltas(console, version, verify=verify)
 
 
-def _hottest(version: PublishedVersion, table: str, count: int) -> list[tuple[int, int]]:
+def _deltas(console: Console, version: PublishedVersion, *, verify: bool) -> None:
+    from storage import list_deltas, open_delta
+
+    sequences = list_deltas(version.path)
+    if not sequences:
+        return
+    shown = _table("deltas", "delta", "snapshot", "parent", "changes since", "rows", "removed", "bytes", "state")
+    for sequence in sequences:
+        name = f"{version.version}.{sequence}"
+        try:
+            delta = open_delta(version.path / DELTAS / f"{sequence:06d}", verify=verify)
+        except (CheckpointError, NotFound) as error:
+            shown.add_row(name, "", "", "", "", "", "", f"refused: {error}")
+            continue
+        manifest = delta.manifest
+        shown.add_row(
+            name,
+            delta.snapshot,
+            delta.parent,
+            f"{version.version}.{manifest.from_sequence}",
+            f"{sum(entry.rows for entry in manifest.tables):,}",
+            f"{sum(entry.removed for entry in manifest.tables):,}",
+            f"{delta.size_bytes:,}",
+            _state(verify),
+        )
+    console.print(shown)
+
+
+def _delta(console: Console, path: Path, hottest: int, *, verify: bool) -> None:
+    from storage import open_delta
+
+    delta = open_delta(path, verify=verify)
+    manifest = delta.manifest
+    name = f"{manifest.version}.{manifest.sequence}"
+    created = datetime.fromtimestamp(manifest.created_unix_ms / 1000, UTC).isoformat(" ", "seconds")
+    console.print(f"delta {name}, snapshot {delta.snapshot}: {delta.size_bytes:,} bytes, {_state(verify)}")
+    console.print(f"made {created}; holds all changes after {manifest.version}.{manifest.from_sequence}")
+    console.print(f"goes on from the snapshot {delta.parent}")
+    others = [snapshot for snapshot in delta.applies_to if snapshot != delta.parent]
+    if others:
+        console.print(f"applies to {len(others)} more: {', '.join(others[:4])}{', ...' if others[4:] else ''}")
+    tables = _table("tables", "name", "rows", "removed", "dim", "hottest ids (frequency 0 to 255)", "fingerprint")
+    for entry in manifest.tables:
+        hot = _hottest(delta.shards(entry.name), hottest)
+        tables.add_row(entry.name, f"{entry.rows:,}", f"{entry.removed:,}", str(entry.dim), hot, entry.fingerprint)
+    console.print(tables)
+    console.print(f"dense weights: {len(delta.weights())} tensors, fingerprint {manifest.dense_fingerprint}")
+    console.print(f"golden requests: {manifest.golden.batch} rows, tolerance {manifest.golden.tolerance:g}")
+
+
+def _state(verify: bool) -> str:
+    return "every digest holds" if verify else "digests not checked"
+
+
+def _hottest(shards: Iterable[Shard], count: int) -> str:
     import heapq
 
     import numpy as np
 
     found: list[tuple[int, int]] = []
-    for shard in version.shards(table):
+    for shard in shards:
         best = np.argsort(-shard.freq.astype(np.int64), kind="stable")[:count]
         found.extend((int(shard.freq[i]), int(shard.ids[i])) for i in best)
         found = heapq.nlargest(count, found, key=lambda pair: pair[0])
-    return found
+    return ", ".join(f"{number} ({freq})" for freq, number in found)
 
 
 def _repository(console: Console, path: Path, *, verify: bool) -> None:
-    from storage import open_version
+    from storage import list_deltas, open_version
 
     folders = [path] if any(child.name.isdecimal() for child in path.iterdir()) else sorted(path.iterdir())
-    models = _table(f"models in {path}", "model", "version", "rows", "MiB", "state")
+    models = _table(f"models in {path}", "model", "version", "rows", "MiB", "deltas", "state")
     count = 0
     for model in (folder for folder in folders if folder.is_dir() and not folder.name.startswith(".")):
         for number in sorted(int(child.name) for child in model.iterdir() if child.name.isdecimal()):
@@ -105,13 +180,12 @@ def _repository(console: Console, path: Path, *, verify: bool) -> None:
             try:
                 version = open_version(model / str(number), verify=verify)
             except CheckpointError as error:
-                models.add_row(model.name, str(number), "", "", f"refused: {error}")
+                models.add_row(model.name, str(number), "", "", "", f"refused: {error}")
                 continue
             size = sum(entry.size for entry in version.manifest.files) / 2**20
             rows = sum(entry.rows for entry in version.tables)
-            models.add_row(
-                model.name, str(number), f"{rows:,}", f"{size:.1f}", "every digest holds" if verify else "not checked"
-            )
+            deltas = str(len(list_deltas(version.path)))
+            models.add_row(model.name, str(number), f"{rows:,}", f"{size:.1f}", deltas, _state(verify))
     if count == 0:
         raise NotFound(f"{path}: holds no published version (folders NAME/NUMBER with a {MANIFEST})")
     console.print(models)

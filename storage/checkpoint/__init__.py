@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.delta_reader import PublishedDelta, open_delta
-from storage.checkpoint.delta_writer import DeltaTable, list_deltas, next_sequence, write_delta
+from storage.checkpoint.delta_writer import DeltaTable, write_delta
+from storage.checkpoint.deltas import list_deltas, next_sequence
 from storage.checkpoint.golden import Golden
 from storage.checkpoint.manifest import GraphInput, GraphOutput, Manifest
 from storage.checkpoint.reader import PublishedVersion, open_version

@@ -5,7 +5,7 @@ Its JSON schema is docs/delta-manifest.schema.json.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -53,7 +53,7 @@ class DeltaManifest(SignedManifest):
     applies_to: tuple[SnapshotId, ...] = Field(
         min_length=1, max_length=MAX_DESCENT, description="the snapshots that this patch turns into `snapshot`"
     )
-    version: Annotated[int, Field(ge=1, lt=2**63)]
+    version: int = Field(ge=1, lt=2**63)
     base: str = Field(pattern=SNAPSHOT_PATTERN, description="snapshot of the version that it lies in")
     sequence: int = Field(ge=1, lt=2**63, description="its number, never used again")
     from_sequence: int = Field(ge=0, lt=2**63, description="the rows cover all changes after this one")

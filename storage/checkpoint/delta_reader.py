@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
-from storage.checkpoint.delta_writer import DELTAS, is_sequence
+from storage.checkpoint.deltas import DELTAS, is_sequence
 from storage.checkpoint.finite import LEARNED
-from storage.checkpoint.folder import (
-    MAX_GOLDEN_BYTES,
-    MAX_REMOVED_BYTES,
-    MAX_WEIGHTS_BYTES,
-    VerifiedFolder,
-    check_listing,
-    list_files,
-    read_manifest,
-)
+from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
 from storage.checkpoint.manifest import GOLDEN, WEIGHTS, GraphEntry
 from storage.checkpoint.signed import MANIFEST
@@ -105,15 +97,15 @@ class PublishedDelta:
         """All dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them."""
         from storage.checkpoint.weights import read_weights
 
-        return read_weights(self._folder.read(WEIGHTS, MAX_WEIGHTS_BYTES), finite=LEARNED)
+        return read_weights(self._folder.read(WEIGHTS), finite=LEARNED)
 
     def golden(self, spec: FeatureSpec, graph: GraphEntry) -> Golden:
         """The golden requests and their scores. spec, graph: those of the version (`manifest.graph`)."""
-        return read_golden(self._folder.read(GOLDEN, MAX_GOLDEN_BYTES), spec, self.manifest.golden, graph)
+        return read_golden(self._folder.read(GOLDEN), spec, self.manifest.golden, graph)
 
     @cached_property
     def _removed(self) -> dict[str, np.ndarray]:
-        file = TensorFile.from_bytes(REMOVED, self._folder.read(REMOVED, MAX_REMOVED_BYTES))
+        file = TensorFile.from_bytes(REMOVED, self._folder.read(REMOVED))
         names = [entry.name for entry in self.manifest.tables]
         if sorted(file.arrays) != sorted(names):
             raise UnsafeArtifact(f"{REMOVED}: expected one tensor for each of {names}, got {sorted(file.arrays)}")
@@ -143,6 +135,8 @@ def open_delta(path: Path | str, *, verify: bool = True) -> PublishedDelta:
     continues what is served is the caller's question: see `applies_to`.
     """
     path = Path(path)
+    if path.is_symlink():
+        raise UnsafeArtifact(f"{path}: is a symbolic link; a delta is a folder of its own")
     if not path.is_dir():
         raise NotFound(f"{path} is not a delta's folder")
     sizes = list_files(path)

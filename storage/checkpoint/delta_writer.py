@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
+from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
 from storage.checkpoint.finite import LEARNED, weight_fault
-from storage.checkpoint.folder import MAX_REMOVED_BYTES, read_manifest
+from storage.checkpoint.folder import check_size, read_manifest
 from storage.checkpoint.golden import Golden, write_golden
 from storage.checkpoint.install import move_into_place, publishing, sync_directory
 from storage.checkpoint.manifest import GOLDEN, WEIGHTS, FileEntry, GoldenEntry, GraphOutput, Manifest
@@ -23,9 +24,6 @@ from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, LineageError, NotFound
-
-DELTAS = "deltas"
-_SEQUENCE = re.compile(r"[0-9]{6,19}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class DeltaTable:
     removed: np.ndarray
 
     def __post_init__(self) -> None:
-        self.changed()
+        _ = self.changed
         removed = self.removed
         if removed.dtype != np.int64 or removed.ndim != 1:
             raise CheckpointError(
@@ -55,6 +53,7 @@ class DeltaTable:
         if (both := first_common(self.ids, removed)) is not None:
             raise CheckpointError(f"table {self.name!r}: the id {both} stands both in ids and in removed")
 
+    @cached_property
     def changed(self) -> TableData:
         """The new and changed rows."""
         return TableData(self.name, self.dim, self.ids, self.rows, self.freq)
@@ -95,33 +94,33 @@ def write_delta(
     version = _read_version(version_dir)
     if version.snapshot != base:
         raise LineageError(f"{version_dir} is the snapshot {version.snapshot}; this delta belongs to {base}")
-    _check_tables(version, tables)
+    fingerprints = fingerprints or {}
+    _check_tables(version, tables, fingerprints)
     _check_weights(version_dir, weights, weight_dtypes)
     if outputs != version.graph.outputs:
         raise CheckpointError(f"golden: the outputs {[o.name for o in outputs]} are not those of {version_dir}'s graph")
 
     deltas = _deltas_folder(version_dir)
-    target = deltas / f"{sequence:06d}"
+    target = deltas / sequence_name(sequence)
     if os.path.lexists(target):
         raise _taken(target)
     with publishing(deltas) as folder:
         files: list[FileEntry] = []
 
         def record(path: str, written: WrittenFile) -> None:
+            check_size(path, written.size)
             files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
 
         record(WEIGHTS, write_tensors(folder / WEIGHTS, weights, weight_dtypes))
         record(GOLDEN, write_golden(folder / GOLDEN, golden, outputs))
         record(REMOVED, write_tensors(folder / REMOVED, {table.name: table.removed for table in tables}))
-        if files[-1].size > MAX_REMOVED_BYTES:
-            raise CheckpointError(f"{REMOVED}: {files[-1].size} bytes of removed ids; publish a version instead")
         if any(len(table.ids) for table in tables):
             (folder / "tables").mkdir()
         entries = []
         for table in tables:
-            shards = write_table(folder, table.changed(), shard_bytes=shard_bytes) if len(table.ids) else []
+            shards = write_table(folder, table.changed, shard_bytes=shard_bytes) if len(table.ids) else []
             files.extend(shards)
-            given = (fingerprints or {}).get(table.name)
+            given = fingerprints.get(table.name)
             computed = table_fingerprint(table.ids, table.rows, table.removed) if given is None else given
             entries.append(
                 DeltaTableEntry(
@@ -159,36 +158,6 @@ def write_delta(
     return target
 
 
-def list_deltas(version_dir: Path | str) -> list[int]:
-    """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link."""
-    deltas = Path(version_dir) / DELTAS
-    if deltas.is_symlink():
-        return []
-    try:
-        with os.scandir(deltas) as entries:
-            return sorted(
-                int(entry.name)
-                for entry in entries
-                if is_sequence(entry.name)
-                and entry.is_dir(follow_symlinks=False)
-                and os.path.lexists(os.path.join(entry.path, MANIFEST))
-            )
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def is_sequence(name: str) -> bool:
-    """Whether a folder's name is that of a delta: its sequence in six digits, or more when it needs them."""
-    return _SEQUENCE.fullmatch(name) is not None and f"{int(name):06d}" == name and int(name) > 0
-
-
-def next_sequence(version_dir: Path | str) -> int:
-    """One more than the largest sequence in use. A publisher that removed deltas must remember its own last one."""
-    deltas = Path(version_dir) / DELTAS
-    taken = [int(name) for name in os.listdir(deltas) if is_sequence(name)] if deltas.is_dir() else []
-    return max(taken, default=0) + 1
-
-
 def _read_version(version_dir: Path) -> Manifest:
     path = version_dir / MANIFEST
     if not path.is_file():
@@ -196,8 +165,13 @@ def _read_version(version_dir: Path) -> Manifest:
     return Manifest.from_bytes(read_manifest(version_dir, {MANIFEST: path.stat().st_size}, "version"))
 
 
-def _check_tables(version: Manifest, tables: Sequence[DeltaTable]) -> None:
+def _check_tables(version: Manifest, tables: Sequence[DeltaTable], fingerprints: Mapping[str, int]) -> None:
     dims = {table.name: table.dim for table in version.tables}
+    names = [table.name for table in tables]
+    if len(set(names)) != len(names):
+        raise CheckpointError(f"tables: a name stands twice in {names}")
+    for name in sorted(set(fingerprints) - set(names)):
+        raise CheckpointError(f"fingerprints: names {name!r}, which is not among the tables {names}")
     for table in tables:
         if dims.get(table.name) != table.dim:
             raise CheckpointError(

@@ -21,10 +21,14 @@ from storage.checkpoint.signed import MANIFEST, MAX_MANIFEST_BYTES, FileEntry
 from storage.errors import CheckpointError, IntegrityError, NotFound, UnsafeArtifact
 
 # A file is read whole, so a hostile one (a sparse file costs nothing) must not take the machine's memory.
+_MAX_BYTES = {
+    "dense.pt2": 65 << 20,
+    "dense.safetensors": 8 << 30,
+    "features.json": 64 << 20,
+    "golden.safetensors": 1 << 30,
+    "removed.safetensors": 1 << 30,
+}
 MAX_SHARD_BYTES = 1 << 30
-MAX_WEIGHTS_BYTES = 8 << 30
-MAX_GOLDEN_BYTES = 1 << 30
-MAX_REMOVED_BYTES = 1 << 30
 _READ_BYTES = 16 << 20
 # Not followed when it is a link, not waited for when it is a pipe.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -37,15 +41,14 @@ class VerifiedFolder:
         self.path = path
         self._files = {entry.path: entry for entry in files}
 
-    def read(self, name: str, max_bytes: int) -> np.ndarray:
+    def read(self, name: str) -> np.ndarray:
         """A file's bytes, read-only uint8 (size,), after their digest was checked.
 
-        Raises UnsafeArtifact over `max_bytes`, IntegrityError when the bytes are not those that were published,
-        NotFound when the whole folder is gone.
+        Raises UnsafeArtifact for a file too large to be one of ours, IntegrityError when the bytes are not those that
+        were published, NotFound when the whole folder is gone.
         """
         entry = self._files[name]
-        if entry.size > max_bytes:
-            raise UnsafeArtifact(f"{name}: {entry.size} bytes, at most {max_bytes} are read")
+        check_size(name, entry.size)
         with self._opened(name) as file:
             buffer = _read_exactly(file, entry.size)
         if buffer is None or hashlib.sha256(buffer.data).hexdigest() != entry.sha256:
@@ -56,6 +59,7 @@ class VerifiedFolder:
     def check(self) -> None:
         """Computes every digest. Raises IntegrityError naming the first file that differs."""
         for name, entry in self._files.items():
+            check_size(name, entry.size)
             with self._opened(name) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                     raise self._changed(name)
@@ -72,6 +76,13 @@ class VerifiedFolder:
 
     def _changed(self, name: str) -> IntegrityError:
         return IntegrityError(f"{self.path}: {name!r} is not what was published (its sha256 differs)")
+
+
+def check_size(name: str, size: int) -> None:
+    """Raises UnsafeArtifact when a published file is larger than any that is read."""
+    most = _MAX_BYTES.get(name, MAX_SHARD_BYTES)
+    if size > most:
+        raise UnsafeArtifact(f"{name}: {size} bytes, at most {most} are read")
 
 
 @contextmanager
@@ -102,7 +113,7 @@ def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
         raise UnsafeArtifact(f"{MANIFEST}: {sizes[MANIFEST]} bytes, at most {MAX_MANIFEST_BYTES} are read")
     try:
         with plain_file(folder / MANIFEST) as file:
-            return file.read(MAX_MANIFEST_BYTES + 1)
+            return file.read(sizes[MANIFEST] + 1)
     except FileNotFoundError:
         raise NotFound(f"{folder} was removed while it was read") from None
 

@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.checkpoint import manifest as layout
-from storage.checkpoint.archive import MAX_ARCHIVE_BYTES
-from storage.checkpoint.folder import (
-    MAX_GOLDEN_BYTES,
-    MAX_WEIGHTS_BYTES,
-    VerifiedFolder,
-    check_listing,
-    list_files,
-    read_manifest,
-)
+from storage.checkpoint.deltas import DELTAS
+from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
-from storage.checkpoint.manifest import Manifest, TableEntry
+from storage.checkpoint.manifest import MANIFEST, Manifest, TableEntry
 from storage.checkpoint.strict_json import parse_json
 from storage.checkpoint.tables import Shard, read_table
 from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound
@@ -31,14 +24,14 @@ if TYPE_CHECKING:
     from storage.features import FeatureSpec
 
 MAX_FEATURES_BYTES = 64 << 20
-DELTAS = "deltas"
 
 
 class PublishedVersion:
     """A version on disk, read piece by piece, each piece checked as it is read. Made by `open_version`."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, manifest_bytes: int = 0) -> None:
         self._path = path
+        self._manifest_bytes = manifest_bytes
         self._folder = VerifiedFolder(path, manifest.files)
         self.manifest = manifest
 
@@ -65,14 +58,14 @@ class PublishedVersion:
     @property
     def size_bytes(self) -> int:
         """Bytes of its files, deltas not counted."""
-        return len(self.manifest.to_bytes()) + sum(entry.size for entry in self.manifest.files)
+        return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
 
     @cached_property
     def spec(self) -> FeatureSpec:
         """The feature spec. Raises CheckpointError when this build does not understand it."""
         from storage.features import FeatureSpec
 
-        data = self._folder.read(layout.FEATURES, MAX_FEATURES_BYTES).tobytes()
+        data = self._folder.read(layout.FEATURES).tobytes()
         parse_json(data, what=layout.FEATURES, max_bytes=MAX_FEATURES_BYTES)
         try:
             return FeatureSpec.parse(data)
@@ -91,21 +84,21 @@ class PublishedVersion:
 
     def golden(self) -> Golden:
         """The golden requests and their scores."""
-        data = self._folder.read(layout.GOLDEN, MAX_GOLDEN_BYTES)
+        data = self._folder.read(layout.GOLDEN)
         return read_golden(data, self.spec, self.manifest.golden, self.manifest.graph)
 
     def graph(self) -> DenseGraph:
         """The dense graph; every call makes a new one with its own weights."""
         from storage.checkpoint.graph import load_graph
 
-        archive = self._folder.read(layout.GRAPH, MAX_ARCHIVE_BYTES).tobytes()
-        return load_graph(archive, self._folder.read(layout.WEIGHTS, MAX_WEIGHTS_BYTES), self.manifest.graph)
+        archive = self._folder.read(layout.GRAPH).tobytes()
+        return load_graph(archive, self._folder.read(layout.WEIGHTS), self.manifest.graph)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The dense weights and constants by their names in dense.safetensors."""
         from storage.checkpoint.weights import read_weights
 
-        return read_weights(self._folder.read(layout.WEIGHTS, MAX_WEIGHTS_BYTES))
+        return read_weights(self._folder.read(layout.WEIGHTS))
 
     def _table(self, name: str) -> TableEntry:
         for entry in self.manifest.tables:
@@ -128,7 +121,7 @@ def open_version(path: Path | str, *, verify: bool = True) -> PublishedVersion:
     sizes = list_files(path, ignored=frozenset({DELTAS}))
     manifest = Manifest.from_bytes(read_manifest(path, sizes, "version"))
     check_listing(path, sizes, manifest.files)
-    version = PublishedVersion(path, manifest)
+    version = PublishedVersion(path, manifest, sizes[MANIFEST])
     if verify:
         VerifiedFolder(path, manifest.files).check()
     if path.name.isdecimal() and int(path.name) != manifest.version:

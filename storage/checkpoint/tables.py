@@ -89,7 +89,7 @@ def read_table(folder: VerifiedFolder, table: str, dim: int, rows: int, shards: 
     last: int | None = None
     found = 0
     for path in shards:
-        shard = _parse_shard(folder.read(path, MAX_SHARD_BYTES), path, dim)
+        shard = _parse_shard(folder.read(path), path, dim)
         if len(shard.ids):
             if not ascending(shard.ids) or (last is not None and int(shard.ids[0]) <= last):
                 raise IntegrityError(f"{path}: ids are not strictly ascending")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.archive import pack_graph
 from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
+from storage.checkpoint.folder import check_size
 from storage.checkpoint.golden import Golden, write_golden
 from storage.checkpoint.install import move_into_place, publishing, sync_directory
 from storage.checkpoint.manifest import (
@@ -83,6 +84,7 @@ def write_version(
         files: list[FileEntry] = []
 
         def record(path: str, written: WrittenFile) -> None:
+            check_size(path, written.size)
             files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
 
         record(layout.GRAPH, write_bytes(folder / layout.GRAPH, pack_graph(packed.document)))

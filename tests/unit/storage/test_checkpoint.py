@@ -17,6 +17,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from storage.checkpoint import Golden, GraphInput, TableData, open_version, writer
+from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
 from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, UnsafeArtifact
 
 Publish = Callable[..., Path]
@@ -267,6 +268,36 @@ def test_parts_that_do_not_fit_are_refused_before_anything_is_written(
     with pytest.raises(CheckpointError, match="not finite"):
         publish(golden=bad)
     assert not (tmp_path / "ranker").exists() or os.listdir(tmp_path / "ranker") == []
+
+
+def test_a_version_says_where_it_comes_from(publish: Publish) -> None:
+    line = [f"{number:032x}" for number in range(5000)]
+    path = publish(
+        snapshot="c" * 32, parent=line[0], equals=line[0], descends_from=line, created_unix_ms=1_700_000_000_999
+    )
+    manifest = open_version(path).manifest
+    assert (manifest.snapshot, manifest.parent, manifest.equals) == ("c" * 32, line[0], line[0])
+    assert manifest.descends_from == tuple(line[:4096])
+    assert (manifest.created_unix, manifest.created_unix_ms) == (1_700_000_000, 1_700_000_000_999)
+    with pytest.raises(CheckpointError, match="equals"):
+        publish(equals="x")
+
+
+def test_a_version_carries_the_fingerprints_of_its_tables(publish: Publish, published_tables: list[TableData]) -> None:
+    version = open_version(publish())
+    item, empty = version.manifest.tables
+    assert item.fingerprint == fingerprint_hex(rows_fingerprint(published_tables[0].ids, published_tables[0].rows))
+    assert empty.fingerprint == "0" * 16
+    assert version.manifest.dense_fingerprint == fingerprint_hex(weights_fingerprint(version.weights()))
+
+
+def test_rows_that_are_no_numbers_are_not_published(published_tables: list[TableData]) -> None:
+    table = published_tables[0]
+    for bad in (np.nan, np.inf, -np.inf):
+        rows = table.rows.copy()
+        rows[41, 3] = bad
+        with pytest.raises(CheckpointError, match=f"table 'item': the row of id {table.ids[41]} holds NaN or infinity"):
+            TableData("item", 4, table.ids, rows, table.freq)
 
 
 def test_nothing_of_the_publishers_file_system_is_in_the_version(publish: Publish, tmp_path: Path) -> None:

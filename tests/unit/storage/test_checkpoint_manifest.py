@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,33 +12,13 @@ import pytest
 
 from storage.checkpoint import Golden, open_version
 from storage.checkpoint.manifest import MANIFEST, Manifest
-from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
-from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import IntegrityError, UnsafeArtifact
+from tests.unit.storage.delta_parts import replace_file, resave, rewrite
 
 Copy = Callable[[], Path]
 ROOT = Path(__file__).parents[3]
 Change = Callable[[dict[str, Any]], None]
-
-
-def rewrite(version: Path, change: Change) -> None:
-    """What an attacker does who can compute digests."""
-    content = json.loads((version / MANIFEST).read_bytes())
-    change(content)
-    content["digest"] = digest_of(content)
-    (version / MANIFEST).write_bytes(canonical_json(content))
-
-
-def replace_file(version: Path, name: str, data: bytes) -> None:
-    (version / name).write_bytes(data)
-
-    def change(content: dict[str, Any]) -> None:
-        for entry in content["files"]:
-            if entry["path"] == name:
-                entry.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-    rewrite(version, change)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +65,16 @@ CHANGES: list[tuple[str, Change]] = [
     ("dtype", lambda c: c["graph"]["inputs"][0].update(dtype="PYOBJ")),
     ("graph.inputs", lambda c: c["graph"]["inputs"].append(dict(c["graph"]["inputs"][0]))),
     ("tolerance", lambda c: c["golden"].update(tolerance=1e9)),
+    ("files", lambda c: c["files"].append({**c["files"][0], "path": "removed.safetensors"})),
+    ("parent", lambda c: c.update(parent=c["snapshot"][:31])),
+    ("equals", lambda c: c.update(equals="../" * 10 + "ab")),
+    ("snapshot", lambda c: c.update(equals=c["snapshot"])),
+    ("snapshot", lambda c: c.update(descends_from=[c["snapshot"]])),
+    ("descends_from", lambda c: c.update(descends_from=["a" * 32] * 2)),
+    ("descends_from", lambda c: c.update(descends_from=[f"{i:032x}" for i in range(4097)])),
+    ("created_unix_ms", lambda c: c.update(created_unix_ms=-1)),
+    ("fingerprint", lambda c: c["tables"][0].update(fingerprint="0" * 15)),
+    ("dense_fingerprint", lambda c: c.update(dense_fingerprint="G" * 16)),
 ]
 
 
@@ -121,17 +110,6 @@ def test_inputs_that_are_not_the_graphs_are_refused(copy_version: Copy) -> None:
     rewrite(version, lambda c: c["graph"]["outputs"].append({"name": "y", "shape": [-1], "dtype": "FP32"}))
     with pytest.raises(UnsafeArtifact):
         open_version(version).graph()
-
-
-def resave(version: Path, name: str, change: Callable[[dict[str, np.ndarray]], None]) -> None:
-    arrays = {key: array.copy() for key, array in TensorFile.open(version / name).arrays.items()}
-    change(arrays)
-    scratch = version.parent / "scratch"
-    scratch.unlink(missing_ok=True)
-    write_tensors(scratch, arrays)
-    data = scratch.read_bytes()
-    scratch.unlink()
-    replace_file(version, name, data)
 
 
 def test_a_golden_of_another_type_or_shape_is_refused(copy_version: Copy, golden: Golden) -> None:
@@ -174,6 +152,34 @@ def test_rows_that_are_not_a_sorted_table_are_refused_by_file(copy_version: Copy
         resave(version, name, change)
         with pytest.raises(kind, match=reason):
             list(open_version(version).shards("item"))
+
+
+def test_rows_and_weights_that_are_no_numbers_are_refused_by_name(copy_version: Copy) -> None:
+    version = copy_version()
+    resave(version, "tables/item.00000-of-00001.safetensors", lambda a: a["rows"].__setitem__((50, 1), np.inf))
+    opened = open_version(version)
+    with pytest.raises(IntegrityError, match=r"table 'item': the row of id -?[0-9]+ in tables/item.* holds NaN or inf"):
+        list(opened.shards("item"))
+    for value in (np.nan, np.inf):
+        version = copy_version()
+        resave(version, "dense.safetensors", lambda a, v=value: a["state.linear.bias"].__setitem__(2, v))
+        with pytest.raises(IntegrityError, match=r"state\.linear\.bias' holds"):
+            open_version(version).graph()
+
+
+def test_a_manifest_from_before_deltas_is_read(copy_version: Copy) -> None:
+    version = copy_version()
+
+    def older(content: dict[str, Any]) -> None:
+        for key in ("equals", "descends_from", "created_unix_ms", "dense_fingerprint"):
+            del content[key]
+        for table in content["tables"]:
+            del table["fingerprint"]
+
+    rewrite(version, older)
+    manifest = open_version(version).manifest
+    assert (manifest.equals, manifest.descends_from, manifest.created_unix_ms) == (None, (), 0)
+    assert (manifest.dense_fingerprint, manifest.tables[0].fingerprint) == ("", "")
 
 
 def test_weights_that_are_not_the_graphs_are_refused(copy_version: Copy) -> None:

@@ -53,6 +53,33 @@ def test_threads_share_one_set_of_weights_and_agree(graph: DenseGraph, make_argu
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
+def test_a_graph_runs_on_other_weights_and_stays_as_it_was(graph: DenseGraph, make_arguments: Arguments) -> None:
+    tensors = make_arguments(8)
+    before = graph.run(tensors)[0]
+    given = {name: tensor.clone() for name, tensor in graph.weights().items()}
+    assert torch.equal(graph.with_weights(given).run(tensors)[0], before)
+    given["state.linear.bias"] += 1
+    other = graph.with_weights(given)
+    given["state.other"] = given.pop("state.linear.bias")  # the mapping is the caller's
+    assert not torch.equal(other.run(tensors)[0], before)
+    assert torch.equal(graph.run(tensors)[0], before)
+    assert torch.equal(other.with_weights(graph.weights()).run(tensors)[0], before)
+    assert other.weight_bytes() == graph.weight_bytes()
+
+
+def test_weights_of_another_name_type_or_shape_are_refused(graph: DenseGraph) -> None:
+    good = graph.weights()
+    short = {name: tensor for name, tensor in good.items() if name != "state.shift"}
+    for reason, bad in (
+        ("'state.shift' is not there", short),
+        ("no weight 'state.more'", {**good, "state.more": torch.ones(1)}),
+        (r"'state.shift' is torch.float64 \[4\]", {**good, "state.shift": good["state.shift"].double()}),
+        (r"float32 \[2, 2\], the graph wants torch.float32 \[4\]", {**good, "state.shift": torch.ones(2, 2)}),
+    ):
+        with pytest.raises(UnsafeArtifact, match=reason):
+            graph.with_weights(bad)
+
+
 def test_no_path_or_trace_of_the_trainer_is_written(packed: PackedProgram) -> None:
     text = packed.document.decode()
     assert "File " not in text

@@ -1,0 +1,49 @@
+"""Which deltas a version has: complete folders under its `deltas`, each named by its sequence."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from storage.checkpoint.signed import MANIFEST
+
+DELTAS = "deltas"
+_SEQUENCE = re.compile(r"[0-9]{6,19}")
+
+
+def sequence_name(sequence: int) -> str:
+    """The name of a delta's folder: six digits, more when it needs them."""
+    return f"{sequence:06d}"
+
+
+def is_sequence(name: str) -> bool:
+    """Whether a folder's name is that of a delta."""
+    return _SEQUENCE.fullmatch(name) is not None and sequence_name(int(name)) == name and int(name) > 0
+
+
+def list_deltas(version_dir: Path | str) -> list[int]:
+    """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link."""
+    deltas = Path(version_dir) / DELTAS
+    if deltas.is_symlink():
+        return []
+    try:
+        with os.scandir(deltas) as entries:
+            return sorted(
+                int(entry.name)
+                for entry in entries
+                if is_sequence(entry.name)
+                and entry.is_dir(follow_symlinks=False)
+                and os.path.lexists(os.path.join(entry.path, MANIFEST))
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def next_sequence(version_dir: Path | str) -> int:
+    """One more than the largest sequence in use. A publisher whose deltas get removed must remember its own last."""
+    try:
+        names = os.listdir(Path(version_dir) / DELTAS)
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    return max((int(name) for name in names if is_sequence(name)), default=0) + 1
