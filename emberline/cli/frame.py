@@ -22,6 +22,7 @@ from storage.errors import EmberlineError
 COMMANDS = {
     "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
     "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
+    "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
@@ -44,6 +45,8 @@ The road:
       --output build/run --repository build/models
   emberline serve --model-repository build/models
   emberline predict movielens --data build/movielens/test.parquet --rows 5
+  emberline update build/run --data build/movielens/valid.parquet --repository build/models
+  emberline snapshots movielens
 """
 
 

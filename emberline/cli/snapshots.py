@@ -47,8 +47,7 @@ def state_line(state: Mapping[str, Any]) -> str:
     text = f"{state['model']}: {state['mode']}, "
     text += f"serves {served['name']} ({served['id']})" if served else "serves nothing"
     if canary:
-        share = f"{canary['fraction']:.4g} of the requests" if "fraction" in canary else "a part of the requests"
-        text += f"; canary {canary.get('name') or 'is the next good arrival'} for {share}"
+        text += f"; canary {canary['name']} for {canary['fraction']:.4g} of the requests"
     held = [entry["name"] for entry in state["snapshots"] if entry["state"] == "held"]
     if held:
         text += f"; held: {', '.join(held)}"

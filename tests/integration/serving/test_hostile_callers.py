@@ -107,9 +107,3 @@ def test_a_shape_with_a_zero_in_it_allocates_nothing(url: str, server: Server, s
 
 def _address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def test_model_control_over_http_says_that_it_is_not_built(url: str) -> None:
-    code, answer = ask(f"{url}/v2/repository/models/ranker/unload", {})
-    assert code == 501
-    assert "unload" in answer["error"]

@@ -94,6 +94,9 @@ def test_json_nulls_mean_null(connection: http.client.HTTPConnection, published:
         ("GET", "/nothing", 404),
         ("GET", INFER, 404),
         ("GET", "/v2/repository/index", 405),
+        ("GET", "/v2/repository/models/ranker/snapshots", 200),
+        ("GET", "/v2/repository/models/ranker/load", 405),
+        ("POST", "/v2/repository/models/ranker/snapshots", 404),
         ("POST", "/v2", 405),
         ("GET", "/v1/models", 200),
         ("GET", "/v1/models/ranker", 200),
@@ -202,10 +205,9 @@ def test_the_metrics_page_counts_requests_and_hits(server: Server, connection: h
     assert ask(connection, "POST", INFER, infer_request())[0] == 200
     after = read()
     labels = 'model="ranker",version="1"'
-    assert (
-        after[f"emberline_requests_success_total{{{labels}}}"] - before[f"emberline_requests_success_total{{{labels}}}"]
-        == 1
-    )
+    for arm, count in (("main", 1), ("canary", 0)):
+        answered = f'emberline_requests_success_total{{{labels},arm="{arm}"}}'
+        assert after[answered] - before[answered] == count
     assert after[f"emberline_ids_absent_total{{{labels}}}"] - before[f"emberline_ids_absent_total{{{labels}}}"] == 2
 
 

@@ -235,6 +235,6 @@ def test_what_is_not_built_says_so(kind: str, client: Any) -> None:
     with pytest.raises(InferenceServerException):
         client.get_trace_settings()
     if kind == "grpc":
-        with pytest.raises(InferenceServerException, match="RepositoryModelLoad is not supported") as raised:
-            client.load_model(MODEL)
+        with pytest.raises(InferenceServerException, match="TraceSetting is not supported") as raised:
+            client.update_trace_settings()
         assert raised.value.status() == "StatusCode.UNIMPLEMENTED"

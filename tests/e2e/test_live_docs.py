@@ -1,0 +1,112 @@
+"""The commands of docs/live.md: the road is walked as it stands, on a small planted set; the rest is understood."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from emberline.cli.frame import command
+from emberline.quickstart.server import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
+ROAD, *OTHERS = [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+ASKS_SERVER = {"predict", "snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "load", "unload"}
+
+
+def test_the_road_works_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "trainer").symlink_to(ROOT / "trainer")
+    printed: dict[str, list[str]] = {}
+    server: ServerProcess | None = None
+    try:
+        for line in ROAD:
+            name, *arguments = shlex.split(line.replace("movielens", "synthetic"))[1:]
+            if name == "serve":
+                assert arguments == ["--model-repository", "build/models", "&"]
+                server = ServerProcess(tmp_path / "build" / "models", tmp_path / "store", tmp_path / "server.log")
+                continue
+            if name == "data":
+                arguments += ["--rows", "40000", "--ids", "20000"]
+            if name in ASKS_SERVER:
+                assert server is not None
+                arguments += ["--url", server.url]
+            done = subprocess.run(
+                [sys.executable, "-m", "emberline", name, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=300,
+                env=ENVIRONMENT,
+                cwd=tmp_path,
+                check=False,
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()}"
+            printed.setdefault(name, []).append(done.stdout + done.stderr)
+    finally:
+        if server is not None:
+            server.close()
+    before, after = printed["predict"]
+    assert "answered by snapshot 1.0" in before
+    assert "answered by snapshot 1.1" in after
+    assert before.splitlines()[:3] != after.splitlines()[:3]
+    assert "held, serves 1.0" in printed["rollback"][0]
+    assert "following, serves 1.1" in printed["resume"][0]
+
+
+@pytest.mark.parametrize("line", [line for block in OTHERS for line in block])
+def test_every_other_command_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build" / "run").mkdir(parents=True)
+    (tmp_path / "newer.parquet").touch()
+    program, name, *arguments = shlex.split(line)
+    assert program == "emberline"
+    context = click.Context(command)
+    found = command.get_command(context, name)
+    assert found is not None, line
+    found.make_context(name, arguments, parent=context)
+
+
+def test_every_option_of_a_model_stands_in_the_table() -> None:
+    from serving.engine.options import ModelOptions
+
+    elsewhere = {"dram_bytes", "timeout_ms", "lookup_timeout_ms", "torch_threads"}  # docs/serving.md
+    for name, field in ModelOptions.model_fields.items():
+        if name not in elsewhere:
+            row = re.search(rf"^\| `{name}` \| ([^|]+) \|", PAGE, re.MULTILINE)
+            assert row is not None, name
+            default = field.default
+            shown = (
+                "256MiB"
+                if name == "overlay_bytes"
+                else str(default).lower()
+                if default in (True, False)
+                else str(default)
+            )
+            assert row[1] == shown, name
+
+
+def test_every_metric_of_updates_stands_in_the_table() -> None:
+    from serving.http import metrics
+
+    names = [entry[0] for entry in (*metrics._OF_UPDATES, *metrics._OF_SNAPSHOTS, *metrics._OF_ARMS)]
+    for name in (*names, "updates_refused_total", "canary_fraction", "stage_seconds_total"):
+        assert f"`{name}`" in PAGE, name
+
+
+def test_every_publishing_option_stands_in_the_table() -> None:
+    from trainer.config import PublishConfig
+
+    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    for name, field in PublishConfig.model_fields.items():
+        if name not in {"golden_requests", "max_batch_size", "tolerance"}:  # docs/training.md
+            row = next((row for row in rows if f"`{name}`" in row), None)
+            assert row is not None, name
+            place = re.findall(r"`(\w+)`", row).index(name)
+            assert float(row.split("|")[2].split(",")[place]) == field.default, name
