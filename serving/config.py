@@ -19,7 +19,8 @@ class ServerConfig(BaseModel):
     models: names to serve, all of the repository when empty. store: where rows are kept on SSD, never inside the
     repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight
     over HTTP (over gRPC each message is bounded, and their number).
-    strict_readiness: one model that failed to load makes the whole server not ready, as in Triton.
+    strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
+    poll_s: how often the repository is looked at where the file system does not tell of changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +37,7 @@ class ServerConfig(BaseModel):
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     strict_readiness: bool = True
+    poll_s: Annotated[float, Field(ge=0.05, le=3600)] = 2.0
 
     @property
     def store_dir(self) -> Path:

@@ -21,6 +21,7 @@ from serving.http.app import HttpApp
 from serving.http.metrics import MetricsApp
 from serving.ports import BACKLOG, listen, port_message
 from serving.protocol.metadata import server_version
+from serving.updates.steps import OnStep
 from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
@@ -45,10 +46,13 @@ class _HttpServer(uvicorn.Server):
 class Server:
     """One server. `start` and `stop` run it on a thread of its own; `serve` runs it in the foreground."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Finds the models; raises NotFound when the repository is not there."""
+    def __init__(self, config: ServerConfig, on_step: OnStep | None = None) -> None:
+        """Finds the models; raises NotFound when the repository is not there.
+
+        on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them.
+        """
         self.config = config
-        self.repository = ModelRepository(config)
+        self.repository = ModelRepository(config, on_step)
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0
@@ -170,7 +174,7 @@ class Server:
             config.model_repository,
             *(host, self.http_port, host, self.grpc_port, host, self.metrics_port),
             config.store_dir,
-            ", ".join(names) or "none: publish one into the repository and start again",
+            ", ".join(names) or "none yet: publish one into the repository",
         )
 
 

@@ -1,4 +1,4 @@
-"""The model repository: which models and versions there are, in which state, and why not where one failed."""
+"""The model repository: which models there are, who answers for each, and what an operator can say to them."""
 
 from __future__ import annotations
 
@@ -7,53 +7,45 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from serving.config import ServerConfig
-from serving.engine.gate import Claims, gate
-from serving.engine.load_progress import log_progress
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
-from serving.engine.snapshot import Snapshot
-from serving.engine.stale_stores import remove_stale_stores
+from serving.engine.model_config import CONFIG
+from serving.updates import commands, report
 from serving.updates.counters import UpdateCounters
-from storage.checkpoint import open_version
-from storage.errors import ConfigError, EmberlineError, NotFound, Unavailable, Unsupported
-from storage.tiers.tiered import TieredStore
+from serving.updates.live_model import LiveModel
+from serving.updates.model_updater import ModelUpdater
+from serving.updates.report import VersionEntry
+from serving.updates.steps import OnStep
+from serving.updates.watcher import Watcher
+from storage.errors import ConfigError, NotFound, Unavailable
+
+__all__ = ["ModelRepository", "VersionEntry"]
 
 logger = logging.getLogger("emberline.serving")
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-
-
-@dataclass(slots=True)
-class VersionEntry:
-    """One version of a model. version "": it could not be read so far. state: as in Triton's index."""
-
-    model: str
-    version: str
-    state: str = "LOADING"
-    reason: str = ""
-    loaded: LoadedModel | None = None
-    store: TieredStore | None = None
-
-
-@dataclass(slots=True)
-class _Model:
-    versions: list[VersionEntry] = field(default_factory=list)
+_UNLOAD_S = 30.0
 
 
 class ModelRepository:
-    """Loads at the start; answers `get` from any thread."""
+    """Loads at the start, follows the folder, answers `get` from any thread.
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Finds the models. Raises NotFound when the repository or a model is not there, ConfigError."""
+    The calls of operators are for any thread too, but may take as long as a load.
+    """
+
+    def __init__(self, config: ServerConfig, on_step: OnStep | None = None) -> None:
+        """Finds the models. Raises NotFound when the repository or a model is not there, ConfigError.
+
+        on_step: called with (model, step) after every step of an update, for tests.
+        """
         self._config = config
-        root = config.model_repository
+        self._on_step = on_step
+        self._root = root = config.model_repository
         if not root.is_dir():
             raise NotFound(
                 f"model repository {str(root)!r} is not a folder; publish a model there first, or name another"
@@ -72,66 +64,69 @@ class ModelRepository:
                 close = difflib.get_close_matches(name, found, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(found) or 'none'}"
                 raise NotFound(f"model repository {str(root)!r} has no model {name!r}{hint}")
-        self._names = list(dict.fromkeys(config.models)) or [name for name in found if _is_model(root / name)]
-        self._models = {name: _Model([VersionEntry(name, "")]) for name in self._names}
+        names = list(dict.fromkeys(config.models)) or [name for name in found if _is_model(root / name)]
+        # Replaced as a whole, so that a request reads it without a lock.
+        self._models = {name: ModelUpdater(name, config, on_step) for name in names}
+        self._unloaded: set[str] = set()
+        self._changes = threading.Lock()
         self._loaded_all = threading.Event()
         self._stopping = False
         self._closing = False
+        self._watcher = Watcher(root, config.poll_s, self._changed)
 
     @property
     def names(self) -> list[str]:
         """The models to serve."""
-        return list(self._names)
+        return list(self._models)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether loading has ended, for better or worse."""
+        """Whether the first loading has ended, for better or worse."""
         return self._loaded_all.is_set()
 
     def load_all(self) -> None:
-        """Loads every model, one after the other. One that fails is UNAVAILABLE with the reason; nothing is raised."""
-        for name in self._names:
+        """Loads every model, one after the other, then follows the folder.
+
+        One that fails is UNAVAILABLE with the reason; nothing is raised.
+        """
+        for updater in list(self._models.values()):
             if self._stopping:
                 break
-            self._load_model(name)
-        self._loaded_all.set()
+            updater.load()
+        with self._changes:
+            self._loaded_all.set()
+            if self._stopping:
+                return
+            for updater in self._models.values():
+                updater.follow()
+            self._watcher.start()
 
     def index(self) -> list[VersionEntry]:
-        """Every version with its state."""
-        return [entry for model in self._models.values() for entry in model.versions]
+        """Every version with its state; refused ones with the reason."""
+        return [entry for updater in self._models.values() for entry in report.versions(updater.model)]
 
     def loaded(self) -> Iterator[LoadedModel]:
         """Every version that is ready."""
         return iter([entry.loaded for entry in self.index() if entry.loaded is not None])
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests; see `strict_readiness`."""
+        """Whether the server takes requests; see `strict_readiness`. A model that serves something is ready."""
         if not self.is_loaded or self._stopping:
             return False
-        states = [entry.state == "READY" for entry in self.index()]
-        return (all(states) if self._config.strict_readiness else any(states)) and bool(states)
+        serving = [updater.model.routes.served is not None for updater in self._models.values()]
+        return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
 
     def get(self, name: str, version: str = "", routing_key: str = "") -> LoadedModel:
         """The version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
 
         routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
         """
-        model = self._models.get(name)
-        if model is None:
+        updater = self._models.get(name)
+        if updater is None:
             raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
-        if not version:
-            entry = model.versions[-1]
-        else:
-            for entry in model.versions:
-                if entry.version == version:
-                    break
-            else:
-                raise NotFound(f"Request for unknown model: {name!r} version {version[:40]} is not found")
-        if entry.loaded is None or self._closing:
-            reason = f": {entry.reason}" if entry.reason else ""
-            state = "is shutting down" if self._closing else f"is not ready ({entry.state}){reason}"
-            raise Unavailable(f"model {name!r} {state}")
-        return entry.loaded
+        if self._closing:
+            raise Unavailable(f"model {name!r} is shutting down")
+        return updater.model.route(version, routing_key)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a request for it would be taken; False for a model that there is not."""
@@ -143,138 +138,164 @@ class ModelRepository:
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""
-        return [entry.version for entry in self._models[name].versions if entry.loaded is not None]
+        return sorted(self._updater(name).model.routes.by_version, key=int)
 
     def loaded_versions(self, name: str) -> list[LoadedModel]:
         """Every ready version of a model. Raises NotFound, or Unavailable when there is none."""
         self.get(name)
-        return [entry.loaded for entry in self._models[name].versions if entry.loaded is not None]
+        by_version = self._updater(name).model.routes.by_version
+        return [by_version[version] for version in sorted(by_version, key=int)]
 
     def load(self, name: str) -> None:
-        """Looks into the model's folder now and returns when what is there is served. Raises why it is not."""
-        raise Unsupported(f"load of {name!r} is not supported yet")
+        """Looks into the model's folder now, and returns when what is there is served. Raises why it is not.
+
+        What was refused before stays refused, unless its files are others now.
+        """
+        with self._changes:
+            updater = self._models.get(name)
+            if updater is None and self._is_wanted(name) and _is_model(self._root / name):
+                updater = self._add(name)
+            if updater is None:
+                raise NotFound(f"model {name[:200]!r} is not in the repository")
+            if name in self._unloaded or updater.model.stopping.is_set():
+                self._unloaded.discard(name)
+                updater = self._add(name)
+        known = set(updater.model.facts.quarantine)
+        updater.advance()
+        model = updater.model
+        fresh = [refusal for key, refusal in model.facts.quarantine.items() if key not in known]
+        if fresh:
+            raise Unavailable(f"{fresh[-1].path}: {fresh[-1].reason}")
+        if model.routes.served is None:
+            raise Unavailable(f"model {name!r} is not ready: {report.waiting(model) or 'nothing can be served'}")
 
     def unload(self, name: str) -> None:
-        """Drains and closes a model until it is loaded again; its memory is given back."""
-        raise Unsupported(f"unload of {name!r} is not supported yet")
+        """Drains and closes a model until it is loaded again; its memory is given back. Raises NotFound."""
+        updater = self._updater(name)
+        with self._changes:
+            self._unloaded.add(name)
+        if not updater.stop(_UNLOAD_S):
+            logger.warning("%s: a request or a load is still at work; its store is closed when it has ended", name)
+            _stop_in_background(updater)
 
     def rollback(self, name: str, *, to: str = "", steps: int = 1) -> dict[str, JsonValue]:
         """Serves a retained snapshot again, and holds what came after it. Returns `snapshots(name)`.
 
         to: an id or "V.S"; without one, `steps` back. Raises NotFound naming what is there, Conflict during a canary.
         """
-        raise Unsupported(f"rollback of {name!r} is not supported yet")
+        return self._tell(name, lambda model: commands.rollback(model, to=to, steps=steps))
 
     def resume(self, name: str) -> dict[str, JsonValue]:
         """Ends every hold, pause and pin: the newest good snapshot is served, and the folder is followed."""
-        raise Unsupported(f"resume of {name!r} is not supported yet")
+        return self._tell(name, commands.resume)
 
     def pause(self, name: str) -> dict[str, JsonValue]:
         """Takes nothing new until `resume`."""
-        raise Unsupported(f"pause of {name!r} is not supported yet")
+        return self._tell(name, commands.pause)
 
     def pin(self, name: str, to: str = "") -> dict[str, JsonValue]:
         """Serves a retained snapshot, the present one without `to`, until `resume`."""
-        raise Unsupported(f"pin of {name!r} is not supported yet")
+        return self._tell(name, lambda model: commands.pin(model, to))
 
     def canary(self, name: str, *, fraction: float, to: str = "") -> dict[str, JsonValue]:
         """Answers a fraction of the requests from a held or retained snapshot, or from the next good arrival."""
-        raise Unsupported(f"canary of {name!r} is not supported yet")
+        return self._tell(name, lambda model: commands.canary(model, fraction=fraction, to=to))
 
     def promote(self, name: str) -> dict[str, JsonValue]:
         """Serves the canary to everybody. Raises Conflict when there is none."""
-        raise Unsupported(f"promote of {name!r} is not supported yet")
+        return self._tell(name, commands.promote)
 
     def stop_canary(self, name: str) -> dict[str, JsonValue]:
         """Ends the canary and holds its snapshot. Raises Conflict when there is none."""
-        raise Unsupported(f"stop_canary of {name!r} is not supported yet")
+        return self._tell(name, commands.stop_canary)
 
     def allow(self, name: str, version: str, inputs: Sequence[str]) -> dict[str, JsonValue]:
         """Allows a version although these inputs or outputs are gone or of another type."""
-        raise Unsupported(f"allow of {name!r} is not supported yet")
+        return self._tell(name, lambda model: commands.allow(model, version, inputs))
 
     def snapshots(self, name: str) -> dict[str, JsonValue]:
         """What is served, retained, held, quarantined and waited for; docs/live.md describes it."""
-        raise Unsupported(f"snapshots of {name!r} are not supported yet")
+        return report.snapshots(self._updater(name).model)
 
     def update_counters(self, name: str) -> UpdateCounters:
         """What the updates of a model did so far."""
-        return UpdateCounters()
+        return report.counters(self._updater(name).model)
 
     def stop_loading(self) -> None:
-        """Loads no further model, and is not ready from now on; requests to loaded models are still answered."""
+        """Takes nothing new, and is not ready from now on; requests to loaded models are still answered."""
         self._stopping = True
 
     def close(self, timeout_s: float) -> None:
         """Closes every model; what waits in a queue is worked off for at most `timeout_s`."""
         self._stopping = self._closing = True
         deadline = time.monotonic() + timeout_s
-        for entry in self.index():
-            if entry.loaded is not None:
-                if entry.loaded.close(max(0.0, deadline - time.monotonic())) and entry.store is not None:
-                    entry.store.close()
-                # The web framework may keep this repository alive to the end of the process; tables must not wait.
-                entry.loaded = None
-                entry.state = "UNAVAILABLE"
+        self._watcher.stop()
+        for updater in self._models.values():
+            updater.stop(max(0.0, deadline - time.monotonic()))
 
-    def _load_model(self, name: str) -> None:
-        folder = self._config.model_repository / name
-        store = self._config.store_dir / name
-        try:
-            config = read_model_config(folder)
-            found = [int(entry.name) for entry in folder.iterdir() if entry.is_dir() and _VERSION.fullmatch(entry.name)]
-            if not found:
-                raise NotFound(f"{folder} has no version: no folder with a number for a name; publish one")
-            versions = config.choose_versions(found)
-        except Exception as error:  # as below: the others are served
-            self._fail(VersionEntry(name, ""), error)
+    def _tell(self, name: str, command: Callable[[LiveModel], None]) -> dict[str, JsonValue]:
+        updater = self._updater(name)
+        command(updater.model)
+        updater.wake()
+        return report.snapshots(updater.model)
+
+    def _updater(self, name: str) -> ModelUpdater:
+        updater = self._models.get(name)
+        if updater is None:
+            raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
+        return updater
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._config.models or name in self._config.models
+
+    def _add(self, name: str) -> ModelUpdater:
+        """A new updater for a model, not loaded yet. Under the lock."""
+        updater = ModelUpdater(name, self._config, self._on_step)
+        self._models = {**self._models, name: updater}
+        return updater
+
+    def _changed(self, folders: set[Path]) -> None:
+        """Wakes the models whose folders changed, all of them when none is named; loads and unloads models."""
+        if self._stopping:
             return
-        entries = [VersionEntry(name, str(version)) for version in versions]
-        self._models[name].versions = entries
-        for entry in entries:
-            try:
-                entry.loaded, entry.store = _load_alone(config, folder / entry.version, store / entry.version)
-                entry.state = "READY"
-            except Exception as error:  # whatever is wrong with one model, the others are served
-                self._fail(entry, error)
-        if all(entry.loaded for entry in entries):  # else the store of an older version may be wanted again
-            try:
-                remove_stale_stores(store, {entry.version for entry in entries})
-            except OSError as error:
-                logger.warning("%s: stores of older versions stay: %s", store, error)
+        self._look_for_models()
+        for name, updater in self._models.items():
+            place = self._root / name
+            if not folders or any(folder == place or place in folder.parents for folder in folders):
+                updater.wake()
 
-    def _fail(self, entry: VersionEntry, error: Exception) -> None:
-        entry.state = "UNAVAILABLE"
-        entry.reason = str(error) or type(error).__name__
-        if not entry.version:
-            self._models[entry.model].versions = [entry]
-        label = f"{entry.model}/{entry.version}" if entry.version else entry.model
-        known = isinstance(error, EmberlineError | OSError)
-        logger.error(
-            "%s: UNAVAILABLE: %s; no older version is tried", label, entry.reason, exc_info=None if known else error
-        )
+    def _look_for_models(self) -> None:
+        try:
+            there = {entry.name for entry in self._root.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
+            fresh = [
+                name
+                for name in sorted(there - set(self._models))
+                if self._is_wanted(name) and _is_model(self._root / name)
+            ]
+        except OSError as error:
+            logger.warning("%s cannot be read: %s", self._root, error)
+            return
+        for name in fresh:
+            logger.info("%s: a new model", name)
+            with self._changes:
+                updater = self._add(name)
+            updater.follow()
+            updater.wake()
+        for name in [name for name in self._models if name not in there and name not in self._config.models]:
+            logger.info("%s: has left the repository", name)
+            updater = self._models[name]
+            with self._changes:
+                self._models = {key: value for key, value in self._models.items() if key != name}
+            _stop_in_background(updater)
+
+
+def _stop_in_background(updater: ModelUpdater) -> None:
+    def stop() -> None:
+        while not updater.stop(_UNLOAD_S):
+            logger.warning("%s: a request or a load is still at work", updater.model.name)
+
+    threading.Thread(target=stop, name=f"emberline-unload-{updater.model.name}", daemon=True).start()
 
 
 def _is_model(folder: Path) -> bool:
     return (folder / CONFIG).exists() or any(_VERSION.fullmatch(entry.name) for entry in folder.iterdir())
-
-
-def _load_alone(config: ModelConfig, path: Path, store_dir: Path) -> tuple[LoadedModel, TieredStore]:
-    """Opens a version, fills its store and lets it through the gate; nothing stays open when that fails."""
-    published = open_version(path)
-    store_dir.mkdir(parents=True, exist_ok=True)
-    snapshot = Snapshot.of_version(published, published.graph())
-    store = TieredStore.open(store_dir, published.tables, dram_bytes=config.options.dram_bytes)
-    try:
-        store.load(published, log_progress(f"{config.name}/{path.name}"))
-        model = LoadedModel(config, published, store, snapshot)
-        try:
-            claims = Claims.of_version(published.manifest)
-            gate(model.parts, None, snapshot, published.golden(), None, options=config.options, claims=claims)
-        except BaseException:
-            model.close(0.0)
-            raise
-    except BaseException:
-        store.close()
-        raise
-    return model, store

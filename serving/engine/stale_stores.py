@@ -5,18 +5,22 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 
 logger = logging.getLogger("emberline.serving")
 
+# The version that it was filled with first; a second store for one version has a number of its own.
+_STORE = re.compile(r"[0-9]+(-[0-9]+)?")
+
 
 def remove_stale_stores(folder: Path, served: set[str]) -> None:
-    """Removes folders with a number for a name that is not in `served`, unless another process has them open."""
+    """Removes stores whose folder is not in `served`, unless another process has them open."""
     if not folder.is_dir():
         return
     for entry in folder.iterdir():
-        if entry.name in served or not entry.name.isdecimal() or not entry.is_dir() or _is_open(entry):
+        if entry.name in served or not _STORE.fullmatch(entry.name) or not entry.is_dir() or _is_open(entry):
             continue
         shutil.rmtree(entry, ignore_errors=True)
         logger.info("%s: removed the store of a version that is not served any more", entry)

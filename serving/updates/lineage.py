@@ -21,8 +21,8 @@ class Situation:
 
     served: by the line that is asked about; None before anything is. held, abandoned: snapshot ids. choose: the
     version policy, numbers -> numbers to serve, ascending. refused: whether something is quarantined. awaiting:
-    versions that wait for an operator's word, with the reason. stopped: why nothing new is taken ("" when it is). canary_to: a
-    held snapshot or version that an operator asked to try.
+    versions that wait for an operator's word, with the reason. stopped: why nothing new is taken ("" when it is).
+    canary_to: a held snapshot or version that an operator asked to try.
     """
 
     served: SnapshotName | None
@@ -138,9 +138,11 @@ def spread(catalog: Catalog, snapshots: Iterable[str]) -> frozenset[str]:
     reached = set(snapshots)
     if not reached:
         return frozenset()
-    found: list[Found] = [f for v in catalog.versions.values() for f in (v, *v.deltas) if f.error is None]
+    found: list[Found] = []
+    for version in catalog.versions.values():
+        found += [version, *version.deltas]
     while True:
-        more = {f.snapshot for f in found if f.snapshot not in reached and not reached.isdisjoint(f.ancestors)}
+        more = {f.snapshot for f in found if not reached.isdisjoint(f.ancestors)} - reached
         if not more:
             return frozenset(reached)
         reached |= more

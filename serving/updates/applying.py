@@ -1,0 +1,297 @@
+"""Taking a delta, or a version that equals what is served, onto a line: everything up to the commit is invisible."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from serving.engine.gate import Claims, GateReport, gate
+from serving.engine.model_config import ModelConfig
+from serving.engine.snapshot import Snapshot
+from serving.updates.catalog import FoundDelta, FoundVersion
+from serving.updates.keep import collect, keep, kept_folder
+from serving.updates.line import Entry, Lane, LineView, StoreLine
+from serving.updates.lineage import Take
+from serving.updates.live_model import LiveModel
+from serving.updates.loading import make_lane, published_ms, version_snapshot
+from serving.updates.signatures import check_signature
+from serving.updates.state import CanaryState, EntryState, ModelState, SnapshotName
+from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta, open_version
+from storage.errors import CheckpointError
+
+logger = logging.getLogger("emberline.serving")
+
+_RELEASE_TIMEOUT_S = 30.0
+
+
+class Outdated(Exception):  # noqa: N818 - no error: an operator was faster
+    """What was prepared no longer fits what is served; it is decided again."""
+
+
+def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
+    """Verifies, stages, judges, records and shows a delta. Raises why not; nothing of it stays then."""
+    found = take.found
+    assert isinstance(found, FoundDelta)
+    started = time.monotonic()
+    view = line.view
+    lane = view.current.lane
+    model.step("found")
+    delta = open_delta(found.path)
+    _check_tables(delta, line)
+    model.step("verified")
+    kept = kept_folder(model.store_root, delta.snapshot)
+    entry: Entry | None = None
+    overlay: int | None = None
+    try:
+        delta = open_delta(keep(found.path, kept), verify=False)
+        model.step("linked")
+        model.check_stop()
+        overlay = line.store.stage(delta)
+        model.step("staged")
+        model.check_stop()
+        entry = delta_entry(line, view, lane, delta, overlay, found.path)
+        report = judge_delta(model, lane, entry, delta, overlay)
+        entry = _timed(model, entry, found.path)
+        dropped = _append(model, line, view, entry, take)
+    except BaseException:
+        if overlay is not None:
+            line.store.discard(overlay)
+        shutil.rmtree(kept, ignore_errors=True)
+        raise
+    _count(model, entry)
+    logger.info(
+        "%s: %s is visible after %.0f ms (%.0f ms of work): %d rows, %d removed; golden requests within %.2g; %s",
+        model.name,
+        entry.snapshot,
+        entry.state.visible_ms,
+        (time.monotonic() - started) * 1e3,
+        entry.rows,
+        entry.removed,
+        report.golden_difference,
+        report.guard,
+    )
+    drop_entries(model, line, dropped)
+
+
+def take_same(model: LiveModel, config: ModelConfig, line: StoreLine, take: Take) -> None:
+    """A version with exactly the served rows: new sessions over the same store, no row is read."""
+    found = take.found
+    assert isinstance(found, FoundVersion)
+    view = line.view
+    model.step("found")
+    published = open_version(found.path, verify=False)
+    check_tables_equal(published, line)
+    check_version_signature(model, config, published)
+    model.step("verified")
+    graph = published.graph()
+    snapshot = version_snapshot(published, view.mask(view.served), graph)
+    before = view.current.lane
+    lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
+    try:
+        model.step("staged")
+        pinned = before.model.line.acquire()
+        try:
+            report = gate(
+                lane.model.parts,
+                pinned,
+                snapshot,
+                published.golden(),
+                before.model.recent,
+                options=config.options,
+                claims=Claims.of_version(published.manifest),
+                current_parts=before.model.parts,
+                on_step=model.step,
+            )
+        finally:
+            before.model.line.release(pinned)
+        model.check_stop()
+        state = EntryState(
+            snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
+            kind="same",
+            origin=str(found.path),
+            published_unix_ms=published_ms(published),
+        )
+        entry = _timed(model, Entry(state, snapshot, lane, covered=view.current.covered_by_next()), found.path)
+        with model.lock:
+            line.lanes[lane.version] = lane
+            try:
+                dropped = _append(model, line, view, entry, take)
+            except BaseException:
+                del line.lanes[lane.version]
+                raise
+    except BaseException:
+        lane.model.close(0.0)
+        raise
+    model.counters.versions_loaded += 1
+    logger.info(
+        "%s: %s has the rows of %s: served over the same store; golden requests within %.2g; %s",
+        model.name,
+        entry.snapshot,
+        view.current.snapshot,
+        report.golden_difference,
+        report.guard,
+    )
+    drop_entries(model, line, dropped)
+
+
+def judge_delta(
+    model: LiveModel, lane: Lane, entry: Entry, delta: PublishedDelta, overlay: int | None, *, live: bool = True
+) -> GateReport:
+    """Lets the gate judge a delta's snapshot. live: also by the live guard, against what is served."""
+    golden = delta.golden(lane.model.parts.spec, lane.model.parts.graph)
+    assert model.config is not None
+    claims = Claims(delta.manifest.dense_fingerprint) if overlay is None else Claims.of_delta(delta.manifest, overlay)
+    pinned = lane.model.line.acquire() if live else None
+    try:
+        return gate(
+            lane.model.parts,
+            pinned,
+            entry.snapshot,
+            golden,
+            lane.model.recent if live else None,
+            options=model.config.options,
+            claims=claims,
+            on_step=model.step if live else None,
+        )
+    finally:
+        if pinned is not None:
+            lane.model.line.release(pinned)
+
+
+def delta_entry(
+    line: StoreLine, view: LineView, lane: Lane, delta: PublishedDelta, overlay: int, origin: Path
+) -> Entry:
+    """The snapshot that a staged delta makes of what `view` serves."""
+    manifest = delta.manifest
+    name = SnapshotName(id=manifest.snapshot, version=manifest.version, sequence=manifest.sequence)
+    state = EntryState(snapshot=name, origin=str(origin), published_unix_ms=manifest.created_unix_ms)
+    snapshot = Snapshot(
+        name.id,
+        name.version,
+        name.sequence,
+        view.mask(view.served) | 1 << overlay,
+        lane.graph.with_weights(delta.weights()),
+        manifest.created_unix_ms,
+        origin,
+    )
+    stats = line.store.overlay_stats()[overlay]
+    rows = sum(table.rows for table in manifest.tables)
+    removed = sum(table.removed for table in manifest.tables)
+    return Entry(state, snapshot, lane, overlay, rows, removed, stats.bytes, view.current.covered_by_next())
+
+
+def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[Entry, ...]) -> None:
+    """Gives up snapshots that were left behind: their overlays and what is kept of them."""
+    if entries:
+        # A batch that began before a rollback may still be at work on one.
+        if model.wait_released(line, [entry.snapshot for entry in entries], _RELEASE_TIMEOUT_S):
+            for entry in entries:
+                if entry.overlay is not None:
+                    line.store.discard(entry.overlay)
+        else:
+            logger.warning("%s: %s stays in memory: still in use", model.name, entries[0].snapshot)
+        logger.info("%s: dropped %s", model.name, ", ".join(str(entry.snapshot) for entry in entries))
+    collect_kept(model)
+
+
+def collect_kept(model: LiveModel) -> None:
+    """Deletes kept deltas that no line needs for a restart."""
+    with model.lock:
+        wanted = {entry.id for line in model.lines for entry in line.view.entries}
+        collect(model.store_root, wanted)
+    model.step("collected")
+
+
+def check_version_signature(model: LiveModel, config: ModelConfig, published: PublishedVersion) -> None:
+    """Raises SignatureError when clients of what is served could not talk to a version."""
+    from serving.protocol.signature import ModelSignature
+
+    with model.lock:
+        served = None if model.default is None else model.default.view.current.lane.model.signature
+        allowed = model.facts.allowed.get(str(published.version), ())
+    if served is None:
+        return
+    manifest = published.manifest
+    size = config.max_batch_size or manifest.max_batch_size
+    new = ModelSignature.of(config.name, published.spec, manifest.graph.outputs, size)
+    check_signature(served, new, published.version, allowed)
+
+
+def check_tables_equal(published: PublishedVersion, line: StoreLine) -> None:
+    """Raises CheckpointError unless a version has the tables of a line."""
+    own = {spec.name: spec.dim for spec in line.store.tables}
+    given = {spec.name: spec.dim for spec in published.tables}
+    if own != given:
+        raise CheckpointError(
+            f"{published.path} says that it has the served rows, but its tables are {given}, not {own}"
+        )
+
+
+def _append(model: LiveModel, line: StoreLine, view: LineView, entry: Entry, take: Take) -> tuple[Entry, ...]:
+    """Commits a snapshot on top of what `view` serves, or as the canary; returns the entries that it replaces.
+
+    Raises Outdated when something else is served meanwhile, StoreError when the state cannot be written.
+    """
+    with model.lock:
+        facts = model.facts
+        now = line.view
+        if (
+            line.closed
+            or line not in model.lines
+            or now.current.id != view.current.id
+            or facts.paused
+            or facts.pinned
+            or model.canary_entry() is not None
+            or (entry.id in facts.held and not _is_wanted_canary(facts, entry))
+        ):
+            raise Outdated
+        kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
+        facts = facts_after(facts, take, entry)
+        trial = line is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
+        model.commit(facts=facts, views={line: LineView((*kept, entry), now.served + (not trial))})
+        return dropped
+
+
+def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
+    """What is held and on trial once something new is taken."""
+    changes: dict[str, object] = {}
+    if take.clears_holds:
+        # Never to come back: at a later rollback they would look like news again.
+        changes = {"abandoned": (*facts.abandoned, *facts.held), "held": ()}
+    if facts.canary is not None and facts.canary.snapshot is None:
+        changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
+    return facts.model_copy(update=changes)
+
+
+def _is_wanted_canary(facts: ModelState, entry: Entry) -> bool:
+    return facts.canary is not None and facts.canary.to in (entry.id, entry.name.name)
+
+
+def _check_tables(delta: PublishedDelta, line: StoreLine) -> None:
+    own = {spec.name: spec.dim for spec in line.store.tables}
+    for spec in delta.tables:
+        if own.get(spec.name) != spec.dim:
+            raise CheckpointError(
+                f"{delta.path}: table {spec.name!r} of dim {spec.dim} is not one of the version's, which are {own}"
+            )
+
+
+def _timed(model: LiveModel, entry: Entry, path: Path) -> Entry:
+    # A rename changes the time of the folder's inode: that is when it appeared.
+    try:
+        appeared_ns = os.stat(path).st_ctime_ns
+    except OSError:
+        appeared_ns = time.time_ns()
+    visible_ms = max(0.0, (time.time_ns() - max(appeared_ns, model.free_since_ns)) / 1e6)
+    return replace(entry, state=entry.state.model_copy(update={"visible_ms": round(visible_ms, 3)}))
+
+
+def _count(model: LiveModel, entry: Entry) -> None:
+    counters = model.counters
+    counters.deltas_applied += 1
+    counters.last_visible_ms = entry.state.visible_ms
+    counters.last_delta_rows = entry.rows

@@ -1,0 +1,200 @@
+"""What an operator says to one model. Each is one durable record and a change of pointers; none waits for an update."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from serving.updates.line import Entry, LineView, StoreLine
+from serving.updates.live_model import LiveModel
+from serving.updates.state import CanaryState
+from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
+
+
+def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
+    """Serves a retained snapshot again; what came after it is held."""
+    with model.lock:
+        line = _line(model)
+        _refuse_canary(model, "a rollback")
+        view = line.view
+        position = _find(line, to) if to else view.served - steps
+        if not to and steps < 1:
+            raise InvalidInput(f"steps is {steps}, expected 1 or more", field="steps")
+        if position is None or position < 0 or not _is_reachable(line, position):
+            wanted = to or f"{steps} back"
+            raise NotFound(f"model {model.name!r}: no snapshot {wanted[:80]!r} to go back to; {_there(line)}")
+        if position >= view.served:
+            raise InvalidInput(
+                f"model {model.name!r} serves {view.current.snapshot.name}; {to[:80]!r} is not before it, so it is no "
+                "rollback: use resume or pin",
+                field="to",
+            )
+        gone = view.entries[position + 1 :]
+        held = tuple(dict.fromkeys((*model.facts.held, *(entry.id for entry in gone))))
+        facts = model.facts.model_copy(update={"held": held})
+        model.commit(facts=facts, views={line: LineView(view.entries, position)})
+        model.counters.rollbacks += 1
+        _hold_waiters(model, gone, "it was rolled back")
+
+
+def resume(model: LiveModel) -> None:
+    """Ends holds, pauses and pins, and serves the newest snapshot that is staged."""
+    with model.lock:
+        line = _line(model)
+        facts, view = model.facts, line.view
+        model.accept_waiters(facts.held)
+        running = model.canary_entry() is not None
+        model.accept_waiters(entry.name.name for entry in view.entries)
+        model.free_since_ns = time.time_ns()
+        # A canary goes on: only `promote` may show it to everybody.
+        newest = view.served if running else len(view.entries) - 1
+        facts = facts.model_copy(update={"held": (), "paused": False, "pinned": False})
+        model.commit(facts=facts, views={line: LineView(view.entries, newest)})
+
+
+def pause(model: LiveModel) -> None:
+    """Takes nothing new."""
+    with model.lock:
+        _line(model)
+        model.commit(facts=model.facts.model_copy(update={"paused": True}))
+
+
+def pin(model: LiveModel, to: str = "") -> None:
+    """Serves a staged snapshot, the present one without `to`, and takes nothing new."""
+    with model.lock:
+        line = _line(model)
+        view = line.view
+        position = _find(line, to) if to else view.served
+        if position is None or not _is_reachable(line, position):
+            raise NotFound(f"model {model.name!r}: no snapshot {to[:80]!r} to pin; {_there(line)}")
+        if position != view.served:
+            _refuse_canary(model, "a pin to another snapshot")
+        facts = model.facts.model_copy(update={"pinned": True})
+        model.commit(facts=facts, views={line: LineView(view.entries, position)})
+
+
+def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
+    """Answers a fraction of the requests from a staged snapshot, from a held version, or from what arrives next."""
+    if not (math.isfinite(fraction) and 0 < fraction <= 1):
+        raise InvalidInput(f"fraction is {fraction}, expected more than 0 and at most 1", field="fraction")
+    with model.lock:
+        line = _line(model)
+        running = model.canary_entry()
+        if running is not None:
+            if to and to not in (running[1].id, running[1].name.name):
+                raise Conflict(
+                    f"model {model.name!r}: the canary {running[1].snapshot.name} runs; promote or stop it first"
+                )
+            wanted = CanaryState(fraction=fraction, snapshot=running[1].id)
+        else:
+            position = _find(line, to) if to else None
+            if position is not None and position == line.view.served:
+                raise InvalidInput(f"model {model.name!r}: {to[:80]!r} is what is served", field="to")
+            if position is not None and not _is_reachable(line, position):
+                position = None
+            if to and position is None and not _names_version(model, to):
+                raise NotFound(f"model {model.name!r}: no snapshot or version {to[:80]!r}; {_there(line)}")
+            snapshot = None if position is None else line.view.entries[position].id
+            wanted = CanaryState(fraction=fraction, snapshot=snapshot, to=to if position is None else "")
+        model.commit(facts=model.facts.model_copy(update={"canary": wanted}))
+
+
+def promote(model: LiveModel) -> None:
+    """Serves the canary to everybody."""
+    with model.lock:
+        line, entry = _running_canary(model, "promote")
+        position = line.view.find(entry.id)
+        assert position is not None
+        through = {each.id for each in line.view.entries[: position + 1]}
+        held = tuple(each for each in model.facts.held if each not in through)
+        facts = model.facts.model_copy(update={"canary": None, "held": held})
+        for each in line.view.entries[: position + 1]:
+            model.accept_waiters((each.id, each.name.name))
+        model.commit(facts=facts, views={line: LineView(line.view.entries, position)}, default=line)
+
+
+def stop_canary(model: LiveModel) -> None:
+    """Ends the canary, or the wait for one; its snapshot and those after it are held."""
+    with model.lock:
+        if model.facts.canary is not None and model.canary_entry() is None:
+            model.commit(facts=model.facts.model_copy(update={"canary": None}))
+            return
+        line, entry = _running_canary(model, "stop")
+        position = line.view.find(entry.id)
+        assert position is not None
+        gone = line.view.entries[position:] if line is not model.default or position > line.view.served else ()
+        held = tuple(dict.fromkeys((*model.facts.held, *(each.id for each in gone))))
+        facts = model.facts.model_copy(update={"canary": None, "held": held})
+        model.commit(facts=facts)
+        _hold_waiters(model, gone, "it was a canary and was stopped")
+
+
+def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
+    """Allows a version to change these inputs or outputs."""
+    if not (version.isdecimal() and version.isascii() and 0 < len(version) < 19):
+        raise InvalidInput(f"version is {version[:40]!r}, expected a number such as 4", field="version")
+    if not inputs:
+        raise InvalidInput("inputs: name at least one input or output that may change", field="inputs")
+    number = int(version)
+    with model.lock:
+        if number not in model.awaiting and not (model.folder / str(number)).is_dir():
+            raise NotFound(f"model {model.name!r} has no version {number}")
+        allowed = dict(model.facts.allowed)
+        allowed[str(number)] = tuple(sorted({*allowed.get(str(number), ()), *inputs}))
+        model.commit(facts=model.facts.model_copy(update={"allowed": allowed}))
+        model.awaiting.pop(number, None)
+
+
+def _line(model: LiveModel) -> StoreLine:
+    if model.default is None:
+        reason = f": {model.trouble}" if model.trouble else ""
+        raise Unavailable(f"model {model.name!r} serves nothing{reason}")
+    return model.default
+
+
+def _find(line: StoreLine, to: str) -> int | None:
+    position = line.view.find(to)
+    return line.view.find(f"{to}.0") if position is None and to.isdecimal() else position
+
+
+def _is_reachable(line: StoreLine, position: int) -> bool:
+    """Whether a snapshot can be served: the base cannot once its merge away has begun."""
+    if position == 0 and line.merging:
+        return False
+    entry = line.view.entries[position]
+    return line.lanes.get(entry.lane.version) is entry.lane
+
+
+def _there(line: StoreLine) -> str:
+    names = [entry.snapshot.name for index, entry in enumerate(line.view.entries) if _is_reachable(line, index)]
+    return f"served is {line.view.current.snapshot.name}, there are {', '.join(names)}"
+
+
+def _names_version(model: LiveModel, to: str) -> bool:
+    number = to.removesuffix(".0")
+    if number.isdecimal() and number.isascii() and len(number) < 19:
+        return (model.folder / str(int(number))).is_dir()
+    return to in model.facts.held
+
+
+def _refuse_canary(model: LiveModel, what: str) -> None:
+    running = model.canary_entry()
+    if running is not None:
+        raise Conflict(
+            f"model {model.name!r}: {what} is not possible while the canary {running[1].snapshot.name} runs; promote "
+            "or stop it first"
+        )
+
+
+def _running_canary(model: LiveModel, what: str) -> tuple[StoreLine, Entry]:
+    _line(model)
+    running = model.canary_entry()
+    if running is None:
+        raise Conflict(f"model {model.name!r}: there is no canary to {what}")
+    return running[0], running[1]
+
+
+def _hold_waiters(model: LiveModel, entries: Sequence[Entry], reason: str) -> None:
+    for entry in entries:
+        model.refuse_waiters((entry.id, entry.name.name), f"{entry.name.name} is held: {reason}")

@@ -1,0 +1,240 @@
+"""One model while it is updated: its stores, what its state file says, and the pointers that requests follow.
+
+Whatever changes what is served goes through `commit`: first the state file, then the pointers. The lock is held for
+short times only, never while something is read, staged or scored, so an operator's call does not wait for an update.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from serving.config import ServerConfig
+from serving.engine.canary import routing_point
+from serving.engine.model import LoadedModel
+from serving.engine.model_config import ModelConfig
+from serving.engine.snapshot import Snapshot
+from serving.updates.counters import UpdateCounters
+from serving.updates.line import Entry, Lane, LineView, StoreLine
+from serving.updates.state import MAX_REMEMBERED, ModelState, StateFile
+from serving.updates.steps import OnStep, check_step
+from storage.errors import NotFound, Unavailable
+
+logger = logging.getLogger("emberline.serving")
+
+
+class Stopped(Exception):  # noqa: N818 - no error: the model is being unloaded
+    """Work was given up because the model is being unloaded."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Where requests go. canary: a version that answers this fraction of them from its own sessions."""
+
+    served: LoadedModel | None = None
+    by_version: Mapping[str, LoadedModel] = field(default_factory=dict)
+    canary: tuple[LoadedModel, float] | None = None
+
+
+class LiveModel:
+    """Any thread. `lock` guards `facts`, `lines`, `default` and every line's view."""
+
+    def __init__(self, name: str, config: ServerConfig, on_step: OnStep | None = None) -> None:
+        self.name = name
+        self.folder = config.model_repository / name
+        self.store_root = config.store_dir / name
+        self.lock = threading.RLock()
+        self.file = StateFile(self.store_root)
+        self.facts = ModelState()
+        self.lines: tuple[StoreLine, ...] = ()
+        self.default: StoreLine | None = None
+        self.config: ModelConfig | None = None
+        self.counters = UpdateCounters()
+        self.routes = Routes()
+        self.waiting = ""
+        # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
+        self.awaiting: dict[int, str] = {}
+        self.trouble = ""
+        # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
+        self.free_since_ns = time.time_ns()
+        self.stopping = threading.Event()
+        self.merge_wake = threading.Event()
+        self.retiring: list[threading.Thread] = []
+        # Stores that are open, in a line or not: nobody may delete them.
+        self.open_folders: set[str] = set()
+        self._on_step = on_step
+        self._released = threading.Condition(threading.Lock())
+
+    def step(self, name: str) -> None:
+        """Notes that a step of an update is done."""
+        check_step(name)
+        if self._on_step is not None:
+            self._on_step(self.name, name)
+
+    def check_stop(self) -> None:
+        """Raises Stopped when the model is being unloaded."""
+        if self.stopping.is_set():
+            raise Stopped
+
+    def route(self, version: str, routing_key: str) -> LoadedModel:
+        """Where a request goes. Raises NotFound, or Unavailable with the reason."""
+        routes = self.routes
+        if version:
+            model = routes.by_version.get(version)
+            if model is None:
+                self._no_version(version)
+            return model  # type: ignore[return-value]
+        if routes.canary is not None and routing_point(self.name, routing_key) < routes.canary[1]:
+            return routes.canary[0]
+        if routes.served is None:
+            reason = f": {self.trouble}" if self.trouble else ""
+            state = "is not loaded" if self.stopping.is_set() else "is not ready"
+            raise Unavailable(f"model {self.name!r} {state}{reason}")
+        return routes.served
+
+    def commit(
+        self,
+        *,
+        facts: ModelState | None = None,
+        views: Mapping[StoreLine, LineView] | None = None,
+        lines: Sequence[StoreLine] | None = None,
+        default: StoreLine | None = None,
+    ) -> None:
+        """Makes a change durable, and then visible. What is not given stays. Raises StoreError: nothing changed then.
+
+        There is no way out between the two: what the file says is what is served.
+        """
+        with self.lock:
+            facts = facts or self.facts
+            views = views or {}
+            lines = self.lines if lines is None else tuple(lines)
+            default = default or self.default
+            self.write(facts, views, lines, default)
+            self.step("recorded")
+            self.facts, self.lines, self.default = facts, lines, default
+            for line, view in views.items():
+                line.view = view
+            self._show()
+            self.step("switched")
+        self.merge_wake.set()
+
+    def write(
+        self,
+        facts: ModelState,
+        views: Mapping[StoreLine, LineView],
+        lines: Sequence[StoreLine],
+        default: StoreLine | None,
+    ) -> None:
+        """Writes the state file. Under the lock. Raises StoreError."""
+        self.file.write(
+            facts.model_copy(
+                update={
+                    "lines": tuple(line.state(views.get(line)) for line in lines),
+                    "default": "" if default is None else default.folder.name,
+                    "held": facts.held[-MAX_REMEMBERED:],
+                    "abandoned": facts.abandoned[-MAX_REMEMBERED:],
+                }
+            )
+        )
+
+    def watch_releases(self, lane: Lane) -> None:
+        """Hears when snapshots of a version fall free."""
+        lane.model.line.on_release(self._on_release)
+
+    def wait_released(self, line: StoreLine, snapshots: Iterable[Snapshot], timeout_s: float | None = None) -> bool:
+        """Waits until no batch uses any of these; False when that did not come in time, or the model stops."""
+        wanted = set(snapshots)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._released:
+            while line.in_use() & wanted:
+                if self.stopping.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                    return False
+                # A release cannot be missed, stopping can.
+                self._released.wait(0.25)
+        return True
+
+    def canary_entry(self) -> tuple[StoreLine, Entry, float] | None:
+        """The canary that runs, and its fraction. Under the lock."""
+        canary = self.facts.canary
+        if canary is None or canary.snapshot is None:
+            return None
+        for line in self.lines:
+            position = line.view.find(canary.snapshot)
+            if position is not None:
+                return line, line.view.entries[position], canary.fraction
+        return None
+
+    def each_lane(self, work: Callable[[LoadedModel], None]) -> None:
+        """Does something with every loaded version."""
+        with self.lock:
+            models = [lane.model for line in self.lines for lane in line.lanes.values()]
+        for model in models:
+            work(model)
+
+    def refuse_waiters(self, texts: Iterable[str], reason: str) -> None:
+        """Tells who waits for one of these snapshots that it does not come."""
+        for text in texts:
+            self.each_lane(lambda model, text=text: model.line.refuse(text, reason))  # type: ignore[misc]
+
+    def accept_waiters(self, texts: Iterable[str]) -> None:
+        """These snapshots may come after all."""
+        for text in texts:
+            self.each_lane(lambda model, text=text: model.line.accept(text))  # type: ignore[misc]
+
+    def _on_release(self, _: Snapshot) -> None:
+        with self._released:
+            self._released.notify_all()
+
+    def _show(self) -> None:
+        """Points requests at what `lines`, `default` and `facts` say. Under the lock."""
+        canary = self.canary_entry()
+        by_version: dict[str, LoadedModel] = {}
+        for line in self.lines:
+            served = line.view.current
+            by_version[served.lane.model.version] = served.lane.model
+            for lane in line.lanes.values():
+                on_trial = canary is not None and canary[1].lane is lane and canary[0] is line
+                entry = served if served.lane is lane else canary[1] if on_trial and canary else _newest(line, lane)
+                if entry is None:
+                    continue
+                snapshots = lane.model.line
+                snapshots.announce(entry.covers(), entry.snapshot)
+                if snapshots.current is not entry.snapshot:
+                    snapshots.switch(entry.snapshot)
+                if on_trial and canary and served.lane is lane:
+                    snapshots.announce(canary[1].covers(), canary[1].snapshot)
+                    snapshots.set_canary(canary[1].snapshot, canary[2])
+                elif snapshots.canary is not None:
+                    snapshots.set_canary(None)
+        lane_canary = None
+        served_model = None if self.default is None else self.default.view.current.lane.model
+        if canary is not None and canary[1].lane.model is not served_model:
+            lane_canary = (canary[1].lane.model, canary[2])
+            by_version.setdefault(canary[1].lane.model.version, canary[1].lane.model)
+        self.routes = Routes(served_model, by_version, lane_canary)
+
+    def show(self) -> None:
+        """Points requests at what is there now, without a change to record."""
+        with self.lock:
+            self._show()
+
+    def _no_version(self, version: str) -> None:
+        with self.lock:
+            number = int(version) if version.isdecimal() and len(version) < 19 else 0
+            reason = self.awaiting.get(number, "")
+            for refusal in self.facts.quarantine.values():
+                if refusal.path == str(self.folder / version):
+                    reason = refusal.reason
+        if reason:
+            raise Unavailable(f"model {self.name!r} version {version} is not ready (UNAVAILABLE): {reason}")
+        raise NotFound(f"Request for unknown model: {self.name!r} version {version[:40]} is not found")
+
+
+def _newest(line: StoreLine, lane: Lane) -> Entry | None:
+    for entry in reversed(line.view.entries):
+        if entry.lane is lane:
+            return entry
+    return None

@@ -1,0 +1,155 @@
+"""A published version becomes a line: its store is filled, its sessions are started. Nobody sees it yet."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import shutil
+import time
+from pathlib import Path
+
+from serving.engine.load_progress import log_progress
+from serving.engine.model import LoadedModel
+from serving.engine.model_config import ModelConfig
+from serving.engine.recent import RecentRequests
+from serving.engine.snapshot import Snapshot
+from serving.updates.line import Entry, Lane, StoreLine
+from serving.updates.live_model import LiveModel
+from serving.updates.state import EntryState, SnapshotName
+from storage.checkpoint import DenseGraph, PublishedVersion
+from storage.tiers.tiered import StoreLimits, TieredStore
+
+logger = logging.getLogger("emberline.serving")
+
+
+def load_line(
+    model: LiveModel, config: ModelConfig, published: PublishedVersion, recent: RecentRequests | None
+) -> StoreLine:
+    """A line of its own for a version. Raises CheckpointError, StoreError or ConfigError; nothing stays open then."""
+    folder = free_folder(model, published.version)
+    graph = published.graph()
+    store = open_filled(model, config, published, folder)
+    try:
+        snapshot = version_snapshot(published, 0, graph)
+        lane = make_lane(model, config, published, graph, store, snapshot, recent)
+    except BaseException:
+        close_store(model, folder, store)
+        raise
+    entry = Entry(version_state(published), snapshot, lane)
+    return StoreLine(folder, store, lane, entry, published.version)
+
+
+def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
+    """Opens or creates a store for a version's tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = config.options
+    limits = StoreLimits(overlay_bytes=options.overlay_bytes)
+    with model.lock:
+        model.open_folders.add(folder.name)
+    try:
+        return TieredStore.open(folder, published.tables, dram_bytes=options.dram_bytes, limits=limits)
+    except BaseException:
+        with model.lock:
+            model.open_folders.discard(folder.name)
+        raise
+
+
+def close_store(model: LiveModel, folder: Path, store: TieredStore) -> None:
+    """Closes a store; its folder may be deleted or opened again then."""
+    store.close()
+    with model.lock:
+        model.open_folders.discard(folder.name)
+
+
+def open_filled(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
+    """A store that holds exactly the version; one that went further with deltas nobody knows of is filled again."""
+    for fresh in (False, True):
+        if fresh:
+            shutil.rmtree(folder)
+        store = open_store(model, config, published, folder)
+        try:
+            fill(model, store, published)
+            if store.at == published.snapshot:
+                return store
+            logger.info("%s: holds the snapshot %s, which is not known here: it is filled again", folder, store.at)
+        except BaseException:
+            close_store(model, folder, store)
+            raise
+        close_store(model, folder, store)
+    raise AssertionError(f"{folder}: a new store holds another snapshot than it was filled with")
+
+
+def fill(model: LiveModel, store: TieredStore, published: PublishedVersion) -> None:
+    """Puts a version's rows into a store; given up when the model is unloaded meanwhile."""
+    report = log_progress(f"{model.name}/{published.version}")
+
+    def progress(stage: str, table: str, done: int, rows: int) -> None:
+        model.check_stop()
+        report(stage, table, done, rows)
+
+    store.load(published, progress)
+
+
+def make_lane(
+    model: LiveModel,
+    config: ModelConfig,
+    published: PublishedVersion,
+    graph: DenseGraph,
+    store: TieredStore,
+    snapshot: Snapshot,
+    recent: RecentRequests | None,
+) -> Lane:
+    """Starts the sessions of a version on a store."""
+    lane = Lane(LoadedModel(config, published, store, snapshot, recent=recent), published, graph)
+    model.watch_releases(lane)
+    return lane
+
+
+def version_snapshot(published: PublishedVersion, mask: int, graph: DenseGraph) -> Snapshot:
+    """The snapshot that a version is by itself."""
+    return Snapshot(published.snapshot, published.version, 0, mask, graph, published_ms(published), published.path)
+
+
+def version_state(published: PublishedVersion) -> EntryState:
+    """What the state file says of a version as the base of a line."""
+    return EntryState(
+        snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
+        kind="same",
+        origin=str(published.path),
+        published_unix_ms=published_ms(published),
+    )
+
+
+def published_ms(published: PublishedVersion) -> int:
+    """When a version was published, milliseconds since 1970."""
+    return published.manifest.created_unix_ms or published.manifest.created_unix * 1000
+
+
+def free_folder(model: LiveModel, version: int) -> Path:
+    """A folder for a version's store that is not open."""
+    with model.lock:
+        taken = set(model.open_folders)
+    names = (str(version), *(f"{version}-{number}" for number in range(2, 1000)))
+    return model.store_root / next(name for name in names if name not in taken)
+
+
+def close_line(model: LiveModel, line: StoreLine, timeout_s: float) -> bool:
+    """Ends a line's sessions and closes its store; False when a session was still at work, and the store is open."""
+    line.closed = True
+    deadline = time.monotonic() + timeout_s
+    ended = [lane.model.close(max(0.0, deadline - time.monotonic())) for lane in line.lanes.values()]
+    if not all(ended):
+        return False
+    with line.merge_lock:
+        close_store(model, line.folder, line.store)
+    line.lanes.clear()
+    give_memory_back()
+    return True
+
+
+def give_memory_back() -> None:
+    """Hands the memory of closed tables back to the system; the allocator would keep it otherwise."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):  # another C library: nothing to ask
+        return

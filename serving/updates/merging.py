@@ -1,0 +1,98 @@
+"""The oldest overlays move into the store, behind the requests' backs, once nobody can go back before them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from serving.updates.applying import collect_kept
+from serving.updates.line import LineView, StoreLine
+from serving.updates.live_model import LiveModel
+from storage.errors import EmberlineError
+
+logger = logging.getLogger("emberline.serving")
+
+_RETRY_S = 5.0
+_DRAIN_S = 30.0
+
+
+def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
+    """Merges whatever may be merged, until the model stops. merged: called after each. Never ends by an error."""
+    while not model.stopping.is_set():
+        model.merge_wake.wait()
+        model.merge_wake.clear()
+        for line in model.lines:
+            try:
+                while not model.stopping.is_set() and merge_oldest(model, line):
+                    merged()
+            except BaseException as error:
+                known = isinstance(error, EmberlineError | OSError)
+                logger.error("%s: a merge failed: %s", model.name, error, exc_info=None if known else error)
+                model.trouble = f"a merge failed: {error}"
+                if model.stopping.wait(_RETRY_S):
+                    return
+                model.merge_wake.set()
+
+
+def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
+    """Merges the oldest snapshot of a line into its base; False when nothing is to be merged."""
+    with line.merge_lock:
+        with model.lock:
+            if not _is_due(model, line):
+                return False
+            line.merging = True
+            base, oldest = line.view.entries[0], line.view.entries[1]
+        try:
+            _leave(model, line)
+            # Also those that the merge would pull the ground from under: batches on the base, however old.
+            if not model.wait_released(line, [base.snapshot]):
+                return False
+            started = time.monotonic()
+            if oldest.overlay is not None:
+                line.store.merge(oldest.overlay, at=oldest.id, on_step=model.step)
+            else:
+                line.store.adopt(oldest.lane.published)
+            with model.lock:
+                view = line.view
+                entries = (replace(oldest, overlay=None), *view.entries[2:])
+                line.view = LineView(entries, view.served - 1)
+                if oldest.state.kind != "delta":
+                    line.content = oldest.lane.version
+                model.write(model.facts, {}, model.lines, model.default)
+        finally:
+            line.merging = False
+    model.counters.merges += 1
+    logger.debug("%s: %s is merged (%.0f ms)", model.name, oldest.snapshot, (time.monotonic() - started) * 1e3)
+    collect_kept(model)
+    return True
+
+
+def _is_due(model: LiveModel, line: StoreLine) -> bool:
+    """Whether the oldest snapshot is to be merged. Under the lock."""
+    view = line.view
+    if line.closed or line not in model.lines or model.config is None or view.served == 0:
+        return False
+    canary = model.canary_entry()
+    if canary is not None and canary[0] is line and view.find(canary[1].id) == 0:
+        return False  # the base itself is on trial
+    if view.served > model.config.options.retain_snapshots:
+        return True
+    held = sum(stats.bytes for stats in line.store.overlay_stats().values())
+    return held > model.config.options.overlay_bytes
+
+
+def _leave(model: LiveModel, line: StoreLine) -> None:
+    """Ends the versions that no snapshot above the base belongs to: nobody can go back to them any more."""
+    with model.lock:
+        needed = {entry.lane.version for entry in line.view.entries[1:]}
+        leaving = [lane for version, lane in line.lanes.items() if version not in needed]
+        successor = line.view.current.lane.model
+    for lane in leaving:
+        lane.model.hand_over(successor)
+        while not lane.model.close(_DRAIN_S):
+            model.check_stop()
+        with model.lock:
+            del line.lanes[lane.version]
+        logger.info("%s: version %d is closed", model.name, lane.version)

@@ -1,0 +1,384 @@
+"""The thread of one model that takes what appears in its folder. It never ends because of what it finds there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from serving.config import ServerConfig
+from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
+from serving.updates.applying import Outdated, take_delta, take_same
+from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder, files_stamp
+from serving.updates.line import StoreLine
+from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
+from serving.updates.live_model import LiveModel, Stopped
+from serving.updates.loading import close_line
+from serving.updates.merging import merge_loop
+from serving.updates.replacing import remove_stores, retire, take_version
+from serving.updates.restoring import restore_line
+from serving.updates.state import MAX_QUARANTINE, ModelState, Refusal
+from serving.updates.steps import OnStep
+from storage.errors import EmberlineError, IntegrityError, NotFound, SignatureError, StoreError
+
+logger = logging.getLogger("emberline.serving")
+
+# Overlays that may lie above the base, the held ones included; the next delta waits then.
+MAX_CHAIN = 60
+_RETRY_FIRST_S = 1.0
+_RETRY_LAST_S = 60.0
+
+
+class ModelUpdater:
+    """Loads a model and follows its folder until `stop`."""
+
+    def __init__(self, name: str, config: ServerConfig, on_step: OnStep | None = None) -> None:
+        self.model = LiveModel(name, config, on_step)
+        self._poll_s = config.poll_s
+        self._folder = ModelFolder(self.model.folder)
+        self._config_mark: tuple[int, ...] = ()
+        self._wake = threading.Event()
+        self._turn = threading.Lock()
+        self._restored = False
+        self._threads: list[threading.Thread] = []
+        self._retry_s = 0.0
+        self._not_before = 0.0
+
+    def load(self) -> None:
+        """Serves what was served before, or the newest good version, and takes every delta that is there.
+
+        One that cannot be loaded is told by the index; nothing is raised.
+        """
+        self.advance()
+
+    def follow(self) -> None:
+        """Starts to follow the folder."""
+        name = self.model.name
+        for target, label in ((self._follow, "follow"), (self._merge, "merge")):
+            thread = threading.Thread(target=target, name=f"emberline-{label}-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wake(self) -> None:
+        """Something may have changed in the folder, or for an operator's word."""
+        self._not_before = 0.0
+        self._wake.set()
+
+    def advance(self) -> None:
+        """Takes what is there, one after the other, until there is nothing to take."""
+        with self._turn:
+            if not self._restored and not self._guarded(self._restore):
+                return
+            while not self.model.stopping.is_set() and self._guarded(self._advance_once):
+                pass
+
+    def stop(self, timeout_s: float) -> bool:
+        """Gives up what is under way, drains and closes everything; False when a session or a load still runs."""
+        model = self.model
+        deadline = time.monotonic() + timeout_s
+        model.stopping.set()
+        self._wake.set()
+        model.merge_wake.set()
+        for thread in (*self._threads, *model.retiring):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._turn.acquire(timeout=max(0.01, deadline - time.monotonic())):
+            return False
+        try:
+            with model.lock:
+                lines, model.lines, model.default = model.lines, (), None
+                model.show()
+            # Every line, also after one that could not be closed.
+            closed = [close_line(model, line, max(0.0, deadline - time.monotonic())) for line in lines]
+            return all(closed)
+        finally:
+            self._turn.release()
+
+    def _follow(self) -> None:
+        model = self.model
+        while not model.stopping.is_set():
+            self._wake.wait(self._poll_s)
+            self._wake.clear()
+            if model.stopping.is_set():
+                return
+            if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
+                self.advance()
+
+    def _merge(self) -> None:
+        merge_loop(self.model, self.wake)
+
+    def _guarded(self, work: Callable[[], bool]) -> bool:
+        """Whether there may be more to do. What goes wrong here is no input's fault, or it would be quarantined."""
+        model = self.model
+        try:
+            again = work()
+        except Stopped:
+            return False
+        except Outdated:
+            return True
+        except Exception as error:
+            self._retry_s = min(_RETRY_LAST_S, max(_RETRY_FIRST_S, self._retry_s * 2))
+            self._not_before = time.monotonic() + self._retry_s
+            text = str(error) or type(error).__name__
+            if text != model.trouble:
+                known = isinstance(error, EmberlineError | OSError)
+                logger.error("%s: %s", model.name, text, exc_info=None if known else error)
+            model.trouble = text
+            return False
+        if not again:
+            model.trouble = ""
+            self._retry_s = 0.0
+        return again
+
+    def _restore(self) -> bool:
+        """Opens the lines of the state file. One that cannot be had again is left out, which is logged."""
+        model = self.model
+        model.facts = model.file.read()
+        config = self._read_config()
+        lines: list[StoreLine] = []
+        default: StoreLine | None = None
+        try:
+            for state in model.facts.lines:
+                try:
+                    line = restore_line(model, config, state)
+                except (EmberlineError, OSError) as error:
+                    logger.error("%s: the store %s is not taken up again: %s", model.name, state.folder, error)
+                    continue
+                lines.append(line)
+                if state.folder == model.facts.default:
+                    default = line
+        except BaseException:
+            for line in lines:
+                close_line(model, line, 0.0)
+            raise
+        with model.lock:
+            model.lines, model.default = tuple(lines), default
+            facts = model.facts
+            if default is None:
+                facts = facts.model_copy(update={"pinned": False})
+            if model.facts.canary is not None and model.facts.canary.snapshot and model.canary_entry() is None:
+                facts = facts.model_copy(update={"canary": None})
+            model.facts = facts
+            model.show()
+        self._restored = True
+        if default is not None:
+            logger.info("%s: serves %s again", model.name, default.view.current.snapshot)
+            remove_stores(model)
+        return True
+
+    def _read_config(self) -> ModelConfig:
+        model = self.model
+        try:
+            status = (model.folder / CONFIG).stat()
+            mark: tuple[int, ...] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:
+            mark = (0,)
+        if model.config is None or mark != self._config_mark:
+            config = read_model_config(model.folder)
+            if model.config is not None:
+                logger.info("%s: %s changed", model.name, CONFIG)
+                self._forget_refusals(lambda refusal: refusal.kind == "ConfigError")
+            model.config, self._config_mark = config, mark
+        return model.config
+
+    def _advance_once(self) -> bool:
+        model = self.model
+        config = self._read_config()
+        with model.lock:
+            newer = {line.view.current.name.version: line.view.current.name.sequence for line in model.lines}
+        catalog = self._folder.scan(newer)
+        self._forget_gone(catalog)
+        if model.default is None and not catalog.versions:
+            raise NotFound(f"{model.folder} has no version: no folder with a number for a name; publish one")
+        with model.lock:
+            decision = decide(catalog, self._situation(catalog, config, model.default))
+            self._note(decision)
+        if isinstance(decision.action, Refuse):
+            self._quarantine(decision.action.found, decision.action.error)
+            return True
+        if isinstance(decision.action, Take):
+            take = decision.action
+            return self._attempt(take.found, lambda: self._take(config, take, decision))
+        return self._sides(catalog, config, decision)
+
+    def _situation(self, catalog: Catalog, config: ModelConfig, line: StoreLine | None) -> Situation:
+        """What the decisions about a line depend on. Under the lock."""
+        model, facts = self.model, self.model.facts
+        served = None if line is None else line.view.current.name
+        return Situation(
+            served=served,
+            held=frozenset(facts.held),
+            abandoned=frozenset(facts.abandoned),
+            choose=config.choose_versions,
+            refused=self._is_refused,
+            awaiting=dict(model.awaiting),
+            stopped="" if line is None else self._stopped(line),
+            canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
+        )
+
+    def _stopped(self, line: StoreLine) -> str:
+        facts = self.model.facts
+        canary = self.model.canary_entry()
+        if facts.pinned:
+            return f"pinned to {line.view.current.snapshot.name} until resume"
+        if facts.paused:
+            return "paused until resume"
+        if canary is not None:
+            return f"the canary {canary[1].snapshot.name} runs; promote or stop it"
+        if len(line.view.entries) > MAX_CHAIN:
+            return f"{len(line.view.entries) - 1} snapshots lie above the base, and none of them can be merged yet"
+        return ""
+
+    def _note(self, decision: Decision) -> None:
+        """Keeps what the decision found out. Under the lock."""
+        model, facts = self.model, self.model.facts
+        model.waiting = decision.action.reason if isinstance(decision.action, Wait) else ""
+        held, abandoned = set(facts.held), set(facts.abandoned)
+        if decision.held != held or decision.abandoned != abandoned:
+            fresh = decision.held - held
+            facts = facts.model_copy(
+                update={
+                    "held": (*(h for h in facts.held if h in decision.held), *sorted(fresh)),
+                    "abandoned": (
+                        *(a for a in facts.abandoned if a in decision.abandoned),
+                        *sorted(decision.abandoned - abandoned),
+                    ),
+                }
+            )
+            self._keep_facts(facts)
+            model.refuse_waiters(fresh, "it is held: it was made from a snapshot that was rolled back")
+
+    def _take(self, config: ModelConfig, take: Take, decision: Decision) -> None:
+        model, line = self.model, self.model.default
+        found = take.found
+        if isinstance(found, FoundDelta):
+            assert line is not None
+            take_delta(model, line, take)
+            return
+        if line is not None and found.equals == line.view.current.id and not decision.side:
+            take_same(model, config, line, take)
+            return
+        take_version(model, config, take)
+        if model.canary_entry() is None:
+            self._retire(decision)
+
+    def _sides(self, catalog: Catalog, config: ModelConfig, decision: Decision) -> bool:
+        """Serves the other versions that the policy wants, each with its own deltas; closes those that it does not."""
+        model = self.model
+        if model.canary_entry() is not None:
+            return False
+        self._retire(decision)
+        with model.lock:
+            default = model.default
+            there = {line.view.current.name.version: line for line in model.lines}
+        for number in decision.side:
+            line = there.get(number)
+            if line is None:
+                found = catalog.versions[number]
+                if self._attempt(found, partial(take_version, model, config, Take(found), side=True)):
+                    return True
+            elif line is not default:
+                with model.lock:
+                    action = next_delta(catalog, self._situation(catalog, config, line))
+                if isinstance(action, Refuse):
+                    self._quarantine(action.found, action.error)
+                    return True
+                if isinstance(action, Take) and not self._stopped(line):
+                    return self._attempt(action.found, partial(take_delta, model, line, action))
+        return False
+
+    def _retire(self, decision: Decision) -> None:
+        model = self.model
+        with model.lock:
+            gone = [
+                line
+                for line in model.lines
+                if line is not model.default and line.view.current.name.version not in decision.side
+            ]
+        if gone:
+            retire(model, gone)
+
+    def _attempt(self, found: Found, work: Callable[[], None]) -> bool:
+        """Does it, or finds out whose fault it is that it cannot be done."""
+        model = self.model
+        try:
+            work()
+        except (Stopped, Outdated, StoreError, OSError, MemoryError):
+            if not found.path.exists():
+                return True  # the repository has dropped it meanwhile
+            raise
+        except SignatureError as error:
+            assert isinstance(found, FoundVersion)
+            model.awaiting[found.version] = str(error)
+            self._count_refusal(error)
+            logger.error("%s: %s", model.name, error)
+        except Exception as error:
+            if found.path.exists():
+                self._quarantine(found, error)
+        return True
+
+    def _is_refused(self, found: Found) -> bool:
+        refusal = self.model.facts.quarantine.get(found.key)
+        # Other bytes under the same manifest may be the right ones.
+        return refusal is not None and (not refusal.stamp or refusal.stamp == files_stamp(found.path))
+
+    def _quarantine(self, found: Found, error: Exception) -> None:
+        model = self.model
+        known = isinstance(error, EmberlineError)
+        reason = str(error) or type(error).__name__
+        logger.error(
+            "%s: %s is refused (%s): %s",
+            model.name,
+            found.path,
+            type(error).__name__,
+            reason,
+            exc_info=None if known else error,
+        )
+        refusal = Refusal(
+            path=str(found.path),
+            snapshot=found.snapshot,
+            reason=reason,
+            kind=type(error).__name__,
+            unix_ms=time.time_ns() // 1_000_000,
+            stamp=files_stamp(found.path) if isinstance(error, IntegrityError) else "",
+        )
+        with model.lock:
+            quarantine = dict(model.facts.quarantine)
+            quarantine.pop(found.key, None)
+            quarantine[found.key] = refusal
+            while len(quarantine) > MAX_QUARANTINE:
+                del quarantine[next(iter(quarantine))]
+            self._keep_facts(model.facts.model_copy(update={"quarantine": quarantine}))
+        self._count_refusal(error)
+        model.refuse_waiters(filter(None, (found.snapshot, found.name)), f"it is refused: {reason}")
+
+    def _count_refusal(self, error: Exception) -> None:
+        refused = self.model.counters.refused
+        refused[type(error).__name__] = refused.get(type(error).__name__, 0) + 1
+
+    def _forget_gone(self, catalog: Catalog) -> None:
+        """Forgets refusals of what has left the folder, and waits for versions that have."""
+        model = self.model
+        for version in [version for version in model.awaiting if version not in catalog.versions]:
+            del model.awaiting[version]
+        self._forget_refusals(lambda refusal: not _exists(refusal.path))
+
+    def _forget_refusals(self, gone: Callable[[Refusal], bool]) -> None:
+        model = self.model
+        with model.lock:
+            kept = {key: refusal for key, refusal in model.facts.quarantine.items() if not gone(refusal)}
+            if len(kept) != len(model.facts.quarantine):
+                self._keep_facts(model.facts.model_copy(update={"quarantine": kept}))
+
+    def _keep_facts(self, facts: ModelState) -> None:
+        """Writes facts that change nothing that is served. Under the lock."""
+        model = self.model
+        if model.lines:
+            model.write(facts, {}, model.lines, model.default)
+        model.facts = facts
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()

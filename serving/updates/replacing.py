@@ -1,0 +1,135 @@
+"""A version in a store of its own: loaded beside what is served, judged, then the requests move over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from serving.engine.gate import Claims, gate
+from serving.engine.model import LoadedModel
+from serving.engine.model_config import ModelConfig
+from serving.engine.stale_stores import remove_stale_stores
+from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after
+from serving.updates.catalog import FoundVersion
+from serving.updates.line import StoreLine
+from serving.updates.lineage import Take
+from serving.updates.live_model import LiveModel
+from serving.updates.loading import close_line, load_line
+from storage.checkpoint import open_version
+from storage.errors import LineageError
+
+logger = logging.getLogger("emberline.serving")
+
+_DRAIN_S = 30.0
+
+
+def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: bool = False) -> None:
+    """Verifies, loads, judges, records and shows a version. side: one more, by the version policy."""
+    found = take.found
+    assert isinstance(found, FoundVersion)
+    started = time.monotonic()
+    with model.lock:
+        before = None if side or model.default is None else model.default
+    model.step("found")
+    logger.info("%s/%d: verifying digests", model.name, found.version)
+    published = open_version(found.path)
+    if published.snapshot != found.snapshot:
+        raise LineageError(f"{found.path} was replaced while it was looked at")
+    if not side:
+        check_version_signature(model, config, published)
+    model.step("verified")
+    model.check_stop()
+    served = None if before is None else before.view.current
+    line = load_line(model, config, published, None if served is None else served.lane.model.recent)
+    (base,) = line.view.entries
+    try:
+        model.step("staged")
+        pinned = None if served is None else served.lane.model.line.acquire()
+        try:
+            report = gate(
+                base.lane.model.parts,
+                pinned,
+                base.snapshot,
+                published.golden(),
+                None if served is None else served.lane.model.recent,
+                options=config.options,
+                claims=Claims.of_version(published.manifest),
+                current_parts=None if served is None else served.lane.model.parts,
+                on_step=model.step,
+            )
+        finally:
+            if served is not None and pinned is not None:
+                served.lane.model.line.release(pinned)
+        model.check_stop()
+        with model.lock:
+            facts = model.facts
+            if not side and before is not None:
+                if (
+                    model.default is not before
+                    or before.view.current is not served
+                    or facts.paused
+                    or facts.pinned
+                    or model.canary_entry() is not None
+                ):
+                    raise Outdated
+                facts = facts_after(facts, take, base)
+            trial = not side and before is not None and facts.canary is not None and facts.canary.snapshot == base.id
+            default = model.default if side or trial else line
+            model.commit(facts=facts, lines=(*model.lines, line), default=default or line)
+    except BaseException:
+        close_line(model, line, 0.0)
+        raise
+    model.counters.versions_loaded += 1
+    stats = line.store.stats()
+    logger.info(
+        "%s/%d: ready in %.1f s: snapshot %s, %d rows, %d in DRAM (%.1f MiB), %d session(s), golden requests "
+        "within %.2g; %s",
+        model.name,
+        published.version,
+        time.monotonic() - started,
+        published.snapshot,
+        stats.rows["ssd"],
+        stats.rows["dram"],
+        stats.bytes["dram"] / 2**20,
+        config.sessions,
+        report.golden_difference,
+        report.guard,
+    )
+
+
+def retire(model: LiveModel, lines: list[StoreLine]) -> None:
+    """Takes lines out of service: their late requests go to what is served, then they are drained and closed."""
+    with model.lock:
+        assert model.default not in lines
+        successor = None if model.default is None else model.default.view.current.lane.model
+        model.commit(lines=[line for line in model.lines if line not in lines])
+    for line in lines:
+        thread = threading.Thread(
+            target=_close, args=(model, line, successor), name=f"emberline-retire-{model.name}", daemon=True
+        )
+        model.retiring.append(thread)
+        thread.start()
+
+
+def remove_stores(model: LiveModel) -> None:
+    """Deletes the stores that no line has, and what is kept for none."""
+    with model.lock:
+        try:
+            # Under the lock: no store may be opened between the look and the deletion.
+            remove_stale_stores(model.store_root, {line.folder.name for line in model.lines} | model.open_folders)
+        except OSError as error:
+            logger.warning("%s: stores of older versions stay: %s", model.store_root, error)
+    collect_kept(model)
+
+
+def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> None:
+    for lane in list(line.lanes.values()):
+        if successor is not None:
+            lane.model.hand_over(successor)
+    while not close_line(model, line, _DRAIN_S):
+        logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
+    logger.info("%s: version %d is closed", model.name, line.view.current.name.version)
+    model.retiring.remove(threading.current_thread())
+    if not model.stopping.is_set():
+        remove_stores(model)

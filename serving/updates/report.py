@@ -1,0 +1,133 @@
+"""What the updates of a model have to show: its snapshots as JSON values, its versions for the index, its counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from serving.engine.model import LoadedModel
+from serving.updates.counters import UpdateCounters
+from serving.updates.line import Entry, StoreLine
+from serving.updates.live_model import LiveModel
+
+
+@dataclass(slots=True)
+class VersionEntry:
+    """One version of a model. version "": it could not be read so far. state: as in Triton's index."""
+
+    model: str
+    version: str
+    state: str = "LOADING"
+    reason: str = ""
+    loaded: LoadedModel | None = None
+
+
+def snapshots(model: LiveModel) -> dict[str, JsonValue]:
+    """What is served, retained, held, quarantined and waited for."""
+    with model.lock:
+        facts, default = model.facts, model.default
+        canary = model.canary_entry()
+        lines = [] if default is None else [default]
+        if canary is not None and canary[0] is not default:
+            lines.append(canary[0])
+        shown: list[JsonValue] = []
+        for line in lines:
+            for position, entry in enumerate(line.view.entries):
+                shown.append(_shown(entry, _state(model, line, position, canary)))
+        return {
+            "model": model.name,
+            "mode": mode(model),
+            "served": None if default is None else _named(default.view.current),
+            "canary": None if canary is None else {**_named(canary[1]), "fraction": canary[2]},
+            "snapshots": shown,
+            "quarantined": [
+                {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}
+                for r in facts.quarantine.values()
+            ],
+            "waiting": waiting(model),
+        }
+
+
+def mode(model: LiveModel) -> str:
+    """following, held, paused or pinned."""
+    facts = model.facts
+    return "pinned" if facts.pinned else "paused" if facts.paused else "held" if facts.held else "following"
+
+
+def waiting(model: LiveModel) -> str | None:
+    """What is waited for, in words; None for nothing."""
+    canary = model.facts.canary
+    parts = [*model.awaiting.values(), model.waiting, model.trouble]
+    if canary is not None and model.canary_entry() is None:
+        parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
+    return "; ".join(dict.fromkeys(part for part in parts if part)) or None
+
+
+def counters(model: LiveModel) -> UpdateCounters:
+    """The counters, with what is so now."""
+    with model.lock:
+        stats = [stats for line in model.lines for stats in line.store.overlay_stats().values()]
+        return replace(
+            model.counters,
+            refused=dict(model.counters.refused),
+            overlays=len(stats),
+            overlay_bytes=sum(each.bytes for each in stats),
+            held=len(model.facts.held),
+            waiting=waiting(model),
+        )
+
+
+def versions(model: LiveModel) -> list[VersionEntry]:
+    """Every version that is served, and those that are not with the reason; never none."""
+    with model.lock:
+        routes, facts = model.routes, model.facts
+        ready = routes.by_version.items()
+        entries = {int(number): VersionEntry(model.name, number, "READY", "", loaded) for number, loaded in ready}
+        refused: dict[int, list[str]] = {}
+        for refusal in facts.quarantine.values():
+            parts = refusal.path.removeprefix(str(model.folder)).strip("/").split("/")
+            number = int(parts[0])
+            if len(parts) == 1:
+                entries.setdefault(number, VersionEntry(model.name, parts[0], "UNAVAILABLE", refusal.reason))
+            else:
+                refused.setdefault(number, []).append(f"{number}.{int(parts[-1])}: {refusal.reason}")
+        for number, reason in model.awaiting.items():
+            entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", reason))
+        for number, reasons in refused.items():
+            if number in entries and entries[number].loaded is not None:
+                entries[number].reason = f"refused deltas: {'; '.join(reasons[-8:])}"
+        if entries:
+            return [entries[number] for number in sorted(entries)]
+        if model.stopping.is_set():
+            return [VersionEntry(model.name, "", "UNAVAILABLE", "unloaded")]
+        return [VersionEntry(model.name, "", "UNAVAILABLE" if model.trouble else "LOADING", model.trouble)]
+
+
+def _state(model: LiveModel, line: StoreLine, position: int, canary: tuple[StoreLine, Entry, float] | None) -> str:
+    entry = line.view.entries[position]
+    if canary is not None and canary[1] is entry:
+        return "canary"
+    if line is model.default and position == line.view.served:
+        return "served"
+    if position > line.view.served:
+        return "held" if entry.id in model.facts.held else "retained"
+    return "base" if position == 0 else "retained"
+
+
+def _named(entry: Entry) -> dict[str, JsonValue]:
+    name = entry.name
+    return {"id": name.id, "version": name.version, "sequence": name.sequence, "name": name.name}
+
+
+def _shown(entry: Entry, state: str) -> dict[str, JsonValue]:
+    return {
+        "id": entry.id,
+        "name": entry.name.name,
+        "state": state,
+        "rows": entry.rows,
+        "removed": entry.removed,
+        "bytes": entry.bytes,
+        "published_unix_ms": entry.state.published_unix_ms,
+        "visible_ms": entry.state.visible_ms,
+    }

@@ -1,0 +1,95 @@
+"""Tells when something appears in the repository: at once where the system tells of it (inotify), else by looking.
+
+Only folders in which versions and deltas appear are watched, not those that they are written in: a publisher that
+writes for minutes wakes nobody before its last rename.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from watchfiles._rust_notify import RustNotify
+
+from serving.updates.catalog import DELTAS, numbered
+
+logger = logging.getLogger("emberline.serving")
+
+# Changes that come together are told together, but nothing waits for longer than the first of these.
+_GATHER_MS = 50
+_QUIET_MS = 5
+_ERROR_REST_S = 1.0
+
+
+class Watcher:
+    """A thread that calls `changed` with the folders in which something changed; with none after every `poll_s`."""
+
+    def __init__(self, root: Path, poll_s: float, changed: Callable[[set[Path]], None]) -> None:
+        self._root = root
+        self._poll_s = poll_s
+        self._changed = changed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="emberline-watch", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._watch()
+            except Exception as error:
+                # Such as no inotify instances left: looking every poll_s is enough to go on.
+                logger.warning("%s: cannot be watched, it is looked at every %g s: %s", self._root, self._poll_s, error)
+                while not self._stop.wait(self._poll_s):
+                    self._changed(set())
+
+    def _watch(self) -> None:
+        folders = watched_folders(self._root)
+        notify = RustNotify([str(folder) for folder in sorted(folders)], False, False, 300, False, False)
+        try:
+            # Whatever appeared before the watch began is seen by looking once.
+            self._changed(set())
+            while not self._stop.is_set() and watched_folders(self._root) == folders:
+                events = notify.watch(_GATHER_MS, _QUIET_MS, int(self._poll_s * 1000), self._stop)
+                if isinstance(events, set):
+                    paths = [Path(path) for _, path in events]
+                    # Folders that are still being written have a dot before their name.
+                    if any(not path.name.startswith(".") for path in paths):
+                        self._changed({path.parent for path in paths} | set(paths))
+                elif events == "timeout":
+                    self._changed(set())
+                else:
+                    return
+        finally:
+            notify.close()
+
+
+def watched_folders(root: Path) -> set[Path]:
+    """The folders in which models, versions and deltas appear."""
+    folders = {root}
+    try:
+        models = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError:
+        return folders
+    for model in models:
+        try:
+            numbers = numbered(model)
+        except OSError:
+            continue
+        folders.add(model)
+        for number in numbers:
+            version = model / str(number)
+            folders.add(version)
+            if (version / DELTAS).is_dir():
+                folders.add(version / DELTAS)
+    return folders
