@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from storage._table import Lookup, Table, TrainingTable
+from storage._table import Lookup, OverlayTable, Table, TrainingTable
 
 IDS = np.arange(4, dtype=np.int64)
 ROWS = np.zeros((4, 3), np.float32)
@@ -17,12 +17,14 @@ READ_ONLY.flags.writeable = False
 TABLE = Table(3)
 TRAINED = TrainingTable(3, slots=0, seed=1, init_scale=0.1, admit_after=1)
 LOOKUP = Lookup([TABLE], [(0, 0, 0)])
+OVERLAY = OverlayTable(3)
+OVERLAY.stage(7, np.array([5, 6]), None, 1)
 ENDS = np.array([0, 4])
 
 
-def begin(**changes: object) -> object:
+def begin(mask: int = 0, **changes: object) -> object:
     given = {"values": IDS, "offsets": ENDS, "outputs": np.zeros((1, 3), np.float32), "masks": None} | changes
-    return LOOKUP.begin(1, *([value] for value in given.values()))  # type: ignore[arg-type]
+    return LOOKUP.begin(1, *([value] for value in given.values()), mask)  # type: ignore[arg-type]
 
 
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -47,7 +49,29 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Lookup([TABLE], [(0, 3, 0)]), ValueError, r"features\[0\]: pooling"),
     (lambda: Lookup([TABLE], [(0, 2, 0)]), ValueError, r"features\[0\]: .*length"),
     (lambda: Lookup([IDS], []), TypeError, "tables: expected Table, got ndarray"),
+    (lambda: Lookup([TABLE], [], [TABLE]), TypeError, "overlays: expected OverlayTable, got Table"),
+    (lambda: Lookup([TABLE], [], [OVERLAY, OVERLAY]), ValueError, "overlays: expected one a table, 1, got 2"),
+    (lambda: Lookup([TABLE], [], [OverlayTable(2)]), ValueError, r"overlays\[0\]: dim 2 over a table of dim 3"),
     (lambda: LOOKUP.begin(1, [], [], [], []), ValueError, "values: expected 1 entries"),
+    (lambda: begin(mask=1), ValueError, "mask: the lookup was made without overlays"),
+    (lambda: begin(mask=1 << 63), ValueError, "mask: overlays are numbered 0 to 62"),
+    (lambda: LOOKUP.missing_sources(1), ValueError, "table: expected a number below 1"),
+    (lambda: OverlayTable(0), ValueError, "dim must be 1 to 4096, got 0"),
+    (lambda: OVERLAY.stage(63, IDS, ROWS, 0), ValueError, "overlay: expected a number from 0 to 62, got 63"),
+    (lambda: OVERLAY.stage(7, IDS, ROWS, 3), ValueError, "kind: expected 0 row, 1 removed or 2 spilled, got 3"),
+    (lambda: OVERLAY.stage(7, IDS, ROWS[:3], 0), ValueError, r"rows: expected shape \(4, 3\)"),
+    (lambda: OVERLAY.stage(7, IDS, None, 0), TypeError, "rows: expected .*float32 .*NoneType"),
+    (lambda: OVERLAY.stage(7, IDS, ROWS, 2), ValueError, "rows: removed and spilled ids have none"),
+    (lambda: OVERLAY.stage(7, np.array([9, 6]), None, 2), ValueError, "overlay 7 takes .* but 6 is in it"),
+    (
+        lambda: OVERLAY.stage(8, np.array([9, 9]), None, 2),
+        ValueError,
+        "overlay 8 takes .* but 9 is given twice",
+    ),
+    (lambda: OVERLAY.find(1, IDS, ROWS, FOUND, IDS), TypeError, "overlays: expected .*uint8"),
+    (lambda: OVERLAY.discard(63), ValueError, "overlay: expected a number from 0 to 62"),
+    (lambda: OVERLAY.entries(63), ValueError, "overlay: expected a number from 0 to 62"),
+    (lambda: OVERLAY.ids(63), ValueError, "overlay: expected a number from 0 to 62"),
     (lambda: begin(values=ROWS), TypeError, r"values\[0\]: expected .*int64"),
     (lambda: begin(offsets=np.array([0, 2, 4])), ValueError, r"offsets\[0\]: expected shape \(2,\)"),
     (lambda: begin(offsets=np.array([0, 3])), ValueError, r"offsets\[0\]: must end at the number of values, 4"),

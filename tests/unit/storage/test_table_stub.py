@@ -30,7 +30,7 @@ def test_the_committed_stub_is_the_modules_own() -> None:
 def test_everything_public_has_a_docstring() -> None:
     bare = [
         f"{owner.__name__}.{name}"
-        for owner in (module.Table, module.Lookup, module.TrainingTable)
+        for owner in (module.Table, module.OverlayTable, module.Lookup, module.TrainingTable)
         for name, member in vars(owner).items()
         if callable(member) and not name.startswith("_") and not member.__doc__
     ]
