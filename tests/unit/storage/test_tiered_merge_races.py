@@ -1,0 +1,239 @@
+"""Reads, promotions and merges in every order that matters, forced one by one, then many at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.specs import LookupSpec
+from storage.tiers import merge as merging
+from storage.tiers.ssd import SsdTier
+from storage.tiers.tiered import StoreLimits, TieredStore
+from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
+
+DIM = 4
+CHANGED, ADDED, REMOVED = 5, 1000, 6
+SPEC = LookupSpec("x", "t", "none", 1)
+
+
+def planted(generation: int, ids: np.ndarray) -> np.ndarray:
+    rows = np.full((len(ids), DIM), generation, np.float32)
+    rows[:, 1] = ids % 1000
+    return rows
+
+
+def base(count: int = 100) -> Rows:
+    ids = np.arange(count)
+    return Rows({"t": (ids, planted(0, ids), np.zeros(count, np.uint8))})
+
+
+def delta() -> Delta:
+    ids = np.array([CHANGED, ADDED])
+    return Delta("d" * 32, {"t": (ids, planted(1, ids))}, {"t": np.array([REMOVED])})
+
+
+def answer(store: TieredStore, mask: int = 0) -> list[float | None]:
+    ids = [CHANGED, ADDED, REMOVED]
+    result = store.plan([SPEC]).lookup(3, [jagged([[i] for i in ids])], mask=mask)
+    assert result.masks[0] is not None
+    return [
+        float(row[0, 0]) if found else None for row, found in zip(result.outputs[0], result.masks[0][:, 0], strict=True)
+    ]
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "spilled"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    # Nothing but SSD, and a cache that takes what is read once.
+    rows = base()
+    with TieredStore.open(tmp_path / "s", rows.tables, dram_bytes=60 * 60) as store:
+        store.load(rows)
+        store.dram[0].erase(np.arange(100))
+        assert store.stage(delta(), spill=request.param) == 0
+        yield store
+
+
+ASKED = np.array([CHANGED, ADDED, REMOVED])
+OLD, NEW = [0, None, 0], [1, 1, None]
+
+
+def test_a_cache_of_old_rows_and_old_absent_ids_follows_a_merge(store: TieredStore) -> None:
+    assert answer(store) == OLD
+    store.drain()
+    assert store.known_absent(0, ASKED).tolist() == [False, True, False]
+    assert store.dram[0].find(ASKED)[1].tolist() == [1, 0, 1]
+    store.merge(0, at="d" * 32)
+    assert answer(store) == NEW
+    store.drain()
+    assert answer(store) == NEW
+
+
+def test_what_was_read_before_the_ingest_is_not_installed_after_it(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SsdTier.find
+
+    def read_then_merge(self: SsdTier, table: int, ids: np.ndarray, dim: int) -> Any:
+        monkeypatch.undo()
+        result = real(self, table, ids, dim)
+        store.merge(0, at="d" * 32)
+        return result
+
+    monkeypatch.setattr(SsdTier, "find", read_then_merge)
+    assert store.read(0, ASKED)[1].tolist() == [1, 0, 1]
+    store.drain()
+    assert not store.known_absent(0, ASKED).any()
+    assert store.dram[0].find(ASKED)[1].tolist() == [0, 0, 0]
+    assert answer(store) == NEW
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_is_installed_around_the_ingest_is_put_right(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    real = merging.ingest
+
+    def read_around(*arguments: Any) -> None:
+        if not before:
+            real(*arguments)
+        store.read(0, ASKED)
+        store.drain()
+        if before:
+            real(*arguments)
+
+    monkeypatch.setattr(merging, "ingest", read_around)
+    store.merge(0, at="d" * 32)
+    assert answer(store) == NEW
+    store.drain()
+    assert answer(store) == NEW
+
+
+@pytest.mark.parametrize("step", ["merge_file", "merge_ingest", "merge_dram", "merge_drop"])
+def test_what_is_read_at_a_step_is_right_in_the_end(store: TieredStore, step: str) -> None:
+    def read(at: str) -> None:
+        if at == step:
+            store.read(0, ASKED)
+            store.drain()
+
+    store.merge(0, at="d" * 32, on_step=read)
+    assert answer(store) == NEW
+    store.drain()
+    assert answer(store) == NEW
+
+
+@pytest.mark.parametrize("at_read", [False, True])
+def test_a_merge_between_the_overlays_and_the_read_is_not_noticed(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch, at_read: bool
+) -> None:
+    """The lookup has been told "missing" or "spilled" and waits; the merge runs through; the lookup goes on."""
+    plan = store.plan([SPEC])
+    place = "read" if at_read else "is_complete"
+    real = getattr(TieredStore, place)
+
+    def merge_first(self: TieredStore, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: store.merge(0, at="d" * 32))
+        thread.start()
+        thread.join()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(TieredStore, place, merge_first)
+    bags = [jagged([[i] for i in (CHANGED, ADDED, REMOVED, 7)])]
+    result = plan.lookup(4, bags, mask=1)
+    assert result.masks[0] is not None
+    assert result.masks[0][:, 0].tolist() == [1, 1, 0, 1]
+    assert result.outputs[0][:, 0, 0].tolist() == [1, 1, 0, 0]
+    assert store.overlay_stats() == {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "spill"), [(None, False), (200_000, False), (20_000, False), (200, False), (20_000, True)]
+)
+def test_planted_rows_show_one_generation_in_every_answer(tmp_path: Path, budget: int | None, spill: bool) -> None:
+    """Every delta changes all rows of the hot ids, and adds and removes some; a batch must see exactly one of them."""
+    hot = np.concatenate([np.arange(0, 300, 7), [-(2**63), -1, 2**63 - 1]])
+    hot.sort()
+    cold = np.arange(10_000, 12_000)
+    ids = np.sort(np.concatenate([hot, cold]))
+    rows = Rows({"t": (ids, planted(0, ids), np.zeros(len(ids), np.uint8))}, shard_rows=1000)
+    limits = StoreLimits(negative_ids=256)
+    failures: list[BaseException] = []
+    stop = threading.Event()
+    in_use = {0: (0, 0)}  # reader -> (generation, mask) that it may look with
+    current = (0, 0)
+    lookups = [0]
+
+    with open_store(tmp_path / "s", rows, budget, limits=limits) as store:
+
+        def read(reader: int) -> None:
+            nonlocal current
+            plan = store.plan([SPEC, LookupSpec("y", "t", "sum")])
+            rng = np.random.default_rng(reader)
+            try:
+                while not stop.is_set():
+                    with switch:
+                        in_use[reader] = current
+                    generation, mask = in_use[reader]
+                    strange = rng.integers(20_000, 20_050, 10)
+                    near = [extra(generation), extra(generation + 1)]
+                    asked = np.concatenate([hot, rng.choice(cold, 20), *near, strange])
+                    bags = jagged([[i] for i in asked.tolist()])
+                    result = plan.lookup(len(asked), [bags, bags], mask=mask)
+                    lookups[0] += 1
+                    flags = result.masks[0]
+                    assert flags is not None
+                    here = (asked < 0) | (asked < 20_000) | (asked > 2**60) | np.isin(asked, extra(generation))
+                    want = planted(generation, asked)
+                    want[np.isin(asked, cold)] = planted(0, asked[np.isin(asked, cold)])
+                    want[~here] = 0
+                    assert flags[:, 0].tolist() == here.astype(int).tolist()
+                    np.testing.assert_array_equal(result.outputs[0][:, 0], want)
+                    np.testing.assert_array_equal(result.outputs[1], want)
+            except BaseException as error:
+                failures.append(error)
+
+        def extra(generation: int) -> np.ndarray:
+            """Ids that only one generation has."""
+            first = 30_000 + generation * 8
+            return np.arange(first, first + 8 * (generation > 0))
+
+        def next_delta(generation: int) -> Delta:
+            changed = np.sort(np.concatenate([hot, extra(generation)]))
+            rows = {"t": (changed, planted(generation, changed))}
+            return Delta(f"{generation:032x}", rows, {"t": extra(generation - 1)})
+
+        switch = threading.Lock()
+        threads = [threading.Thread(target=read, args=(reader,)) for reader in range(3)]
+        for thread in threads:
+            thread.start()
+        staged: list[tuple[int, int]] = []  # (overlay, generation), oldest first
+        ends = time.monotonic() + 6
+        generation = 0
+        while time.monotonic() < ends and not failures:
+            generation += 1
+            number = store.stage(next_delta(generation), spill=spill)
+            refused = store.stage(next_delta(generation + 1))  # never shown to anybody
+            staged.append((number, generation))
+            with switch:
+                current = (generation, sum(1 << overlay for overlay, _ in staged))
+            store.discard(refused)
+            while len(staged) > 3:
+                overlay, merged = staged[0]
+                # The caller's duty: every mask in use shows it.
+                while any((mask and not mask >> overlay & 1) or used < merged for used, mask in list(in_use.values())):
+                    if failures:
+                        break
+                    time.sleep(0.001)
+                store.merge(overlay, at=f"{merged:032x}")
+                staged.pop(0)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        assert generation > 5
+        assert lookups[0] > 20
