@@ -143,6 +143,35 @@ def test_a_replaced_version_hands_its_late_requests_on(make_model: MakeModel, wo
         ask(old, world, follow=False)
 
 
+def test_what_a_closing_version_does_not_manage_goes_to_its_successor(
+    make_model: MakeModel, world: Any, graph: DenseGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = make_model()
+    new = make_model(first=world.snapshot(graph, 7, scale=5.0))
+    at_work, go_on = threading.Event(), threading.Event()
+    acquire = old.line.acquire
+
+    def held_up(canary: bool = False) -> Any:
+        at_work.set()
+        assert go_on.wait(10)
+        return acquire(canary)
+
+    monkeypatch.setattr(old.line, "acquire", held_up)
+
+    async def run() -> list[InferenceResult]:
+        asked = [asyncio.ensure_future(old.infer(world.columns(IDS), 4)) for _ in range(3)]
+        await asyncio.to_thread(at_work.wait, 10)
+        old.hand_over(new)
+        closing = asyncio.ensure_future(asyncio.to_thread(old.close, 0.0))
+        late = await asyncio.gather(*asked[1:])
+        go_on.set()
+        await closing
+        return [await asked[0], *late]
+
+    assert [result.snapshot.sequence for result in asyncio.run(run())] == [0, 7, 7]
+    assert old.statistics.stages["fail"].count == 0
+
+
 def test_a_successor_with_another_signature_is_not_asked(make_model: MakeModel, world: Any) -> None:
     old, new = make_model(), make_model("max_batch_size: 2")
     old.hand_over(new)
