@@ -44,8 +44,8 @@ class HttpApp:
         except ClientGoneError:
             return None
         except Exception as error:
-            status, _, text = status_of(error)
             if not started:
+                status, _, text = status_of(error)
                 await send_json(send, status, {"error": text})
         return None
 

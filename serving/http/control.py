@@ -86,7 +86,8 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
     add_model_control(app, repository, bodies)
 
     @app.exception_handler(EmberlineError)
-    async def refuse(_: Request, error: EmberlineError) -> Response:
+    @app.exception_handler(Exception)
+    async def refuse(_: Request, error: Exception) -> Response:
         status, _, text = status_of(error)
         headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
         return _json({"error": text}, status, headers)

@@ -281,6 +281,30 @@ def test_an_unknown_model_is_404_for_every_call(caller: Caller, verb: str) -> No
     assert (status, "nope" in answer["error"]) == (404, True)
 
 
+@pytest.mark.parametrize("name", ["..", ".", "ranker/..", "../models/ranker", "", ".hidden", "ranker/1", "x\0y"])
+def test_no_name_leads_out_of_the_repository(caller: Caller, name: str) -> None:
+    with (
+        triton_grpc.InferenceServerClient(f"127.0.0.1:{caller.server.grpc_port}") as client,
+        pytest.raises(InferenceServerException) as refused,
+    ):
+        client.load_model(name)
+    assert refused.value.status() == "StatusCode.NOT_FOUND"
+
+
+def test_a_fault_of_ours_is_500_with_a_reference_and_no_more(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("a secret of the server")
+
+    monkeypatch.setattr(caller.server.repository, "pause", fail)
+    status, answer, _ = caller.ask("POST", f"{CONTROL}/pause")
+    assert status == 500
+    assert "secret" not in answer["error"]
+    reference = answer["error"].split()[2].rstrip(";")
+    assert [reference in record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [True]
+
+
 def test_bodies_are_strict_and_the_state_stays(caller: Caller) -> None:
     before = caller.state()
     for verb in VERBS:
