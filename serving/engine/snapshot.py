@@ -10,6 +10,7 @@ import contextlib
 import re
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ class SnapshotLine:
         self._pins: dict[Snapshot, int] = {}
         # Weak: what a snapshot covers is forgotten with the snapshot.
         self._covered: WeakKeyDictionary[Snapshot, frozenset[str]] = WeakKeyDictionary()
-        self._refusals: dict[str, str] = {}
+        self._refusals: OrderedDict[str, str] = OrderedDict()
         self._waiters: list[_Waiter] = []
         self._listeners: tuple[Callable[[Snapshot], None], ...] = ()
         self._ended = False
@@ -171,7 +172,7 @@ class SnapshotLine:
             self._refusals.pop(text, None)
             self._refusals[text] = reason
             if len(self._refusals) > MAX_REFUSALS:
-                del self._refusals[next(iter(self._refusals))]
+                self._refusals.popitem(last=False)
         self._wake()
 
     def accept(self, text: str) -> None:
@@ -222,6 +223,11 @@ class SnapshotLine:
         with self._lock:
             self._ended = True
         self._wake()
+
+    def reopen(self) -> None:
+        """Takes `end` back: snapshots may come again."""
+        with self._lock:
+            self._ended = False
 
     def _arm(self, canary: bool) -> Snapshot:
         arm = self._canary if canary else None
