@@ -36,6 +36,8 @@ def publisher_of(
     repository: Path | str,
     policy: DeltaPolicy,
     lineage: Lineage | None,
+    *,
+    progress: bool = False,
 ) -> Publisher:
     """The publisher of a run. sample: raw columns to draw golden requests from. lineage: of the commit resumed from."""
     options = config.publish
@@ -51,6 +53,7 @@ def publisher_of(
         metadata={"label": config.label, "model": config.model.type},
         policy=policy,
         lineage=lineage,
+        progress=progress,
     )
 
 

@@ -14,14 +14,15 @@ import numpy as np
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, NotFound
 from storage.features import Column, pack_columns, unpack_columns
-from trainer.checkpoint import checkpoints, load_checkpoint
+from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint
 from trainer.config import TrainConfig, parse_text
 from trainer.data import BatchMaker, ParquetRows
 from trainer.data.files import DataPath
 from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
-from trainer.publishing import publish
+from trainer.publication import delta_policy, lineage_of, publisher_of
+from trainer.publishing import WantedKind
 
 CONFIG = "config.json"
 _SAMPLE = "sample.safetensors"
@@ -30,14 +31,18 @@ SAMPLE_ROWS = 2048
 _SAMPLE_PARTS = 8
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trained:
-    """A model with its tables. sample: raw columns of some rows, for golden requests."""
+    """A model with its tables. sample: raw columns of some rows, for golden requests.
+
+    checkpoint: the commit of a run that it was loaded from, None when it was put together from parts.
+    """
 
     config: TrainConfig
     model: RankingModel
     tables: dict[str, EmbeddingTable]
     sample: dict[str, Column]
+    checkpoint: Path | None = None
 
     def predict(self, data: DataPath) -> np.ndarray[Any, Any]:
         """The scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
@@ -49,22 +54,42 @@ class Trained:
         rows = ParquetRows.open(data, self.config.spec, self.config.label)
         return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
-    def publish(self, repository: Path | str, *, version: int | None = None, progress: bool = False) -> Path:
-        """Publishes repository/MODEL_NAME/VERSION and returns that folder; see trainer.publish."""
-        options = self.config.publish
-        return publish(
-            self.model,
-            self.sample,
-            repository,
-            name=self.config.model_name,
-            spec=self.config.spec,
-            version=version,
-            max_batch_size=options.max_batch_size,
-            golden_requests=options.golden_requests,
-            tolerance=options.tolerance,
-            metadata={"label": self.config.label, "model": self.config.model.type},
-            progress=progress,
-        )
+    def publish(
+        self,
+        repository: Path | str,
+        *,
+        kind: WantedKind = "version",
+        version: int | None = None,
+        from_snapshot: str | None = None,
+        progress: bool = False,
+    ) -> Path:
+        """Publishes this state under repository/MODEL_NAME and returns the folder of the version or delta.
+
+        kind: "version", numbered `version` or the next; "delta", what changed since the newest snapshot of the run, or
+        since `from_snapshot` (its id, or VERSION.SEQUENCE), which it then continues; "cumulative", all changes since
+        the version; "auto", what the configuration says is next. The run remembers what it has published.
+        Raises CheckpointError when the run has gone on since it was loaded, NotFound for a snapshot that is not known.
+        """
+        policy = delta_policy(self.config)
+        if self.checkpoint is None:
+            publisher = publisher_of(self.config, self.model, self.sample, repository, policy, None, progress=progress)
+            return publisher.publish(kind, from_snapshot=from_snapshot, version=version)
+        with CommitLog(self.checkpoint.parent.parent) as log:
+            commit = log.newest
+            if commit is None or commit.folder != self.checkpoint:
+                raise CheckpointError(f"{self.checkpoint}: the run has gone on since it was loaded; load it again")
+            state = commit.state
+            publisher = publisher_of(
+                self.config, self.model, self.sample, repository, policy, lineage_of(state), progress=progress
+            )
+            # What a crash left pending is dropped here if it was never written: the new snapshot has its changes.
+            pending = publisher.prepare(kind, from_snapshot=from_snapshot, version=version)
+            snapshots = tuple(name for name in (pending.snapshot, pending.compaction) if name)
+            state = state.published(publisher.lineage.to_json_value(), snapshots)
+            self.checkpoint = log.save(state, self.tables).folder
+            folder = publisher.write()
+            self.checkpoint = log.save(state.published(publisher.lineage.to_json_value()), self.tables).folder
+        return folder
 
 
 def load_trained(output: Path | str) -> Trained:
@@ -81,7 +106,7 @@ def load_trained(output: Path | str) -> Trained:
     model = build_model(config, tables)
     load_checkpoint(saved[-1], model, tables)
     model.eval()
-    return Trained(config, model, tables, read_sample(output, config))
+    return Trained(config, model, tables, read_sample(output, config), saved[-1])
 
 
 def save_config(output: Path, config: TrainConfig) -> None:

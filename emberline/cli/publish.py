@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainer.publishing import WantedKind
 
 
 @click.command(
     name="publish",
     epilog="""\b
-Example:
+Examples:
   emberline publish build/run --repository build/models
+  emberline publish build/run --repository build/models --delta
+  emberline publish build/run --repository build/models --from 3.17
 
+\b
 A module that was not trained here is published from Python:
   emberline.publish(module, sample_batch, repository, name=...)""",
 )
@@ -23,14 +32,45 @@ A module that was not trained here is published from Python:
     required=True,
     help="Model repository to publish into.",
 )
-@click.option("--version", type=click.IntRange(1), help="Version number; default: the next one.")
+@click.option("--delta", is_flag=True, help="Publish what changed since the newest snapshot of the run.")
+@click.option("--cumulative", is_flag=True, help="Publish all changes since the version, as one delta.")
+@click.option("--version", type=click.IntRange(1), help="Number of the version; default: the next one.")
+@click.option(
+    "--from",
+    "from_snapshot",
+    metavar="SNAPSHOT",
+    help="Continue this snapshot (VERSION.SEQUENCE or its id), e.g. the one that a rollback went back to. A delta "
+    "then, if nothing else is asked for.",
+)
 @click.option("--quiet", is_flag=True, help="No progress bars.")
-def command(run: Path, repository: Path, version: int | None, quiet: bool) -> None:
-    """Publish the newest checkpoint of the training output RUN as a new version.
+def command(
+    run: Path,
+    repository: Path,
+    delta: bool,
+    cumulative: bool,
+    version: int | None,
+    from_snapshot: str | None,
+    quiet: bool,
+) -> None:
+    """Publish the newest checkpoint of the training output RUN: a version, or a delta of what changed.
 
-    The version appears at once and whole: tables, dense weights, graph, feature spec, and golden requests with the
-    model's own scores. A config.pbtxt that is there already is never changed.
+    A version appears at once and whole: tables, dense weights, graph, feature spec, and golden requests with the
+    model's own scores; so does a delta, with changed rows, removed ids and dense weights. A config.pbtxt that is there
+    already is never changed. Older versions and deltas of the same run are removed as its configuration says.
     """
+    asked = [option for option, given in _options(delta, cumulative, version) if given]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} exclude each other; give one of them", field=asked[1])
     from trainer import load_trained
 
-    click.echo(f"published {load_trained(run).publish(repository, version=version, progress=not quiet)}")
+    kind: WantedKind = (
+        "cumulative" if cumulative else "delta" if delta or (from_snapshot and not version) else "version"
+    )
+    folder = load_trained(run).publish(
+        repository, kind=kind, version=version, from_snapshot=from_snapshot, progress=not quiet
+    )
+    click.echo(f"published {folder}")
+
+
+def _options(delta: bool, cumulative: bool, version: int | None) -> list[tuple[str, bool]]:
+    return [("--delta", delta), ("--cumulative", cumulative), ("--version", version is not None)]

@@ -8,6 +8,6 @@ from __future__ import annotations
 from trainer.publishing.lineage import Lineage, Pending, Published
 from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.publish import publish
-from trainer.publishing.publisher import Publisher
+from trainer.publishing.publisher import Publisher, WantedKind
 
-__all__ = ["DeltaPolicy", "Lineage", "Pending", "Published", "Publisher", "publish"]
+__all__ = ["DeltaPolicy", "Lineage", "Pending", "Published", "Publisher", "WantedKind", "publish"]

@@ -105,12 +105,11 @@ class Publisher:
         *,
         from_snapshot: str | None = None,
         version: int | None = None,
-        expire: bool = True,
     ) -> Pending:
-        """Closes the changes so far and draws the next snapshot, which is then `lineage.pending`.
+        """Erases rows that expired, closes the changes so far and draws the next snapshot, then `lineage.pending`.
 
         from_snapshot: the snapshot, by id or VERSION.SEQUENCE, that the new one continues; default: the newest.
-        version: the number of a version; default: the next free one. expire: erases rows by policy.expire_after first.
+        version: the number of a version; default: the next free one.
         What was pending and never written is dropped: its changes are in the new snapshot.
         Raises NotFound for a snapshot that nothing is known of, Unsupported for a delta of nn.Embedding layers.
         """
@@ -126,8 +125,7 @@ class Publisher:
                 "them; use trainer.Embedding or trainer.EmbeddingBag, or publish versions"
             )
         tables = subject.tables
-        if expire:
-            self._expire(lineage, tables)
+        self._expire(lineage, tables)
         stamps = {name: table.advance() for name, table in tables.items()}
         if lineage.published:
             for name, stamp in lineage.published[0].stamps.items():
