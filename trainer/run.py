@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from storage.errors import ConfigError
-from trainer.checkpoint import CommitLog, TrainingState, checkpoints, load_checkpoint
+from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint
 from trainer.config import TrainConfig, load_config
 from trainer.data import BatchMaker, ParquetRows
 from trainer.data.files import DataPath
@@ -71,6 +71,7 @@ def train(
         state: TrainingState | None = None
         if log.newest is not None:
             _check_same_run(log.newest.state, log.newest.folder, config, rows)
+            _check_nothing_is_promised(log.newest, repository)
             state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
             loop.restore(state)
         save_config(output, config)
@@ -145,6 +146,17 @@ def _check_same_run(state: TrainingState, folder: Path, config: TrainConfig, row
         )
     if state.data_fingerprint != rows.fingerprint:
         raise ConfigError(f"{folder}: was trained on other data (names, sizes or limits differ)", field="data")
+
+
+def _check_nothing_is_promised(commit: Commit, repository: Path | str | None) -> None:
+    # Trained on without writing it, its state would be gone: what a server then gets under that name would be another.
+    lineage = lineage_of(commit.state)
+    if repository is None and lineage is not None and lineage.pending is not None:
+        raise ConfigError(
+            f"{commit.folder}: a snapshot was half published when the run stopped; give the same repository "
+            "(--repository), so that it is finished first",
+            field="repository",
+        )
 
 
 def _report(

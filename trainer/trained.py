@@ -74,7 +74,7 @@ class Trained:
         if self.checkpoint is None:
             publisher = publisher_of(self.config, self.model, self.sample, repository, policy, None, progress=progress)
             return publisher.publish(kind, from_snapshot=from_snapshot, version=version)
-        with CommitLog(self.checkpoint.parent.parent) as log:
+        with CommitLog(self.checkpoint.parent.parent, keep_snapshots=self.config.publish.keep_states) as log:
             commit = log.newest
             if commit is None or commit.folder != self.checkpoint:
                 raise CheckpointError(f"{self.checkpoint}: the run has gone on since it was loaded; load it again")

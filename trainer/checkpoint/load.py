@@ -20,7 +20,7 @@ from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.tables import table_path
 from trainer.embedding import EmbeddingTable
 
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 20
 
 Array = np.ndarray[Any, Any]
 

@@ -41,6 +41,10 @@ def test_defaults_are_filled_in() -> None:
         ("table: users", "table: user", "", "did you mean 'users'"),
         ("type: deepfm", "type: deepfn", "model", "'deepfm'"),
         ("name: users, dim", "name: 'users/..', dim", "tables.name", "rename the table"),
+        ("dim: 4", "dim: 4, expire_after: 3", "tables.0.expire_after", "did you mean 'expire_after_publishes'"),
+        ("model: {", "publish: {delta_every: 3}\nmodel: {", "publish.delta_every", "did you mean 'delta_every_"),
+        ("model: {", "publish: {delta_every_rows: -1}\nmodel: {", "publish.delta_every_rows", "greater than or equal"),
+        ("model: {", "publish: {keep_versions: 0}\nmodel: {", "publish.keep_versions", "greater than or equal to 1"),
         ("model_name: shop\n", "", "model_name", "missing"),
         ("label: clicked", "label: clicked\nlabel: other", "", "stands twice"),
         (
@@ -76,7 +80,9 @@ def test_yaml_tags_that_build_objects_are_refused() -> None:
 
 
 def test_the_training_digest_ignores_what_a_resumed_run_may_change() -> None:
-    longer = parse_text(GOOD + "training: {epochs: 9}\npublish: {tolerance: 1e-5}\n")
+    longer = parse_text(GOOD + "training: {epochs: 9}\npublish: {tolerance: 1e-5, delta_every_rows: 9}\n")
     other = parse_text(GOOD + "training: {seed: 9}\n")
+    leaving = parse_text(GOOD.replace("dim: 4", "dim: 4, expire_after_publishes: 3"))
     assert longer.training_digest() == parse_text(GOOD).training_digest()
     assert other.training_digest() != parse_text(GOOD).training_digest()
+    assert leaving.training_digest() != parse_text(GOOD).training_digest()
