@@ -1,0 +1,190 @@
+"""Deltas staged, shown, dropped, merged, adopted and restarted in any order, under every budget, beside a dict."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from storage.tiers.tiered import TieredStore
+from tests.unit.storage.tier_rows import (
+    EDGE_IDS,
+    FEATURES,
+    Delta,
+    Tables,
+    applied,
+    budgets,
+    check,
+    jagged,
+    make_delta,
+    make_rows,
+    open_store,
+    random_ids,
+    rows_of,
+    tables_of,
+)
+
+DIMS = {"user": 4, "item": 8}
+SEEDS = st.integers(0, 10_000)
+
+
+@dataclass
+class Staged:
+    """A snapshot: what its tables hold, and the deltas that lead to it from the base, by overlay number."""
+
+    tables: Tables
+    chain: dict[int, Delta]
+
+    @property
+    def mask(self) -> int:
+        return sum(1 << number for number in self.chain)
+
+
+class OverlayMachine(RuleBasedStateMachine):
+    """`kept` are the snapshots that may still be looked at; the served one is among them."""
+
+    stores: ClassVar[dict[str, TieredStore]] = {}
+
+    @initialize(seed=st.integers(0, 3), users=st.integers(1, 20), items=st.integers(1, 100))
+    def open(self, seed: int, users: int, items: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.version = make_rows(seed, users, items)
+        self.budgets = budgets(self.version)
+        self.base = tables_of(self.version)
+        self.at = self.version.snapshot
+        self.served = Staged(self.base, {})
+        self.kept = [self.served]
+        self.merged = 0  # numbers that masks may still show
+        self.stores = {}
+        self._start()
+
+    def _start(self) -> None:
+        for name, budget in self.budgets.items():
+            self.stores[name] = open_store(Path(self.folder.name) / name.replace(" ", "_"), self.version, budget)
+            assert self.stores[name].at == self.at
+        self.plans = {name: store.plan(FEATURES) for name, store in self.stores.items()}
+
+    @rule(seed=SEEDS, batch=st.sampled_from([1, 20]), which=st.integers(0, 100), old_bits=st.booleans())
+    def lookup(self, seed: int, batch: int, which: int, old_bits: bool) -> None:
+        snapshot = self.kept[which % len(self.kept)]
+        mask = snapshot.mask | (self.merged if old_bits else 0)
+        rows = rows_of(snapshot.tables, DIMS)
+        ids = random_ids(rows, batch, np.random.default_rng(seed))
+        if seed % 3 == 0:
+            batch, ids = len(EDGE_IDS), [jagged([[i] for i in EDGE_IDS]) for _ in FEATURES]
+        results = [plan.lookup(batch, ids, mask=mask) for plan in self.plans.values()]
+        for result in results:
+            check(rows, FEATURES, ids, result)
+            for a, b in zip(results[0].outputs, result.outputs, strict=True):
+                assert a.tobytes() == b.tobytes()
+
+    @rule(name=st.sampled_from(["enough", "a tenth", "a handful"]))
+    def drain(self, name: str) -> None:
+        self.stores[name].drain()
+
+    @precondition(lambda self: len(self.served.chain) < 6)
+    @rule(seed=SEEDS, spill=st.booleans(), shown=st.booleans())
+    def stage(self, seed: int, spill: bool, shown: bool) -> None:
+        delta = make_delta(self.served.tables, DIMS, np.random.default_rng(seed))
+        (number,) = {store.stage(delta, spill=spill) for store in self.stores.values()}
+        if not shown:  # refused by a gate
+            for store in self.stores.values():
+                store.discard(number)
+            return
+        self.served = Staged(applied(self.served.tables, delta), {**self.served.chain, number: delta})
+        self.kept.append(self.served)
+
+    @rule(which=st.integers(0, 100))
+    def roll_back_or_forward(self, which: int) -> None:
+        self.served = self.kept[which % len(self.kept)]
+
+    @precondition(lambda self: self.served.chain)
+    @rule(interrupted=st.sampled_from(["", "merge_file", "merge_ingest", "merge_dram"]))
+    def merge(self, interrupted: str) -> None:
+        oldest = next(iter(self.served.chain))
+        # What does not stand on it cannot be served any more.
+        self._keep([snapshot for snapshot in self.kept if oldest in snapshot.chain])
+        delta = self.served.chain[oldest]
+
+        def interrupt(step: str) -> None:
+            if step == interrupted:
+                raise InterruptedError(step)
+
+        for store in self.stores.values():
+            if interrupted:
+                with contextlib.suppress(InterruptedError):
+                    store.merge(oldest, at=delta.snapshot, on_step=interrupt)
+            store.merge(oldest, at=delta.snapshot)
+        self.at = delta.snapshot
+        self.base = applied(self.base, delta)
+        self.merged |= 1 << oldest
+        for snapshot in self.kept:
+            del snapshot.chain[oldest]
+
+    @precondition(lambda self: len(self.kept) > 1)
+    @rule(which=st.integers(0, 100))
+    def forget(self, which: int) -> None:
+        gone = self.kept[which % len(self.kept)]
+        if gone is not self.served:
+            self._keep([snapshot for snapshot in self.kept if snapshot is not gone])
+
+    def _keep(self, kept: list[Staged]) -> None:
+        before = {number for snapshot in self.kept for number in snapshot.chain}
+        self.kept = kept
+        for number in before - {number for snapshot in kept for number in snapshot.chain}:
+            for store in self.stores.values():
+                store.discard(number)
+
+    @precondition(lambda self: not self.served.chain)
+    @rule()
+    def adopt(self) -> None:
+        """The trainer publishes a version of the rows that the base is at."""
+        self._keep([self.served])
+        version = rows_of(self.base, DIMS)
+        version.manifest.equals = self.at
+        for store in self.stores.values():
+            store.adopt(version)
+        assert version.reads == 0
+        self.version, self.at = version, version.snapshot
+
+    @rule()
+    def restart(self) -> None:
+        for store in self.stores.values():
+            store.close()
+        self._start()
+        chain = list(self.served.chain.values())
+        self.served, self.merged = Staged(self.base, {}), 0
+        self.kept = [self.served]
+        for delta in chain:
+            (number,) = {store.stage(delta) for store in self.stores.values()}
+            self.served = Staged(applied(self.served.tables, delta), {**self.served.chain, number: delta})
+            self.kept.append(self.served)
+
+    @invariant()
+    def sizes(self) -> None:
+        live = {number for snapshot in getattr(self, "kept", []) for number in snapshot.chain}
+        for name, store in self.stores.items():
+            assert set(store.overlay_stats()) == live
+            assert store.at == self.at
+            for index, table in enumerate(("user", "item")):
+                store.dram[index].table.check_integrity()
+                store.overlay_tables[index].check_integrity()
+                if name == "all":
+                    assert store.dram[index].size() == len(self.base[table])
+
+    def teardown(self) -> None:
+        for store in self.stores.values():
+            store.close()
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+TestOverlayMachine = OverlayMachine.TestCase
+TestOverlayMachine.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
