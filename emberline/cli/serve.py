@@ -13,7 +13,7 @@ from serving.config import ServerConfig
 from storage.errors import ConfigError
 
 # The flags that are not called like their field.
-_FLAGS = {"max_body_bytes": "--max-body", "drain_timeout_s": "--drain-timeout"}
+_FLAGS = {"max_body_bytes": "--max-body", "drain_timeout_s": "--drain-timeout", "poll_s": "--poll"}
 _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.items()}
 
 
@@ -45,6 +45,13 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     help="Seconds for in-flight requests on stop.",
 )
 @click.option(
+    "--poll",
+    "poll_s",
+    type=float,
+    default=_DEFAULTS["poll_s"],
+    help="Seconds between looks into the repository where its file system does not tell of changes.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -54,7 +61,8 @@ def command(log_level: str, **options: Any) -> None:
     """Serve every model of a repository over HTTP (8000), gRPC (8001) and metrics (8002).
 
     A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one
-    is refused.
+    is refused. New versions and deltas are taken as they appear in the repository; `emberline snapshots` shows them,
+    `emberline rollback` goes back.
     Ctrl-C or SIGTERM drains and stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
     """
     from serving import serve

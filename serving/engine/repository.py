@@ -246,7 +246,9 @@ class ModelRepository:
         return updater
 
     def _is_wanted(self, name: str) -> bool:
-        return not self._config.models or name in self._config.models
+        # A caller's name may be anything, such as "..": only the name of a folder right here is one of a model.
+        is_here = name in {entry.name for entry in self._root.iterdir() if entry.is_dir()} and not name.startswith(".")
+        return is_here and (not self._config.models or name in self._config.models)
 
     def _add(self, name: str) -> ModelUpdater:
         """A new updater for a model, not loaded yet. Under the lock."""

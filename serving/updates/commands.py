@@ -148,8 +148,8 @@ def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
 
 def _line(model: LiveModel) -> StoreLine:
     if model.default is None:
-        reason = f": {model.trouble}" if model.trouble else ""
-        raise Unavailable(f"model {model.name!r} serves nothing{reason}")
+        reason = model.why_not()
+        raise Unavailable(f"model {model.name!r} serves nothing{f': {reason}' if reason else ''}")
     return model.default
 
 

@@ -90,10 +90,17 @@ class LiveModel:
         if routes.canary is not None and routing_point(self.name, routing_key) < routes.canary[1]:
             return routes.canary[0]
         if routes.served is None:
-            reason = f": {self.trouble}" if self.trouble else ""
+            reason = self.why_not()
             state = "is not loaded" if self.stopping.is_set() else "is not ready"
-            raise Unavailable(f"model {self.name!r} {state}{reason}")
+            raise Unavailable(f"model {self.name!r} {state}{f': {reason}' if reason else ''}")
         return routes.served
+
+    def why_not(self) -> str:
+        """Why nothing is served, in words; "" when there is nothing to say."""
+        with self.lock:
+            refusals = [refusal.reason for refusal in self.facts.quarantine.values()]
+            reasons = [self.trouble, *self.awaiting.values(), *refusals[-1:]]
+        return next((reason for reason in reasons if reason), "")
 
     def commit(
         self,
@@ -215,6 +222,14 @@ class LiveModel:
             lane_canary = (canary[1].lane.model, canary[2])
             by_version.setdefault(canary[1].lane.model.version, canary[1].lane.model)
         self.routes = Routes(served_model, by_version, lane_canary)
+        for line in self.lines:
+            served = line.view.current
+            for lane in line.lanes.values():
+                if lane is served.lane:
+                    lane.model.take_back()
+                elif canary is None or canary[1].lane is not lane:
+                    # It stays for a rollback; who waits there for something newer is answered by what is served.
+                    lane.model.hand_over(served.lane.model)
 
     def show(self) -> None:
         """Points requests at what is there now, without a change to record."""

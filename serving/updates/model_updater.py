@@ -329,9 +329,9 @@ class ModelUpdater:
         known = isinstance(error, EmberlineError)
         reason = str(error) or type(error).__name__
         logger.error(
-            "%s: %s is refused (%s): %s",
+            "%s: %s is UNAVAILABLE, refused (%s): %s",
             model.name,
-            found.path,
+            found.name,
             type(error).__name__,
             reason,
             exc_info=None if known else error,

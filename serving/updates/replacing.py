@@ -96,6 +96,7 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
         report.golden_difference,
         report.guard,
     )
+    remove_stores(model)
 
 
 def retire(model: LiveModel, lines: list[StoreLine]) -> None:

@@ -80,14 +80,19 @@ def test_a_changed_byte_makes_the_model_unavailable_and_the_server_stays_up(
         server.repository.get("ranker")
 
 
-def test_scores_that_are_not_the_trainers_are_refused(
+def test_scores_that_are_not_the_trainers_are_refused_and_the_version_before_is_served(
     running: Callable[..., Server], repository: Path, published: Any
 ) -> None:
     published.publish(repository / "ranker", wrong_by=1e-3)
-    server = running(strict_readiness=False)
-    assert states(server) == [("ranker", "2", "UNAVAILABLE")]
-    assert "golden requests: output" in server.repository.index()[0].reason
-    assert not server.repository.is_ready()
+    server = running()
+    assert states(server) == [("ranker", "1", "READY"), ("ranker", "2", "UNAVAILABLE")]
+    assert "golden requests: output" in server.repository.index()[1].reason
+    assert server.repository.is_ready()
+    assert server.repository.get("ranker").version == "1"
+    with pytest.raises(Unavailable, match="golden requests"):
+        server.repository.get("ranker", "2")
+    with pytest.raises(NotFound):
+        server.repository.get("ranker", "3")
 
 
 def test_the_newest_version_is_served_and_other_folders_are_not_looked_at(
@@ -100,7 +105,7 @@ def test_the_newest_version_is_served_and_other_folders_are_not_looked_at(
     (tmp_path / "store" / "ranker" / "1").mkdir(parents=True)
     server = running()
     assert states(server) == [("ranker", "10", "READY")]
-    assert sorted(p.name for p in (tmp_path / "store" / "ranker").iterdir()) == ["10"]
+    assert sorted(p.name for p in (tmp_path / "store" / "ranker").iterdir()) == ["10", "state.json"]
 
 
 def test_a_version_policy_serves_several(running: Callable[..., Server], repository: Path, published: Any) -> None:
