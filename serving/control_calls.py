@@ -1,4 +1,4 @@
-"""Calls to the model repository that may take seconds: off the event loop, each on a thread of its own, bounded."""
+"""Calls to the model repository that may take long, or wait for a lock: off the event loop, on threads, bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ControlCalls:
-    """Runs calls for the front ends. One an event loop.
+    """Runs calls for the front ends, each on a thread of its own. On one event loop.
 
     A call that has begun is never given up: when its caller goes away it runs to its end, and nobody hears of it. The
     threads do not keep the process alive.

@@ -134,7 +134,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Counts and times, of one model or of all."""
         if not request.name:
-            return metadata.model_statistics(self._repository.loaded())
+            return metadata.model_statistics(await self._control.run(lambda: list(self._repository.loaded())))
         if not request.version:
             return metadata.model_statistics(self._repository.loaded_versions(request.name))
         return metadata.model_statistics([self._repository.get(request.name, request.version)])
@@ -143,7 +143,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Every model version and its state."""
         _check_repository(request)
-        return metadata.repository_index(self._repository.index(), ready_only=request.ready)
+        return metadata.repository_index(await self._control.run(self._repository.index), ready_only=request.ready)
 
     @_answered
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from serving.config import ServerConfig
+from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
 from serving.errors import BodyTooLarge, status_of
 from serving.http.body import BodyReader
@@ -22,6 +23,7 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
     """The application for everything but inference."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     bodies = BodyReader(config)
+    calls = ControlCalls()
 
     @app.get("/v2/health/live")
     async def live() -> Response:
@@ -37,7 +39,7 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
 
     @app.get("/v2/models/stats")
     async def all_statistics() -> Response:
-        return _message(metadata.model_statistics(repository.loaded()))
+        return _message(metadata.model_statistics(await calls.run(lambda: list(repository.loaded()))))
 
     @app.get("/v2/models/{name}")
     @app.get("/v2/models/{name}/versions/{version}")
@@ -67,7 +69,7 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
         ready_only = parse_object(body, what="the request").get("ready", False) if body.strip() else False
         if type(ready_only) is not bool:
             raise InvalidInput("'ready' must be true or false", field="ready")
-        answer = metadata.repository_index(repository.index(), ready_only=ready_only)
+        answer = metadata.repository_index(await calls.run(repository.index), ready_only=ready_only)
         return _json([_without_empty(message_to_json(entry)) for entry in answer.models])
 
     @app.get("/v1/models")
@@ -83,7 +85,7 @@ def control_app(config: ServerConfig, repository: ModelRepository) -> FastAPI:
             raise Unavailable(f"model {name!r} is not ready")
         return _json({"name": name, "ready": True})
 
-    add_model_control(app, repository, bodies)
+    add_model_control(app, repository, bodies, calls)
 
     @app.exception_handler(EmberlineError)
     @app.exception_handler(Exception)

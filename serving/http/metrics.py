@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from serving.control_calls import ControlCalls
 from serving.engine.model import LoadedModel
 from serving.engine.repository import ModelRepository
 from serving.engine.snapshot import Snapshot
 from serving.engine.statistics import ModelStatistics
 from serving.http.body import Receive, Scope, Send
 from serving.updates.counters import UpdateCounters
-from storage.errors import NotFound
+from storage.errors import NotFound, Overloaded
 from storage.tiers.tiered import StoreStats
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -138,13 +139,18 @@ class MetricsApp:
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
+        self._calls = ControlCalls(limit=4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         status, body = 404, b"only GET /metrics is here\n"
         if scope["path"] == "/metrics" and scope["method"] == "GET":
-            status, body = 200, metrics_text(self._repository).encode()
+            # Off the event loop: an update may be writing its state just now, and counters wait for it.
+            try:
+                status, body = 200, (await self._calls.run(lambda: metrics_text(self._repository))).encode()
+            except Overloaded as error:
+                status, body = 503, str(error).encode()
         headers = [(b"content-type", b"text/plain; version=0.0.4"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

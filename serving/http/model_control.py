@@ -45,9 +45,8 @@ _VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
 }
 
 
-def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyReader) -> None:
+def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyReader, calls: ControlCalls) -> None:
     """Adds POST /v2/repository/models/NAME/VERB and GET /v2/repository/models/NAME/snapshots."""
-    calls = ControlCalls()
 
     @app.get("/v2/repository/models/{name}/snapshots")
     async def snapshots(name: str) -> Response:

@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 
 from emberline.cli import live, predict, snapshots
 from serving import Server
+from storage import open_version
 from storage.errors import EmberlineError
 from tests.integration.serving.changed_rows import Line
-from tests.integration.serving.conftest import Published
+from tests.integration.serving.conftest import SPEC, Published
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # gevent, which tritonclient.http imports, warns about what it patches
@@ -252,6 +253,31 @@ def test_what_is_refused_is_seen_everywhere(caller: Caller) -> None:
     caller.line.snapshots.append("0" * 32), caller.line.worlds.append(caller.line.worlds[0])
     good = caller.line.publish(seed=2, parent=0)
     assert caller.answered_by(min_snapshot=good) == good
+
+
+def test_a_version_that_breaks_callers_waits_until_it_is_allowed_by_name(
+    caller: Caller, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = next(entry for entry in SPEC["inputs"] if entry["name"] == "history")
+    monkeypatch.setitem(history, "missing", "error")  # a caller that leaves it out would fail
+    second = open_version(published.publish(caller.line.version_dir.parent)).snapshot
+    caller.control("load")
+    assert caller.answered_by() == caller.line.snapshots[0]
+    assert "'history' may no longer be missing" in caller.state()["waiting"]
+    assert "history" in command(snapshots.command, caller, "ranker").output
+    _, index, _ = caller.ask("POST", "/v2/repository/index", {})
+    assert [(entry["version"], entry["state"]) for entry in index] == [("1", "READY"), ("2", "UNAVAILABLE")]
+    assert "history" in index[1]["reason"]
+    assert caller.metrics()['emberline_update_waiting{model="ranker"}'] == 1
+    status, answer, _ = caller.ask("POST", "/v1/models/ranker:predict", {"instances": []}, {})
+    assert status == 200
+    command(live.allow, caller, "ranker", "--version", "2", "--input", "history")
+    status, answer, headers = caller.predict(Min_Snapshot="2.0")
+    assert status == 200, answer
+    assert (headers["Emberline-Snapshot"], headers["Emberline-Model-Version"]) == (second, "2")
+    assert caller.state()["served"]["name"] == "2.0"
+    status, answer, _ = caller.ask("POST", f"{CONTROL}/allow", {"version": 9, "inputs": ["x"]})
+    assert status == 404
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
