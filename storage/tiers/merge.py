@@ -19,13 +19,14 @@ written in the same step. DRAM and overlays are rebuilt from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import StoreError
+from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import REMOVED, Overlay
 from storage.tiers.pace import Pace
@@ -33,12 +34,14 @@ from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier, disk_errors
 from storage.tiers.ssd_keys import CHANGED, KEY, marker_key, row_keys, row_values
 
+# What a merge says that it has done, in order.
+MERGE_STEPS = ("merge_file", "merge_ingest", "merge_dram", "merge_drop")
 _SLICE = 128
 
 
 @dataclass(frozen=True)
-class TableMerge:
-    """One table's part. number: on SSD. ids (n,) ascending, removed (n,): the flag of each."""
+class TablePart:
+    """What an overlay changes in one table. number: on SSD. ids (n,) ascending, removed (n,): the flag of each."""
 
     index: int
     number: int
@@ -47,105 +50,122 @@ class TableMerge:
     removed: np.ndarray
 
 
-def plan_merge(overlay: Overlay, tables: list[OverlayTable], numbers: list[int]) -> list[TableMerge]:
-    """What an overlay changes in each table, by table numbers on SSD."""
-    parts: list[TableMerge] = []
-    for index, table in enumerate(tables):
-        ids, kinds = table.ids(overlay.slot)
-        order = np.argsort(ids)
-        if len(ids):
-            parts.append(TableMerge(index, numbers[index], table.dim, ids[order], kinds[order] == REMOVED))
-    return sorted(parts, key=lambda part: part.number)
+class Merge:
+    """One merge of one overlay; `run` does it. tables: the native ones, numbers: those on SSD, in the same order."""
 
+    def __init__(
+        self,
+        overlay: Overlay,
+        tables: Sequence[OverlayTable],
+        numbers: Sequence[int],
+        ssd: SsdTier,
+        content: Content,
+        cache: DramCache,
+    ) -> None:
+        self._overlay = overlay
+        self._tables = tables
+        self._ssd = ssd
+        self._content = content
+        self._cache = cache
+        self._pace = Pace()
+        self.gained: dict[int, int] = {}  # rows of each table that DRAM held whole, by its index
+        parts: list[TablePart] = []
+        for index, table in enumerate(tables):
+            ids, kinds = table.ids(overlay.slot)
+            order = np.argsort(ids)
+            if len(ids):
+                parts.append(TablePart(index, numbers[index], table.dim, ids[order], kinds[order] == REMOVED))
+        self._parts = sorted(parts, key=lambda part: part.number)
 
-def write_changes(
-    changes: SortedChanges,
-    ssd: SsdTier,
-    overlay: Overlay,
-    tables: list[OverlayTable],
-    parts: list[TableMerge],
-    markers: Mapping[str, str | None],
-) -> None:
-    """Writes a merge: rows and deletes of all tables, then the changed ids, then the markers; keys ascend."""
-    with disk_errors(f"merging into {ssd.path}"):
-        for part in parts:
-            for ids, removed, rows in row_slices(ssd, overlay, tables, part):
-                values: list[bytes | None] = [None] * len(ids)
-                for position, value in zip(np.flatnonzero(~removed).tolist(), row_values(rows), strict=True):
-                    values[position] = value
-                changes.write(row_keys(part.number, ids), values)
-        for part in parts:
+    def run(
+        self, at: str, words: Mapping[str, str | None], drop: Callable[[Overlay], None], step: Callable[[str], None]
+    ) -> None:
+        """Leads the base to snapshot `at`, with the caller's words. drop: takes the overlay away, in the end.
+
+        Raises StoreError; before merge_ingest nothing has changed, after it the merge can be repeated.
+        """
+        expected = sum(len(part.ids) * (part.dim * 4 + 2 * KEY.itemsize) for part in self._parts)
+        with self._ssd.changes(self._pace, expected) as changes:
+            self._write(changes, self._content.markers(at, words))
+            step("merge_file")
+            self._make_room()
+            self._ingest(changes)
+        self._content.at = at
+        step("merge_ingest")
+        self._settle()
+        step("merge_dram")
+        drop(self._overlay)
+        step("merge_drop")
+
+    def _write(self, changes: SortedChanges, markers: Mapping[str, str | None]) -> None:
+        """Rows and deletes of all tables, then the changed ids, then the markers: keys ascend."""
+        with disk_errors(f"merging into {self._ssd.path}"):
+            for part in self._parts:
+                for ids, removed, rows in self._slices(part):
+                    values: list[bytes | None] = [None] * len(ids)
+                    for position, value in zip(np.flatnonzero(~removed).tolist(), row_values(rows), strict=True):
+                        values[position] = value
+                    changes.write(row_keys(part.number, ids), values)
+            for part in self._parts:
+                for start in range(0, len(part.ids), _SLICE):
+                    keys = row_keys(CHANGED + part.number, part.ids[start : start + _SLICE])
+                    changes.write(keys, [b""] * len(keys))
+            for name, text in sorted(markers.items()):
+                changes.write([marker_key(name)], [None if text is None else text.encode()])
+            changes.finish()
+
+    def _make_room(self) -> None:
+        """A table that cannot hold all of what comes says so before SSD has more rows than it."""
+        for part in self._parts:
+            if not self._cache.complete[part.index]:
+                continue
+            new = gone = 0
             for start in range(0, len(part.ids), _SLICE):
-                keys = row_keys(CHANGED + part.number, part.ids[start : start + _SLICE])
-                changes.write(keys, [b""] * len(keys))
-        for name, text in sorted(markers.items()):
-            changes.write([marker_key(name)], [None if text is None else text.encode()])
-        changes.finish()
+                piece = slice(start, start + _SLICE)
+                found = self._cache.tiers[part.index].find(part.ids[piece])[1].view(np.bool_)
+                new += int(np.count_nonzero(~found & ~part.removed[piece]))
+                gone += int(np.count_nonzero(found & part.removed[piece]))
+                self._pace.step()
+            self._cache.make_room(part.index, new, gone)
+            self.gained[part.index] = new - gone
 
+    def _ingest(self, changes: SortedChanges) -> None:
+        try:
+            with disk_errors(f"merging into {self._ssd.path}"):
+                changes.ingest()
+        finally:
+            # Also when it failed: nobody can say then what a read saw.
+            self._cache.forget_reads()
 
-def ingest(changes: SortedChanges, ssd: SsdTier) -> None:
-    """The atomic step."""
-    with disk_errors(f"merging into {ssd.path}"):
-        changes.ingest()
+    def _settle(self) -> None:
+        """DRAM follows: what is gone first, which makes room for what is new."""
+        for part in self._parts:
+            nothing = np.empty((0, part.dim), np.float32)
+            gone = part.ids[part.removed]
+            for start in range(0, len(gone), _SLICE):
+                self._cache.settle(part.index, gone[:0], nothing, gone[start : start + _SLICE])
+                self._pace.step()
+            for ids, removed, rows in self._slices(part):
+                self._cache.settle(part.index, ids[~removed], rows, gone[:0])
+                self._pace.step()
 
-
-def make_room(cache: DramCache, parts: list[TableMerge], pace: Pace) -> dict[int, int]:
-    """Has tables that cannot stay complete say so. Returns how many rows each complete table gains, by table index."""
-    gained: dict[int, int] = {}
-    for part in parts:
-        if not cache.complete[part.index]:
-            continue
-        new = gone = 0
+    def _slices(self, part: TablePart) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """ids (n,), removed (n,) and the rows (m, D) of the others, a slice at a time, from memory or from SSD."""
+        cursor = 0
         for start in range(0, len(part.ids), _SLICE):
-            piece = slice(start, start + _SLICE)
-            found = cache.tiers[part.index].find(part.ids[piece])[1].view(np.bool_)
-            new += int(np.count_nonzero(~found & ~part.removed[piece]))
-            gone += int(np.count_nonzero(found & part.removed[piece]))
-            pace.step()
-        cache.make_room(part.index, new, gone)
-        gained[part.index] = new - gone
-    return gained
-
-
-def settle(
-    cache: DramCache, ssd: SsdTier, overlay: Overlay, tables: list[OverlayTable], parts: list[TableMerge], pace: Pace
-) -> None:
-    """Puts DRAM right after the ingest: what is gone first, which makes room for what is new."""
-    for part in parts:
-        nothing = np.empty((0, part.dim), np.float32)
-        gone = part.ids[part.removed]
-        for start in range(0, len(gone), _SLICE):
-            cache.settle(part.index, gone[:0], nothing, gone[start : start + _SLICE])
-            pace.step()
-        for ids, removed, rows in row_slices(ssd, overlay, tables, part):
-            cache.settle(part.index, ids[~removed], rows, gone[:0])
-            pace.step()
-
-
-def row_slices(
-    ssd: SsdTier, overlay: Overlay, tables: list[OverlayTable], part: TableMerge
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """ids (n,), removed (n,) and the rows (m, D) of the others, a slice at a time, from memory or from SSD."""
-    cursor = 0
-    for start in range(0, len(part.ids), _SLICE):
-        ids, removed = part.ids[start : start + _SLICE], part.removed[start : start + _SLICE]
-        kept = ids[~removed]
-        if part.index in overlay.spills:
-            rows = np.empty((0, part.dim), np.float32)
-            stored = kept[:0]
-            if len(kept) and cursor >= 0:
-                cursor, stored, rows = ssd.export_batch(overlay.spills[part.index], cursor, len(kept), part.dim)
+            ids, removed = part.ids[start : start + _SLICE], part.removed[start : start + _SLICE]
+            kept = ids[~removed]
+            rows = np.empty((len(kept), part.dim), np.float32)
+            if part.index not in self._overlay.spills:
+                states, overlays = np.empty(len(kept), np.uint8), np.empty(len(kept), np.uint8)
+                self._tables[part.index].find(1 << self._overlay.slot, kept, rows, states, overlays)
+            elif len(kept):
+                stored = kept[:0]
+                if cursor >= 0:
+                    number = self._overlay.spills[part.index]
+                    cursor, stored, rows = self._ssd.export_batch(number, cursor, len(kept), part.dim)
                 if not np.array_equal(stored, kept):
                     raise StoreError(
-                        f"{ssd.path}: rows of overlay {overlay.number} are missing; discard and stage it anew"
+                        f"{self._ssd.path}: rows of overlay {self._overlay.number} are lost; stage it anew"
                     )
-        else:
-            rows = np.empty((len(kept), part.dim), np.float32)
-            states, overlays = np.empty(len(kept), np.uint8), np.empty(len(kept), np.uint8)
-            tables[part.index].find(1 << overlay.slot, kept, rows, states, overlays)
-        yield ids, removed, rows
-
-
-def expected_bytes(parts: list[TableMerge]) -> int:
-    """About how large the files of a merge become."""
-    return sum(len(part.ids) * (part.dim * 4 + 2 * KEY.itemsize) for part in parts)
+            yield ids, removed, rows

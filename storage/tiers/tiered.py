@@ -9,10 +9,8 @@ mask alone, not on the budget, not on what is cached, and not on what is merged 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +18,19 @@ import numpy as np
 from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers import merge as merging
 from storage.tiers.content import Content, caller_marker
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
+from storage.tiers.limits import StoreLimits
 from storage.tiers.lookup_plan import LookupCounts, LookupPlan, LookupResult
+from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter, Promotion
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.staging import overlay_fingerprint, stage_delta
+from storage.tiers.statistics import PlanLedger, StoreStats
 from storage.tiers.warmup import refresh, warm
 
 __all__ = [
@@ -47,38 +46,8 @@ __all__ = [
 
 # stage ("ssd" or "dram"), table, rows done, rows of the table
 LoadProgress = Callable[[str, str, int, int], None]
-# What `merge` calls on_step with, in order.
-MERGE_STEPS = ("merge_file", "merge_ingest", "merge_dram", "merge_drop")
 # Entries that a dropped overlay gives up at a time.
 _DROP_ENTRIES = 4096
-
-
-@dataclass(frozen=True)
-class StoreLimits:
-    """Bounds of a store beside its DRAM budget. overlay_bytes: past it, a staged delta's rows go to SSD."""
-
-    io_threads: int = 4
-    pending_reads: int = 256
-    promotion_depth: int = 256
-    negative_ids: int = 1 << 18
-    ssd: SsdOptions = field(default_factory=SsdOptions)
-    overlay_bytes: int = 256 << 20
-
-
-@dataclass(frozen=True)
-class StoreStats:
-    """Counts since the store was opened, and what lies where now. Keys of the dicts: "overlay", "dram" and "ssd".
-
-    rows["ssd"] is that of the base; after merges it is exact for tables that DRAM holds whole, and for the others the
-    number that was loaded.
-    """
-
-    hits: dict[str, int]
-    absent: int
-    unresolved: int
-    rows: dict[str, int]
-    bytes: dict[str, int]
-    promotions_dropped: int
 
 
 class TieredStore:
@@ -100,10 +69,7 @@ class TieredStore:
         self._ssd_numbers = [self._content.numbers[name] for name in self._numbers]
         self._cache = DramCache(self.tables, dram_bytes, limits.negative_ids)
         self._build_overlay_tables()
-        self._plans: list[tuple[weakref.ref[LookupPlan], LookupCounts]] = []
-        self._ended = LookupCounts()  # of plans that are gone
-        self._planned = False
-        self._plans_lock = threading.Lock()
+        self._plans = PlanLedger()
         self._stage_lock = threading.Lock()
         self._merge_lock = threading.Lock()
         self._closed = False
@@ -153,7 +119,7 @@ class TieredStore:
         version's snapshot then. gently: leaves processor and GIL to requests that other stores answer meanwhile.
         Not while plans exist. Interrupted, it is repeated from the table where it stopped.
         """
-        if self._planned:
+        if self._plans.any:
             raise StoreError("load: lookups were planned on this store already; open a new store for another version")
         self._check_tables(version)
         given = {spec.name: spec for spec in version.tables}
@@ -187,10 +153,7 @@ class TieredStore:
             raise StoreError("the store is closed")
         counts = LookupCounts()
         plan = LookupPlan(self, entries, counts)
-        with self._plans_lock:
-            self._planned = True
-            self._fold_ended_plans()
-            self._plans.append((weakref.ref(plan), counts))
+        self._plans.add(plan, counts)
         return plan
 
     def stage(self, delta: DeltaSource, *, spill: bool | None = None) -> int:
@@ -245,28 +208,11 @@ class TieredStore:
         markers: written (or, None, removed) in the same atomic step. on_step: called after each of MERGE_STEPS.
         Raises StoreError when the disk fails; the overlay stays, lookups are as before, and the call can be repeated.
         """
-        step = on_step or (lambda _: None)
         with self._merge_lock, self.overlays.merging(overlay) as merged:
-            pace = Pace()
-            parts = merging.plan_merge(merged, self.overlay_tables, self._ssd_numbers)
-            with self.ssd.changes(pace, merging.expected_bytes(parts)) as changes:
-                words = self._content.markers(at, markers or {})
-                merging.write_changes(changes, self.ssd, merged, self.overlay_tables, parts, words)
-                step("merge_file")
-                # A table that cannot hold what comes says so before SSD has more than it.
-                gained = merging.make_room(self._cache, parts, pace)
-                try:
-                    merging.ingest(changes, self.ssd)
-                finally:
-                    # Also when it failed: nobody can say then what a read saw.
-                    self._cache.forget_reads()
-            self._content.at = at
-            step("merge_ingest")
-            merging.settle(self._cache, self.ssd, merged, self.overlay_tables, parts, pace)
-            self._count_rows(gained)
-            step("merge_dram")
-            self.overlays.drop(merged, self._clear, merged=True)
-            step("merge_drop")
+            merge = Merge(merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache)
+            merge.run(at, markers or {}, self._drop_merged, on_step or (lambda _: None))
+            for table, count in merge.gained.items():
+                self._rows[table] += count
 
     def adopt(self, version: TableSource) -> None:
         """From now on SSD holds this version, whose rows must be those that it is `at`; nothing is read.
@@ -319,17 +265,11 @@ class TieredStore:
 
     def stats(self) -> StoreStats:
         """Counts and sizes now."""
-        with self._plans_lock:
-            self._fold_ended_plans()
-            counts = [self._ended, *(counts for _, counts in self._plans)]
+        counts = self._plans.total()
         return StoreStats(
-            hits={
-                "overlay": sum(c.overlay for c in counts),
-                "dram": sum(c.dram for c in counts),
-                "ssd": sum(c.ssd for c in counts),
-            },
-            absent=sum(c.absent for c in counts),
-            unresolved=sum(c.unresolved for c in counts),
+            hits={"overlay": counts.overlay, "dram": counts.dram, "ssd": counts.ssd},
+            absent=counts.absent,
+            unresolved=counts.unresolved,
             rows={
                 "overlay": sum(stats.rows for stats in self.overlay_stats().values()),
                 "dram": sum(t.size() for t in self.dram),
@@ -351,10 +291,7 @@ class TieredStore:
         self.pool.shutdown(wait=True, cancel_futures=True)
         self._promoter.close()
         self.ssd.close()
-        with self._plans_lock:
-            for reference, _ in self._plans:
-                if (plan := reference()) is not None:
-                    plan.release()
+        self._plans.release()
         self._cache.release()
         self.overlay_tables = []
 
@@ -388,6 +325,9 @@ class TieredStore:
         for number in overlay.spills.values():
             self.ssd.clear(number)
 
+    def _drop_merged(self, overlay: Overlay) -> None:
+        self.overlays.drop(overlay, self._clear, merged=True)
+
     def _check_tables(self, version: TableSource) -> None:
         given = {spec.name: spec for spec in version.tables}
         for spec in self.tables:
@@ -400,16 +340,3 @@ class TieredStore:
             tier.size() if complete else spec.rows
             for tier, complete, spec in zip(self.dram, self._cache.complete, self.tables, strict=True)
         ]
-
-    def _count_rows(self, gained: Mapping[int, int]) -> None:
-        for table, count in gained.items():
-            self._rows[table] += count
-
-    def _fold_ended_plans(self) -> None:
-        alive: list[tuple[weakref.ref[LookupPlan], LookupCounts]] = []
-        for reference, counts in self._plans:
-            if reference() is None:
-                self._ended.add(counts)
-            else:
-                alive.append((reference, counts))
-        self._plans = alive

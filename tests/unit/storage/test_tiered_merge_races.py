@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from storage.specs import LookupSpec
-from storage.tiers import merge as merging
+from storage.tiers.promoter import Promotion
+from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
 from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
@@ -91,22 +92,32 @@ def test_what_was_read_before_the_ingest_is_not_installed_after_it(
     assert answer(store) == NEW
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("before", [True, False])
-def test_what_is_installed_around_the_ingest_is_put_right(
-    store: TieredStore, monkeypatch: pytest.MonkeyPatch, before: bool
+def test_what_is_read_around_the_ingest_is_put_right_or_dropped(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch, before: bool, late: bool
 ) -> None:
-    real = merging.ingest
+    """late: it is installed only after the merge."""
+    ingest, offer = SortedChanges.ingest, store._promoter.offer
+    offered: list[Promotion] = []
 
-    def read_around(*arguments: Any) -> None:
+    def read_around(self: SortedChanges) -> None:
         if not before:
-            real(*arguments)
+            ingest(self)
         store.read(0, ASKED)
         store.drain()
         if before:
-            real(*arguments)
+            ingest(self)
 
-    monkeypatch.setattr(merging, "ingest", read_around)
+    monkeypatch.setattr(SortedChanges, "ingest", read_around)
+    if late:
+        monkeypatch.setattr(store._promoter, "offer", offered.append)
     store.merge(0, at="d" * 32)
+    monkeypatch.undo()
+    assert len(offered) == late
+    for promotion in offered:
+        offer(promotion)
+    store.drain()
     assert answer(store) == NEW
     store.drain()
     assert answer(store) == NEW

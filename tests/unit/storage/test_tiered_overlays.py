@@ -13,7 +13,7 @@ from storage.checkpoint.fingerprint import table_fingerprint
 from storage.checkpoint.tables import Shard
 from storage.errors import CheckpointError, IntegrityError, NotFound, StoreError
 from storage.specs import LookupSpec
-from storage.tiers import merge as merging
+from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_keys import MARKERS, SPILLS
 from storage.tiers.tiered import MERGE_STEPS, StoreLimits, TieredStore
@@ -245,8 +245,8 @@ def test_a_merge_that_fails_changes_nothing_and_can_be_repeated(
         def full(*_: object) -> None:
             raise StoreError("merging: No space left on device")
 
-        for step in ("write_changes", "ingest"):
-            monkeypatch.setattr(merging, step, full)
+        for step in ("write", "ingest"):
+            monkeypatch.setattr(SortedChanges, step, full)
             with pytest.raises(StoreError, match="No space"):
                 store.merge(0, at=delta.snapshot, markers={"word": "new"})
             monkeypatch.undo()

@@ -1,0 +1,19 @@
+"""The bounds of a store beside its DRAM budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from storage.tiers.ssd_options import SsdOptions
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """overlay_bytes: past it, the rows of a staged delta go to SSD and are served from there."""
+
+    io_threads: int = 4
+    pending_reads: int = 256
+    promotion_depth: int = 256
+    negative_ids: int = 1 << 18
+    ssd: SsdOptions = field(default_factory=SsdOptions)
+    overlay_bytes: int = 256 << 20
