@@ -73,8 +73,11 @@ class CommitLog:
         for entry in self._home.iterdir():
             if entry.name.startswith(_UNFINISHED):
                 shutil.rmtree(entry, ignore_errors=True)
-        self._commits = {commit.number: commit for commit in map(read_commit, checkpoints(self._output))}
-        self._base = self.newest
+        folders = checkpoints(self._output)
+        self._commits = {commit.number: commit for commit in map(_slim, map(read_commit, folders[:-1]))}
+        if folders:
+            self._base = read_commit(folders[-1])
+            self._commits[self._base.number] = self._base
         return self
 
     def __exit__(
@@ -128,6 +131,8 @@ class CommitLog:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         commit = replace(commit, folder=target)
+        if (before := self.newest) is not None:
+            self._commits[before.number] = _slim(before)
         self._commits[commit.number] = self._base = commit
         for name, table in tables.items():
             table.saved(commit.tables[name].stamp)
@@ -219,6 +224,11 @@ class CommitLog:
                     return  # tried again at the next commit
                 shutil.rmtree(dropped, ignore_errors=True)
                 del self._commits[number]
+
+
+def _slim(commit: Commit) -> Commit:
+    """Without the line of snapshots, which is long and wanted of the newest commit only."""
+    return replace(commit, state=replace(commit.state, publishing=None, history=[]))
 
 
 def _dense_arrays(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
