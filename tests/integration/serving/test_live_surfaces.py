@@ -95,6 +95,12 @@ class Caller:
         assert self.answered_by(min_snapshot=snapshot) == snapshot
         return snapshot
 
+    def publish_version(self, published: Published) -> str:
+        """Publishes a full version, and returns its snapshot when the server has taken it or waits with it."""
+        snapshot = open_version(published.publish(self.line.version_dir.parent)).snapshot
+        self.control("load")
+        return snapshot
+
     def metrics(self) -> dict[str, float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.server.metrics_port}/metrics") as answer:
             lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
@@ -238,6 +244,32 @@ def test_a_canary_is_sticky_counted_apart_and_ends_in_promotion_or_hold(caller: 
     assert caller.state()["canary"] is None
 
 
+def test_a_version_can_be_the_canary_and_is_chosen_before_its_tensors_are_read(
+    caller: Caller, published: Published
+) -> None:
+    assert "next" in caller.control("canary", {"fraction": 0.5})["waiting"]
+    caller.publish_version(published)
+    state = caller.state()
+    assert (state["served"]["name"], state["canary"]["name"]) == ("1.0", "2.0")
+    sides = {key: caller.predict(Routing_Key=str(key))[2]["Emberline-Model-Version"] for key in range(40)}
+    assert set(sides.values()) == {"1", "2"}
+    for key, version in sides.items():
+        status, answer = caller.infer(routing_key=key)
+        assert (status, answer["model_version"]) == (200, version)
+    labels = 'model="ranker",version="2",arm="canary"'
+    counted = caller.metrics()[f"emberline_requests_success_total{{{labels}}}"]
+    assert counted == 2 * sum(version == "2" for version in sides.values())
+    assert caller.ask("GET", "/v2/models/ranker/versions/2")[0] == 200
+    state = caller.control("canary", {"stop": True})
+    assert state["canary"] is None
+    assert {caller.infer(routing_key=key)[1]["model_version"] for key in sides} == {"1"}
+    caller.control("canary", {"fraction": 0.5, "to": "2"})
+    caller.control("load")
+    assert caller.state()["canary"]["name"] == "2.0"
+    assert caller.control("canary", {"promote": True})["served"]["name"] == "2.0"
+    assert {caller.infer(routing_key=key)[1]["model_version"] for key in sides} == {"2"}
+
+
 def test_what_is_refused_is_seen_everywhere(caller: Caller) -> None:
     bad = caller.line.publish(seed=1, wrong_by=0.01)
     status, answer, _ = caller.predict(min_snapshot=bad)
@@ -260,8 +292,7 @@ def test_a_version_that_breaks_callers_waits_until_it_is_allowed_by_name(
 ) -> None:
     history = next(entry for entry in SPEC["inputs"] if entry["name"] == "history")
     monkeypatch.setitem(history, "missing", "error")  # a caller that leaves it out would fail
-    second = open_version(published.publish(caller.line.version_dir.parent)).snapshot
-    caller.control("load")
+    second = caller.publish_version(published)
     assert caller.answered_by() == caller.line.snapshots[0]
     assert "'history' may no longer be missing" in caller.state()["waiting"]
     assert "history" in command(snapshots.command, caller, "ranker").output
