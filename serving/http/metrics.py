@@ -54,7 +54,7 @@ _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
     (
         "update_visible_seconds",
         "gauge",
-        "From seeing the newest delta in the folder until requests saw it",
+        "From the newest delta's appearance in the folder until requests saw it",
         lambda u: u.last_visible_ms / 1000,
     ),
     ("update_rows", "gauge", "Rows of the newest delta", lambda u: u.last_delta_rows),
