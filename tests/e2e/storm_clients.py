@@ -5,19 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from tests.e2e.planted_world import TOLERANCE, Answers, Row, World
 
 TIMEOUT_S = 30.0
+WAIT_S = 60.0
 
 
 class Asker:
-    """One keep-alive connection."""
+    """One keep-alive connection, closed at the end of `with`."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
@@ -41,8 +43,10 @@ class Asker:
         """A KServe v2 request of these rows."""
         return self.post(f"/v2/models/{model}/infer", infer_body(rows, parameters))
 
-    def close(self) -> None:
-        """Closes the connection."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
 
@@ -103,14 +107,12 @@ class Clients:
 
     def _run(self, port: int, seed: int) -> None:
         rng = np.random.default_rng(1000 + seed)
-        asker = Asker(port)
         try:
-            while not self._stop.is_set():
-                self._ask(asker, [self.world.row(rng) for _ in range(int(rng.integers(1, 9)))])
+            with Asker(port) as asker:
+                while not self._stop.is_set():
+                    self._ask(asker, [self.world.row(rng) for _ in range(int(rng.integers(1, 9)))])
         except Exception as error:  # a client must not die unseen
             self._note(f"client {seed}: {type(error).__name__}: {error}")
-        finally:
-            asker.close()
 
     def _ask(self, asker: Asker, rows: list[Row]) -> None:
         status, content = asker.infer(self.world.name, rows)
@@ -137,3 +139,38 @@ class Clients:
     def _note(self, text: str) -> None:
         with self._lock:
             self.wrong.append(text)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Waits, within bounds, for what another process will do."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+class Operator(Asker):
+    """The hands on the controls of one model."""
+
+    def __init__(self, port: int, model: str) -> None:
+        super().__init__(port)
+        self.model = model
+
+    def command(self, verb: str, content: dict[str, Any] | None = None) -> None:
+        """Sends a control command, which must succeed."""
+        status, answer = self.post(f"/v2/repository/models/{self.model}/{verb}", content or {})
+        assert status == 200, f"{verb}: {status} {answer}"
+
+    def state(self) -> dict[str, Any]:
+        """What the server says of the model's snapshots."""
+        status, answer = self.get(f"/v2/repository/models/{self.model}/snapshots")
+        assert status == 200, answer
+        return answer  # type: ignore[no-any-return]
+
+    def served(self) -> str:
+        """The snapshot that is served."""
+        return str(self.state()["served"]["id"])
+
+    def wait_for(self, snapshot: str) -> None:
+        """Waits until a snapshot is served."""
+        until(lambda: self.served() == snapshot, f"{snapshot} is served; the server says {self.state()}")

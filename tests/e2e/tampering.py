@@ -147,8 +147,8 @@ def extra_file(folder: Path, _: dict[str, Any]) -> None:
     (folder / "model.pkl").write_bytes(b"\x80\x04.")
 
 
-def garbled_manifest(folder: Path, _: dict[str, Any]) -> None:
-    (folder / "manifest.json").write_bytes(b'{"format": "emberline-delta-1", ')
+def garbled_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    (folder / "manifest.json").write_text(f'{{"format": "emberline-delta-1", "snapshot": "{manifest["snapshot"]}", ')
 
 
 def no_manifest(folder: Path, _: dict[str, Any]) -> None:

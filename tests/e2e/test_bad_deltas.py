@@ -9,9 +9,9 @@ import pytest
 
 from emberline.quickstart.server import ServerProcess
 from tests.e2e.planted_world import TOLERANCE, World
-from tests.e2e.storm_clients import Asker, answered, difference
+from tests.e2e.storm_clients import Operator, answered, difference, until
 from tests.e2e.tampering import KINDS, no_manifest, write_copy
-from tests.e2e.test_storm import Operator, set_options, until
+from tests.e2e.test_storm import set_options
 
 IN_A_ROW = 100
 
@@ -33,8 +33,10 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
     deltas.mkdir(exist_ok=True)
     rows = [world.row() for _ in range(50)]
     sequence = 1
-    with ServerProcess(models, tmp_path / "store", tmp_path / "server.log") as server:
-        operator, asker = Operator(server.http_port, "main"), Asker(server.http_port)
+    with (
+        ServerProcess(models, tmp_path / "store", tmp_path / "server.log") as server,
+        Operator(server.http_port, "main") as operator,
+    ):
         operator.wait_for(first)
         for kind, (change, signed) in KINDS.items():
             refused = len(operator.state()["quarantined"])
@@ -53,7 +55,7 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
             assert named, f"{kind}: {refused} were refused before, {len(state['quarantined'])} now"
             assert all(entry["reason"] for entry in named)
             assert state["served"]["id"] == first, kind
-            status, content = asker.infer("main", rows)
+            status, content = operator.infer("main", rows)
             assert status == 200, kind
             assert answered(content)[0] == first
             for entry in list(deltas.iterdir()):
@@ -63,7 +65,7 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
         snapshot = write_copy(good, deltas, sequence + 1, lambda folder, manifest: None)
         world.answers[snapshot] = world.answers[good_snapshot]
         operator.wait_for(snapshot)
-        status, content = asker.infer("main", rows)
+        status, content = operator.infer("main", rows)
         assert status == 200
         assert answered(content)[0] == snapshot
         assert difference(world.answers[snapshot], rows, answered(content)[1]) <= TOLERANCE
@@ -85,13 +87,15 @@ def test_an_index_names_what_was_refused(live: World, tmp_path: Path) -> None:
     _, good = world.publish("delta", from_snapshot=world.order[0])
     deltas = models / "main" / "1" / "deltas"
     deltas.mkdir(exist_ok=True)
-    with ServerProcess(models, tmp_path / "store", tmp_path / "server.log") as server:
-        operator = Operator(server.http_port, "main")
+    with (
+        ServerProcess(models, tmp_path / "store", tmp_path / "server.log") as server,
+        Operator(server.http_port, "main") as operator,
+    ):
         operator.wait_for(world.order[0])
         change, signed = KINDS["one row beneath valid digests"]
         write_copy(good, deltas, 7, change, signed=signed)
         until(lambda: operator.state()["quarantined"], "it is refused")
-        status, index = operator.asker.post("/v2/repository/index", {})
+        status, index = operator.post("/v2/repository/index", {})
         assert status == 200
         entry = next(entry for entry in index if entry["name"] == "main" and entry["version"] == "1")
         assert entry["state"] == "READY"

@@ -14,7 +14,7 @@ import pytest
 from emberline.quickstart.doors import ask_binary, requests_of
 from emberline.quickstart.server import ServerProcess
 from storage.checkpoint import list_deltas, open_delta
-from tests.e2e.test_storm import Operator, until
+from tests.e2e.storm_clients import Operator, until
 from trainer import auc, load_trained, train, update
 from trainer.config import parse_text
 from trainer.datasets import write_synthetic
@@ -48,8 +48,10 @@ def test_flipped_labels_are_refused_by_the_live_guard(data: dict[str, Path], tmp
     version = models / name / "1"
     first = str(json.loads((version / "manifest.json").read_text())["snapshot"])
     labels = pq.read_table(data["test"], columns=["label"])["label"].to_numpy()
-    with ServerProcess(models, tmp_path / "store", tmp_path / "server.log") as server:
-        operator = Operator(server.http_port, name)
+    with (
+        ServerProcess(models, tmp_path / "store", tmp_path / "server.log") as server,
+        Operator(server.http_port, name) as operator,
+    ):
         requests = requests_of(server.url, name, data["test"], len(labels))
 
         def served() -> np.ndarray:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from emberline.quickstart.server import ServerProcess
 from tests.e2e.planted_world import World
-from tests.e2e.storm_clients import Asker, Clients
+from tests.e2e.storm_clients import Clients, Operator
 
 CLIENTS = 16
-ROUNDS = 6
-WAIT_S = 60.0
+ROUNDS = 4
 # Planted generations shift every score by design, which is what the live guard refuses.
 OPTIONS = {"live_guard": "false", "retain_snapshots": "3"}
 
@@ -28,36 +24,6 @@ def set_options(model: Path, options: dict[str, str]) -> None:
     config.write_text(config.read_text() + "".join(lines))
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Waits, within bounds, for what another process will do."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
-        time.sleep(0.01)
-
-
-class Operator:
-    """The hands on the controls."""
-
-    def __init__(self, port: int, model: str) -> None:
-        self.asker, self.model = Asker(port), model
-
-    def command(self, verb: str, content: dict[str, Any] | None = None) -> None:
-        status, answer = self.asker.post(f"/v2/repository/models/{self.model}/{verb}", content or {})
-        assert status == 200, f"{verb}: {status} {answer}"
-
-    def state(self) -> dict[str, Any]:
-        status, answer = self.asker.get(f"/v2/repository/models/{self.model}/snapshots")
-        assert status == 200, answer
-        return answer  # type: ignore[no-any-return]
-
-    def served(self) -> str:
-        return str(self.state()["served"]["id"])
-
-    def wait_for(self, snapshot: str) -> None:
-        until(lambda: self.served() == snapshot, f"{snapshot} is served; the server says {self.state()}")
-
-
 @pytest.mark.parametrize("dram_bytes", ["", "12000"], ids=["all rows in DRAM", "mostly on SSD"])
 def test_every_answer_comes_from_exactly_one_snapshot(tmp_path: Path, dram_bytes: str) -> None:
     repository = tmp_path / "models"
@@ -67,8 +33,11 @@ def test_every_answer_comes_from_exactly_one_snapshot(tmp_path: Path, dram_bytes
         each.publish("version")
         set_options(repository / each.name, options)
     rng = np.random.default_rng(8)
-    with ServerProcess(repository, tmp_path / "store", tmp_path / "server.log") as server:
-        main, other = Operator(server.http_port, "main"), Operator(server.http_port, "second")
+    with (
+        ServerProcess(repository, tmp_path / "store", tmp_path / "server.log") as server,
+        Operator(server.http_port, "main") as main,
+        Operator(server.http_port, "second") as other,
+    ):
         main.wait_for(world.order[-1])
         with (
             Clients(server.http_port, world, CLIENTS) as clients,
