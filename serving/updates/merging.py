@@ -52,7 +52,7 @@ def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
             started = time.monotonic()
             if oldest.overlay is not None:
                 line.store.merge(oldest.overlay, at=oldest.id, on_step=model.step)
-            else:
+            if oldest.state.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
                 line.store.adopt(oldest.lane.published)
             with model.lock:
                 view = line.view

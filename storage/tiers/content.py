@@ -53,6 +53,9 @@ class Content:
         """
         if self._holds(version):
             return
+        if self.at == version.snapshot != self._ssd.marker(_VERSION):
+            self.adopt(version)  # it came as a delta of the version before, and was merged
+            return
         # From here to the end SSD is at no snapshot, also if this is interrupted.
         self._ssd.set_markers({_VERSION: None, AT: None})
         self.at = ""

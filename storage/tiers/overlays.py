@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -99,7 +98,7 @@ class Overlays:
     def __init__(self) -> None:
         self.view = OverlayView()
         self._lock = threading.Lock()
-        self._free = deque(range(MOST_OVERLAYS))
+        self._free = list(range(MOST_OVERLAYS))  # the last one freed is used next: its memory is there already
         self._hidden: dict[int, Overlay] = {}  # reserved, not shown yet
         self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
 
@@ -116,7 +115,7 @@ class Overlays:
             if not self._free:
                 raise StoreError(f"{MOST_OVERLAYS} overlays are staged; merge or discard some first")
             number = self.view.following
-            overlay = Overlay(number, self._free.popleft(), snapshot)
+            overlay = Overlay(number, self._free.pop(), snapshot)
             self._hidden[number] = overlay
             # Until it is shown, no mask may show it.
             self._replace(self.view.live, self.view.discarded | 1 << number, number + 1)

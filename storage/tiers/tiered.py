@@ -149,8 +149,7 @@ class TieredStore:
                 )
             index = self._numbers[spec.table]
             entries.append((spec, index, self.tables[index].dim))
-        if self._closed:
-            raise StoreError("the store is closed")
+        self._check_open()
         counts = LookupCounts()
         plan = LookupPlan(self, entries, counts)
         self._plans.add(plan, counts)
@@ -166,6 +165,7 @@ class TieredStore:
         when 63 overlays are staged or the disk fails. Nothing is staged then.
         """
         with self._stage_lock:
+            self._check_open()
             overlay = self.overlays.reserve(delta.snapshot)
             try:
                 taken = sum(stats.bytes for stats in self.overlay_stats().values())
@@ -185,6 +185,7 @@ class TieredStore:
         """Of the rows and removed ids of a table in an overlay (uint64), read back on the way that requests take."""
         if table not in self._numbers:
             raise NotFound(f"the store has no table {table!r}; it has {sorted(self._numbers)}")
+        self._check_open()
         index = self._numbers[table]
         ids, _ = self.overlay_tables[index].ids(self.overlays.get(overlay).slot)
         entry = (LookupSpec(table, table, "none", 1), index, self.tables[index].dim)
@@ -192,6 +193,7 @@ class TieredStore:
 
     def discard(self, overlay: int) -> None:
         """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
+        self._check_open()
         self.overlays.drop(self.overlays.get(overlay), self._clear, merged=False)
 
     def merge(
@@ -208,9 +210,11 @@ class TieredStore:
         markers: written (or, None, removed) in the same atomic step. on_step: called after each of MERGE_STEPS.
         Raises StoreError when the disk fails; the overlay stays, lookups are as before, and the call can be repeated.
         """
-        with self._merge_lock, self.overlays.merging(overlay) as merged:
-            merge = Merge(merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache)
-            merge.run(at, markers or {}, self._drop_merged, on_step or (lambda _: None))
+        with self._merge_lock:
+            self._check_open()
+            with self.overlays.merging(overlay) as merged:
+                merge = Merge(merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache)
+                merge.run(at, markers or {}, self._drop_merged, on_step or (lambda _: None))
             for table, count in merge.gained.items():
                 self._rows[table] += count
 
@@ -222,6 +226,7 @@ class TieredStore:
         """
         self._check_tables(version)
         with self._merge_lock:
+            self._check_open()
             equals = getattr(getattr(version, "manifest", None), "equals", None)
             if self.at == "" or self.at not in (version.snapshot, equals):
                 raise StoreError(
@@ -284,10 +289,14 @@ class TieredStore:
         )
 
     def close(self) -> None:
-        """Ends the threads, releases the folder and the memory. Plans must not be used any more."""
-        if self._closed:
-            return
-        self._closed = True
+        """Ends the threads, releases the folder and the memory, when what is being staged or merged is done.
+
+        Plans must not be used any more.
+        """
+        with self._stage_lock, self._merge_lock:
+            if self._closed:
+                return
+            self._closed = True
         self.pool.shutdown(wait=True, cancel_futures=True)
         self._promoter.close()
         self.ssd.close()
@@ -324,6 +333,10 @@ class TieredStore:
                 pace.step()
         for number in overlay.spills.values():
             self.ssd.clear(number)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("the store is closed")
 
     def _drop_merged(self, overlay: Overlay) -> None:
         self.overlays.drop(overlay, self._clear, merged=True)

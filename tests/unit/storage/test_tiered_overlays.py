@@ -399,6 +399,21 @@ def test_a_version_that_is_the_same_rows_is_adopted_and_nothing_is_read(
             look(store, tables_of(same), 0)
 
 
+def test_a_version_that_was_merged_as_a_delta_is_not_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_rows(20)
+    delta = make_delta(tables_of(rows), DIMS, np.random.default_rng(6))
+    version = rows_of(applied(tables_of(rows), delta), DIMS)
+    with open_store(tmp_path / "s", rows, 200) as store:
+        store.merge(store.stage(delta), at=version.snapshot)
+    monkeypatch.setattr(SsdTier, "bulk_load", None)
+    with open_store(tmp_path / "s", version, 200) as store:
+        assert store.at == version.snapshot
+        assert not any(len(ids) for ids in store._content.changed("item"))
+        look(store, tables_of(version), 0)
+
+
 def test_markers_are_the_callers_own(tmp_path: Path) -> None:
     rows = make_rows(17)
     with open_store(tmp_path / "s", rows, 200) as store:
@@ -420,8 +435,18 @@ def test_a_closed_store_gives_its_memory_back_and_says_so(tmp_path: Path) -> Non
     assert store.overlay_tables == []
     with pytest.raises(StoreError, match="closed"):
         plan.lookup(1, [jagged([[5]])])
-    with pytest.raises(StoreError, match="closed"):
-        store.plan([ITEM])
+    for call in (
+        lambda: store.plan([ITEM]),
+        lambda: store.stage(delta_of("item", [5], 1)),
+        lambda: store.merge(0, at="aa" * 16),
+        lambda: store.adopt(rows),
+        lambda: store.discard(0),
+        lambda: store.fingerprint(0, "item"),
+        lambda: store.stats(),
+        lambda: store.marker("x"),
+    ):
+        with pytest.raises(StoreError, match="closed"):
+            call()
 
 
 def test_plans_that_are_gone_are_counted_and_forgotten(tmp_path: Path) -> None:
