@@ -21,6 +21,8 @@ from trainer.publishing.golden import Row, column_rows, columns_of_rows, drawn_r
 from trainer.publishing.reach import missed_tables, reached, rows_holding, spare_rows
 
 REQUESTS_AT_MOST = 1024
+# Of each pool; more would only make it slower.
+POOL_ROWS = 2048
 _CASES_AT_MOST = 192
 _REMOVED_ROWS = 64
 _PLAIN_ROWS = 32
@@ -53,7 +55,7 @@ def delta_requests(
 
     When no raw row is known that leads to any changed row, none reaches one; `reaching` says so.
     """
-    source = _Source(engine, pools, changed)
+    source = _Source(engine, [_first_rows(pool) for pool in pools], changed)
     reachable = source.reachable
     bases = [source.row(place, _PLAIN_ROWS) for place in range(_PLAIN_ROWS)]
     others = _evenly(hard_cases(bases, source.inputs, engine.spec, copies=1), _CASES_AT_MOST)
@@ -175,6 +177,11 @@ def _pool_values(inputs: Sequence[InputSpec], pools: Sequence[Pool]) -> dict[str
             found = column_rows(pool[entry.name])
             values[entry.name] += found if len(found) == rows else found * rows
     return values
+
+
+def _first_rows(pool: Pool) -> Pool:
+    rows = min(_rows_of(pool), POOL_ROWS)
+    return {name: column.slice(0, rows) if column.rows > rows else column for name, column in pool.items()}
 
 
 def _rows_of(pool: Pool) -> int:

@@ -26,21 +26,16 @@ class DeltaWriter:
 
     def __init__(self, subject: Subject, version: PublishedVersion) -> None:
         self.subject = subject
-        self._version = version
-
-    @property
-    def number(self) -> int:
-        """Of the version."""
-        return self._version.version
+        self.version = version
 
     @cached_property
     def graph(self) -> DenseGraph:
         """The version's dense graph, with the weights that it was published with."""
-        return self._version.graph()
+        return self.version.graph()
 
     @cached_property
     def _reaching_all(self) -> Mapping[str, Column]:
-        return self._version.golden().columns
+        return self.version.golden().columns
 
     def write(
         self,
@@ -79,7 +74,7 @@ class DeltaWriter:
         return self._install(
             pending,
             snapshot=pending.snapshot,
-            base=self._version.snapshot,
+            base=self.version.snapshot,
             parent=pending.parent,
             applies_to=pending.applies_to,
             from_sequence=pending.from_sequence,
@@ -87,7 +82,7 @@ class DeltaWriter:
             weights=arrays,
             weight_dtypes=dtypes,
             golden=golden,
-            outputs=self._version.manifest.graph.outputs,
+            outputs=self.version.manifest.graph.outputs,
             created_unix_ms=pending.created_unix_ms,
             metadata={
                 **metadata,
@@ -100,7 +95,7 @@ class DeltaWriter:
         )
 
     def _install(self, pending: Pending, **parts: Any) -> PublishedDelta:
-        folder = self._version.path
+        folder = self.version.path
         sequence = pending.sequence
         for _ in range(_ATTEMPTS):
             try:

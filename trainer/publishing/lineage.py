@@ -154,16 +154,34 @@ class Lineage:
         )
 
     def to_json_value(self) -> dict[str, Any]:
-        """The line as JSON values; `from_json_value` reads them."""
-        return asdict(self)
+        """The line as JSON values; `from_json_value` reads them. Stamps stand in the order of `tables`."""
+        tables = sorted({name for entry in self.published for name in entry.stamps})
+        return {
+            "version": self.version,
+            "base": self.base,
+            "tables": tables,
+            "published": [
+                [
+                    *(entry.snapshot, entry.version, entry.sequence, entry.dense),
+                    *(entry.stamps.get(name) for name in tables),
+                ]
+                for entry in self.published
+            ],
+            "ancestors": list(self.ancestors),
+            "last_sequence": self.last_sequence,
+            "version_bytes": self.version_bytes,
+            "delta_bytes": self.delta_bytes,
+            "deltas": self.deltas,
+            "pending": None if self.pending is None else asdict(self.pending),
+        }
 
     @classmethod
     def from_json_value(cls, value: Any) -> Lineage:
         """Reads what to_json_value gave. Raises CheckpointError for anything else."""
         try:
             content = dict(value)
-            pending = content.pop("pending")
-            published = tuple(Published(**entry) for entry in content.pop("published"))
+            tables, pending = content.pop("tables"), content.pop("pending")
+            published = tuple(_entry(tables, *fields) for fields in content.pop("published"))
             ancestors = tuple(content.pop("ancestors"))
             if pending is not None:
                 pending = Pending(**{**pending, "applies_to": tuple(pending["applies_to"])})
@@ -173,3 +191,8 @@ class Lineage:
                 f"the training checkpoint's line of published snapshots cannot be read ({error!r}); it was made by "
                 "another release: publish a version anew"
             ) from None
+
+
+def _entry(tables: list[str], snapshot: str, version: int, sequence: int, dense: str, *stamps: int | None) -> Published:
+    known = {name: stamp for name, stamp in zip(tables, stamps, strict=True) if stamp is not None}
+    return Published(snapshot, version, sequence, known, dense)

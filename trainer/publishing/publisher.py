@@ -8,8 +8,6 @@ write() writes it. After a crash in between, the checkpoint's lineage has it pen
 from __future__ import annotations
 
 import os
-import secrets
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,26 +18,25 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from storage.checkpoint import PublishedDelta, PublishedVersion, next_sequence
+from storage.checkpoint import PublishedVersion
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
-from storage.errors import CheckpointError, ConfigError, NotFound, Unsupported
+from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
-from trainer.embedding import EmbeddingTable
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
 from trainer.publishing.delta import is_unchanged, live_weights
+from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.publishing.delta_write import DeltaWriter
-from trainer.publishing.lineage import Lineage, Pending, Published
+from trainer.publishing.lineage import Lineage, Pending
 from trainer.publishing.policy import DeltaPolicy, Due
+from trainer.publishing.promise import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.publish import STEPS, check_golden_requests, write_subject
 from trainer.publishing.retention import retain
-from trainer.publishing.shelf import find_delta, find_version, read_version, row_bytes
+from trainer.publishing.shelf import find_delta, find_version, read_version
 from trainer.publishing.subject import Subject, unwrapped
 
 WantedKind = Literal["auto", "version", "delta", "cumulative"]
-# Raw rows that were offered lately and may become golden requests.
-_OFFERED_ROWS = 2048
 
 
 class Publisher:
@@ -91,12 +88,17 @@ class Publisher:
         return self._lineage
 
     def offer(self, columns: Mapping[str, Column]) -> None:
-        """Takes raw rows that were just trained on, by input, for golden requests that reach changed rows.
+        """Takes raw rows that were just trained on, by input of the spec, for golden requests that reach changed rows.
 
-        They are borrowed until 2,048 newer rows have come.
+        They are borrowed until 2,048 newer rows have come. Raises InvalidInput for an input that is not there.
         """
-        self._offered.append(columns)
-        while sum(map(_rows_of, self._offered)) - _rows_of(self._offered[0]) >= _OFFERED_ROWS:
+        if self._spec is None:
+            raise InvalidInput("offer() takes raw rows by the inputs of a spec; make the publisher with one")
+        for entry in self._spec.inputs:
+            if entry.name not in columns:
+                raise InvalidInput(f"offer(): the input {entry.name!r} is not there", field=entry.name)
+        self._offered.append({entry.name: columns[entry.name] for entry in self._spec.inputs})
+        while sum(map(_rows_of, self._offered)) - _rows_of(self._offered[0]) >= POOL_ROWS:
             self._offered.popleft()
 
     def prepare(
@@ -113,7 +115,7 @@ class Publisher:
         What was pending and never written is dropped: its changes are in the new snapshot.
         Raises NotFound for a snapshot that nothing is known of, Unsupported for a delta of nn.Embedding layers.
         """
-        lineage = self._settled()
+        lineage = settled(self._lineage, self._model_dir)
         if from_snapshot is not None:
             lineage = lineage.up_to(lineage.find(from_snapshot).snapshot)
         due = self._due(kind, lineage, rebased=from_snapshot is not None)
@@ -125,12 +127,13 @@ class Publisher:
                 "them; use trainer.Embedding or trainer.EmbeddingBag, or publish versions"
             )
         tables = subject.tables
-        self._expire(lineage, tables)
+        expire(lineage, tables, self._policy.expire_after)
         stamps = {name: table.advance() for name, table in tables.items()}
         if lineage.published:
-            for name, stamp in lineage.published[0].stamps.items():
-                tables[name].forget_removed(stamp)
-        pending = self._drawn(due, lineage, stamps, version)
+            oldest = lineage.published[0].stamps
+            for name, table in tables.items():
+                table.forget_removed(oldest.get(name, 0))
+        pending = drawn(due, lineage, self._model_dir, stamps, version)
         last = max(lineage.last_sequence, pending.sequence)
         self._lineage = replace(lineage, last_sequence=last, pending=pending)
         self._written, self._fresh = None, True
@@ -186,30 +189,23 @@ class Publisher:
             table.set_stamp(max([table.stamp, *(stamp + 1 for stamp in known)]))
         return self._subject
 
-    def _settled(self) -> Lineage:
-        """The line without anything pending: what was written is of it, what was not is dropped."""
-        lineage, pending = self._lineage, self._lineage.pending
-        if pending is None:
-            return lineage
-        if pending.kind == "version":
-            version = find_version(self._model_dir, pending.snapshot)
-            return replace(lineage, pending=None) if version is None else _with_version(lineage, pending, version)
-        delta = find_delta(self._model_dir / str(pending.version), pending.snapshot)
-        lineage = replace(lineage, pending=None) if delta is None else _with_delta(lineage, pending, delta)
-        version = find_version(self._model_dir, pending.compaction) if delta and pending.compaction else None
-        return lineage if version is None else _with_version(lineage, pending, version)
-
     def _due(self, kind: WantedKind, lineage: Lineage, *, rebased: bool) -> Due:
-        base = read_version(self._model_dir, lineage.version) if lineage.version else None
-        here = base is not None and base.snapshot == lineage.base
+        if kind == "version":
+            return kind
+        here = self._base(lineage) is not None
         if kind == "auto":
             if not here:
                 return "version"
             return "delta" if rebased else self._policy.next_kind(lineage)
-        if kind != "version" and not here:
+        if not here:
             what = f"version {lineage.version} is not there" if lineage.version else "nothing was published yet"
             raise NotFound(f"{self._model_dir}: {what}, so there is nothing for a delta to change; publish a version")
         return kind
+
+    def _base(self, lineage: Lineage) -> PublishedVersion | None:
+        """The version that deltas of the line lie in; None when it is not in this repository."""
+        version = read_version(self._model_dir, lineage.version) if lineage.version else None
+        return version if version is not None and version.snapshot == lineage.base else None
 
     def _check_number(self, due: Due, version: int | None) -> None:
         if version is None:
@@ -223,45 +219,11 @@ class Publisher:
         if os.path.lexists(self._model_dir / str(version)):
             raise CheckpointError(f"{self._model_dir / str(version)} exists; choose another number, or none")
 
-    def _expire(self, lineage: Lineage, tables: Mapping[str, EmbeddingTable]) -> None:
-        for name, publishes in self._policy.expire_after.items():
-            # A compaction has the stamps of its delta and is no publish of its own.
-            stamps = sorted({entry.stamps.get(name, 0) for entry in lineage.published})
-            if name in tables and len(stamps) >= publishes > 0:
-                tables[name].erase(tables[name].expired(stamps[-publishes]))
-
-    def _drawn(self, due: Due, lineage: Lineage, stamps: Mapping[str, int], version: int | None) -> Pending:
-        parent = lineage.newest
-        drawn = Pending(
-            kind="delta" if due == "compaction" else due,
-            snapshot=secrets.token_hex(16),
-            version=version or 0,
-            sequence=0,
-            parent="" if parent is None else parent.snapshot,
-            stamps=stamps,
-            created_unix_ms=time.time_ns() // 1_000_000,
-        )
-        if due == "version" or parent is None:
-            return drawn
-        base = lineage.base_of(parent)
-        inside = [entry for entry in lineage.published if entry.version == parent.version]
-        whole = due == "cumulative"
-        taken = next_sequence(self._model_dir / str(parent.version)) - 1
-        return replace(
-            drawn,
-            version=parent.version,
-            sequence=max(lineage.last_sequence, taken) + 1,
-            since=base.stamps if whole else parent.stamps,
-            from_sequence=0 if whole else parent.sequence,
-            applies_to=tuple(entry.snapshot for entry in inside) if whole else (parent.snapshot,),
-            compaction=secrets.token_hex(16) if due == "compaction" else "",
-        )
-
     def _write_delta(self, lineage: Lineage, pending: Pending, again: bool, display: Display) -> tuple[Path, Lineage]:
         delta = find_delta(self._model_dir / str(pending.version), pending.snapshot) if again else None
         if delta is None:
             self._ready(lineage)
-            delta = self._delta_writer(pending.version).write(
+            delta = self._delta_writer(lineage).write(
                 pending,
                 pools=tuple(reversed(self._offered)),
                 golden_requests=self._golden_requests,
@@ -269,17 +231,18 @@ class Publisher:
                 metadata=self._metadata,
                 display=display,
             )
-        return delta.path, _with_delta(lineage, pending, delta)
+        return delta.path, with_delta(lineage, pending, delta)
 
-    def _delta_writer(self, version: int) -> DeltaWriter:
-        """Holds the graph of a version, which takes long to load."""
+    def _delta_writer(self, lineage: Lineage) -> DeltaWriter:
+        """Holds the graph of the line's version, which takes long to load."""
         assert self._subject is not None
-        if self._writer is None or self._writer.number != version or self._writer.subject is not self._subject:
-            published = read_version(self._model_dir, version)
-            if published is None:
-                raise NotFound(f"{self._model_dir / str(version)} is not there any more; publish a version")
-            self._writer = DeltaWriter(self._subject, published)
-        return self._writer
+        writer = self._writer
+        if writer is None or writer.version.snapshot != lineage.base or writer.subject is not self._subject:
+            version = self._base(lineage)
+            if version is None:
+                raise NotFound(f"{self._model_dir / str(lineage.version)} is not there any more; publish a version")
+            self._writer = writer = DeltaWriter(self._subject, version)
+        return writer
 
     def _write_version(
         self, lineage: Lineage, pending: Pending, snapshot: str, number: int, again: bool, display: Display
@@ -309,29 +272,21 @@ class Publisher:
             version = find_version(self._model_dir, snapshot)
             if version is None:
                 raise CheckpointError(f"{folder}: was written and cannot be read; is the disk sound?")
-        return version.path, _with_version(lineage, pending, version)
+        return version.path, with_version(lineage, pending, version)
 
     def _equal_snapshot(self, lineage: Lineage) -> str | None:
         """The newest snapshot if tables and weights are still what they were in it."""
         newest = lineage.newest
-        if newest is None or read_version(self._model_dir, lineage.version) is None:
+        if newest is None or self._base(lineage) is None:
             return None
         subject = self._ready(lineage)
         if subject.plain_layer() is not None or not is_unchanged(subject.tables, newest.stamps):
             return None
-        weights = live_weights(subject.half, self._delta_writer(lineage.version).graph)
+        try:
+            weights = live_weights(subject.half, self._delta_writer(lineage).graph)
+        except CheckpointError:  # other weights than those of the version
+            return None
         return newest.snapshot if fingerprint_hex(weights_fingerprint(weights)) == newest.dense else None
-
-
-def _with_version(lineage: Lineage, pending: Pending, version: PublishedVersion) -> Lineage:
-    entry = Published(version.snapshot, version.version, 0, pending.stamps, version.manifest.dense_fingerprint)
-    return lineage.with_published(entry, row_bytes=row_bytes(version.manifest.files))
-
-
-def _with_delta(lineage: Lineage, pending: Pending, delta: PublishedDelta) -> Lineage:
-    manifest = delta.manifest
-    entry = Published(delta.snapshot, delta.version, delta.sequence, pending.stamps, manifest.dense_fingerprint)
-    return lineage.with_published(entry, row_bytes=row_bytes(manifest.files), cumulative=manifest.cumulative)
 
 
 def _rows_of(columns: Mapping[str, Column]) -> int:

@@ -1,0 +1,82 @@
+"""A promise to publish: drawing the next snapshot of a line, and what became of one that a crash left open."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from storage.checkpoint import PublishedDelta, PublishedVersion, next_sequence
+from trainer.embedding import EmbeddingTable
+from trainer.publishing.lineage import Lineage, Pending, Published
+from trainer.publishing.policy import Due
+from trainer.publishing.shelf import find_delta, find_version, row_bytes
+
+
+def drawn(
+    due: Due, lineage: Lineage, model_dir: Path, stamps: Mapping[str, int], version: int | None = None
+) -> Pending:
+    """A new snapshot at the end of the line. stamps: the last whose changes it holds. version: its number, if given."""
+    parent = lineage.newest
+    pending = Pending(
+        kind="delta" if due == "compaction" else due,
+        snapshot=secrets.token_hex(16),
+        version=version or 0,
+        sequence=0,
+        parent="" if parent is None else parent.snapshot,
+        stamps=stamps,
+        created_unix_ms=time.time_ns() // 1_000_000,
+    )
+    if due == "version" or parent is None:
+        return pending
+    base = lineage.base_of(parent)
+    inside = [entry for entry in lineage.published if entry.version == parent.version]
+    whole = due == "cumulative"
+    taken = next_sequence(model_dir / str(parent.version)) - 1
+    return replace(
+        pending,
+        version=parent.version,
+        sequence=max(lineage.last_sequence, taken) + 1,
+        since=base.stamps if whole else parent.stamps,
+        from_sequence=0 if whole else parent.sequence,
+        applies_to=tuple(entry.snapshot for entry in inside) if whole else (parent.snapshot,),
+        compaction=secrets.token_hex(16) if due == "compaction" else "",
+    )
+
+
+def expire(lineage: Lineage, tables: Mapping[str, EmbeddingTable], after: Mapping[str, int]) -> None:
+    """Erases the rows that nobody touched for so many publishes, by table."""
+    for name, publishes in after.items():
+        # A compaction has the stamps of its delta and is no publish of its own.
+        stamps = sorted({entry.stamps.get(name, 0) for entry in lineage.published})
+        if name in tables and len(stamps) >= publishes > 0:
+            tables[name].erase(tables[name].expired(stamps[-publishes]))
+
+
+def settled(lineage: Lineage, model_dir: Path) -> Lineage:
+    """The line without anything pending: what was written is of it, what was not is dropped."""
+    pending = lineage.pending
+    if pending is None:
+        return lineage
+    if pending.kind == "version":
+        version = find_version(model_dir, pending.snapshot)
+        return replace(lineage, pending=None) if version is None else with_version(lineage, pending, version)
+    delta = find_delta(model_dir / str(pending.version), pending.snapshot)
+    lineage = replace(lineage, pending=None) if delta is None else with_delta(lineage, pending, delta)
+    version = find_version(model_dir, pending.compaction) if delta and pending.compaction else None
+    return lineage if version is None else with_version(lineage, pending, version)
+
+
+def with_version(lineage: Lineage, pending: Pending, version: PublishedVersion) -> Lineage:
+    """The line with a version that was written."""
+    entry = Published(version.snapshot, version.version, 0, pending.stamps, version.manifest.dense_fingerprint)
+    return lineage.with_published(entry, row_bytes=row_bytes(version.manifest.files))
+
+
+def with_delta(lineage: Lineage, pending: Pending, delta: PublishedDelta) -> Lineage:
+    """The line with a delta that was written."""
+    manifest = delta.manifest
+    entry = Published(delta.snapshot, delta.version, delta.sequence, pending.stamps, manifest.dense_fingerprint)
+    return lineage.with_published(entry, row_bytes=row_bytes(manifest.files), cumulative=manifest.cumulative)
