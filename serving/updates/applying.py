@@ -44,6 +44,8 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
     _check_tables(delta, line)
     model.step("verified")
     kept = kept_folder(model.store_root, delta.snapshot)
+    with model.lock:
+        model.keeping.add(delta.snapshot)
     entry: Entry | None = None
     overlay: int | None = None
     try:
@@ -62,6 +64,9 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
             line.store.discard(overlay)
         shutil.rmtree(kept, ignore_errors=True)
         raise
+    finally:
+        with model.lock:
+            model.keeping.discard(delta.snapshot)
     _count(model, entry)
     logger.info(
         "%s: %s is visible after %.0f ms (%.0f ms of work): %d rows, %d removed; golden requests within %.2g; %s",
@@ -201,8 +206,10 @@ def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[Entry, ...]) 
 def collect_kept(model: LiveModel) -> None:
     """Deletes kept deltas that no line needs for a restart."""
     with model.lock:
+        if model.stopping.is_set():
+            return  # its lines are being taken apart: they say nothing of what is needed
         wanted = {entry.id for line in model.lines for entry in line.view.entries}
-        collect(model.store_root, wanted)
+        collect(model.store_root, wanted | model.keeping)
     model.step("collected")
 
 
@@ -257,11 +264,14 @@ def _append(model: LiveModel, line: StoreLine, view: LineView, entry: Entry, tak
 
 
 def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
-    """What is held and on trial once something new is taken."""
-    changes: dict[str, object] = {}
+    """What is held, on trial and refused once something new is taken."""
+    # Repaired meanwhile, if it was refused before.
+    changes: dict[str, object] = {
+        "quarantine": {key: refusal for key, refusal in facts.quarantine.items() if key != take.found.key}
+    }
     if take.clears_holds:
         # Never to come back: at a later rollback they would look like news again.
-        changes = {"abandoned": (*facts.abandoned, *facts.held), "held": ()}
+        changes.update(abandoned=(*facts.abandoned, *facts.held), held=())
     if facts.canary is not None and facts.canary.snapshot is None:
         changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
     return facts.model_copy(update=changes)

@@ -63,8 +63,9 @@ class LiveModel:
         self.stopping = threading.Event()
         self.merge_wake = threading.Event()
         self.retiring: list[threading.Thread] = []
-        # Stores that are open, in a line or not: nobody may delete them.
+        # Stores that are open, and deltas that are being staged, in a line or not: nobody may delete them.
         self.open_folders: set[str] = set()
+        self.keeping: set[str] = set()
         self._on_step = on_step
         self._released = threading.Condition(threading.Lock())
 

@@ -257,6 +257,12 @@ class ModelUpdater:
             assert line is not None
             take_delta(model, line, take)
             return
+        with model.lock:
+            # The policy goes back to a version that is there already.
+            there = [each for each in model.lines if each.view.current.name.version == found.version]
+            if there:
+                model.commit(default=there[0])
+                return
         if line is not None and found.equals == line.view.current.id and not decision.side:
             take_same(model, config, line, take)
             return

@@ -57,7 +57,7 @@ class PlantedModule(torch.nn.Module):
         return {"score": score, "trace": torch.cat([weight, user, items], 1)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Planted:
     """One published snapshot, complete: the reference. tables: name -> id -> generation that changed the row last."""
 
@@ -71,6 +71,9 @@ class Planted:
     parent: Planted | None = None
     base: str = ""
     ancestors: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return f"Planted({self.name}, {self.id})"
 
     @property
     def name(self) -> str:
