@@ -24,6 +24,7 @@ from storage.checkpoint import (
     write_delta,
 )
 from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
+from storage.checkpoint.install import move_into_place
 from storage.errors import CheckpointError, ConfigError, IntegrityError, LineageError, NotFound, UnsafeArtifact
 from tests.unit.storage.delta_parts import IDS, REMOVED, delta_parts, delta_table, rows_for
 
@@ -135,6 +136,8 @@ def test_deltas_are_listed_and_a_version_with_them_opens(write: Write, version: 
     deltas = version.path / "deltas"
     for name in (".publish-1", "3", "0000000", "000000", "000004", "00000a", "0000011", "9" * 30):
         (deltas / name).mkdir()
+        if name != "000004":
+            (deltas / name / "manifest.json").write_text("{}")
     (deltas / "000005").write_text("no folder")
     (deltas / "000006").symlink_to(deltas / "000001")
     assert list_deltas(version.path) == [1, 2, 10, 1_000_000]
@@ -204,6 +207,16 @@ def test_of_two_publishers_of_one_sequence_one_is_told(write: Write, version: Pu
     won = [answer for answer in answers if "used once" not in answer]
     assert won == [open_delta(version.path / "deltas" / "000001").snapshot]
     assert os.listdir(version.path / "deltas") == ["000001"]
+
+
+def test_a_rename_takes_no_name_that_is_in_use(tmp_path: Path) -> None:
+    for name in ("made", "taken", "made/inside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("taken", "dangling"):  # a rename would replace the first, because it is empty
+        assert not move_into_place(tmp_path / "made", tmp_path / name)
+    assert move_into_place(tmp_path / "made", tmp_path / "free")
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "free", "taken"]
 
 
 def test_the_manifest_is_written_last_and_the_folder_renamed_after(
