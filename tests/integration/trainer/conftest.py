@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.integration.trainer.published_line import publish_first
 from trainer.config import TrainConfig
 
 _PATH = Path(__file__).parents[2] / "unit" / "trainer" / "conftest.py"
@@ -36,3 +38,17 @@ def clicks_config() -> Callable[..., TrainConfig]:
 def click_table() -> Callable[[int, int], pa.Table]:
     """Makes rows of the click log from their number and a seed."""
     return _MODULE.click_table  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
+def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with version 1 of the model `m`, and its line of snapshots; not to be changed."""
+    folder = tmp_path_factory.mktemp("published")
+    publish_first(folder)
+    return folder
+
+
+@pytest.fixture
+def models(published_once: Path, tmp_path: Path) -> Path:
+    """A copy of `published_once` to publish deltas into."""
+    return Path(shutil.copytree(published_once, tmp_path / "models"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from storage.checkpoint import PublishedDelta, list_deltas, open_delta, open_version
 from storage.features import Column, FeatureSpec
 from trainer import Embedding, EmbeddingBag, EmbeddingTable, SparseSGD
+from trainer.publishing import DeltaPolicy, Lineage, Publisher
 
 SPEC = FeatureSpec.parse(
     {
@@ -36,6 +39,7 @@ SPEC = FeatureSpec.parse(
         ],
     }
 )
+CHAIN = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0)
 Row = tuple[int, Sequence[int], Sequence[str], float]
 
 
@@ -139,6 +143,12 @@ class Follower:
         }
         self.weights = opened.graph().weights()
 
+    def copy(self) -> Follower:
+        """Another one at the same snapshot."""
+        other = copy(self)
+        other.rows = {name: dict(rows) for name, rows in self.rows.items()}
+        return other
+
     def apply(self, delta: PublishedDelta) -> None:
         """As a server does: only where it says that it applies."""
         assert self.snapshot in delta.applies_to
@@ -157,6 +167,38 @@ class Follower:
         live["constant.container.module.recent"] = model.recent
         same = all(torch.equal(value, live[name]) for name, value in self.weights.items() if name in live)
         return same and self.rows == training.tables() and len(set(self.weights) & set(live)) >= 7
+
+
+def publisher_of(
+    training: Training, folder: Path, policy: DeltaPolicy = CHAIN, lineage: Lineage | None = None
+) -> Publisher:
+    """A publisher into `folder`, fresh or as a resumed run has it."""
+    return Publisher(
+        training.model, columns(some_rows(300, 1)), folder, name="m", spec=SPEC, policy=policy, lineage=lineage
+    )
+
+
+def publish_first(folder: Path) -> None:
+    """Publishes version 1, after one step, and keeps the line: exporting a graph takes long, so tests share it."""
+    publisher = publisher_of(first_step(), folder)
+    publisher.publish()
+    (folder / "lineage.json").write_text(json.dumps(publisher.lineage.to_json_value()))
+
+
+def first_step() -> Training:
+    """A training after the one step that version 1 is made of."""
+    training = Training()
+    training.step(some_rows(300, 1))
+    return training
+
+
+def go_on(folder: Path, policy: DeltaPolicy = CHAIN) -> tuple[Training, Publisher]:
+    """A training and a publisher behind version 1 in `folder`, a copy of what publish_first made."""
+    training = first_step()
+    for table in training.model.tables.values():
+        table.advance()  # as publishing did
+    lineage = Lineage.from_json_value(json.loads((folder / "lineage.json").read_text()))
+    return training, publisher_of(training, folder, policy, lineage)
 
 
 def deltas_of(version: Path) -> list[PublishedDelta]:

@@ -13,29 +13,30 @@ from torch import nn
 
 from storage.checkpoint import list_deltas, open_delta, open_version
 from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint
-from storage.errors import CheckpointError, ConfigError, NotFound, Unsupported
+from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import FeatureEngine
-from tests.integration.trainer.published_line import SPEC, Follower, Training, deltas_of, scores, some_rows
+from tests.integration.trainer.published_line import (
+    CHAIN,
+    SPEC,
+    Follower,
+    Training,
+    columns,
+    deltas_of,
+    go_on,
+    publisher_of,
+    scores,
+    some_rows,
+)
 from trainer import EmbeddingBag, EmbeddingTable
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
 
-CHAIN = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0)
-
 
 @pytest.fixture
-def training() -> Training:
-    return Training()
+def begun(models: Path) -> Callable[..., tuple[Training, Publisher, Path]]:
+    """Makes a training behind version 1, its publisher, and that version."""
 
-
-@pytest.fixture
-def publisher_of(tmp_path: Path) -> Callable[..., Publisher]:
-    """Makes the publisher of a training that has not taken a step, or of its lineage."""
-    samples = {}
-
-    def make(training: Training, policy: DeltaPolicy = CHAIN, lineage: Lineage | None = None) -> Publisher:
-        sample = samples.setdefault(id(training), None) or training.step(some_rows(300, 1))
-        samples[id(training)] = sample
-        return Publisher(training.model, sample, tmp_path, name="m", spec=SPEC, policy=policy, lineage=lineage)
+    def make(policy: DeltaPolicy = CHAIN) -> tuple[Training, Publisher, Path]:
+        return *go_on(models, policy), models / "m" / "1"
 
     return make
 
@@ -44,9 +45,8 @@ def step(training: Training, publisher: Publisher, seed: int, *, count: int = 12
     publisher.offer(training.step(some_rows(count, seed, low=seed, high=high)))
 
 
-def test_a_version_and_its_deltas_are_the_trainers_tables_and_weights(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_a_version_and_its_deltas_are_the_trainers_tables_and_weights(begun) -> None:
+    training, publisher, version = begun()
     follower = Follower(version)
     assert follower.agrees(training)
     for seed in range(2, 6):
@@ -60,9 +60,8 @@ def test_a_version_and_its_deltas_are_the_trainers_tables_and_weights(training, 
     assert training.model.training
 
 
-def test_a_delta_holds_what_changed_and_says_its_fingerprint(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    publisher.publish()
+def test_a_delta_holds_what_changed_and_says_its_fingerprint(begun) -> None:
+    training, publisher, _ = begun()
     before = training.tables()
     step(training, publisher, 7, count=2)
     delta = open_delta(publisher.publish())
@@ -79,9 +78,8 @@ def test_a_delta_holds_what_changed_and_says_its_fingerprint(training, publisher
     assert delta.manifest.dense_fingerprint == publisher.lineage.newest.dense
 
 
-def test_a_cumulative_delta_is_the_chain_and_applies_to_every_snapshot_of_it(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_a_cumulative_delta_is_the_chain_and_applies_to_every_snapshot_of_it(begun) -> None:
+    training, publisher, version = begun()
     followers = [Follower(version)]
     for seed in range(2, 5):
         step(training, publisher, seed)
@@ -102,9 +100,9 @@ def test_a_cumulative_delta_is_the_chain_and_applies_to_every_snapshot_of_it(tra
         assert follower.agrees(training)
 
 
-def test_removed_ids_go_and_come_back_new(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    follower = Follower(publisher.publish())
+def test_removed_ids_go_and_come_back_new(begun) -> None:
+    training, publisher, version = begun()
+    follower = Follower(version)
     table = training.model.tables["users"]
     users = sorted(training.tables()["users"])[:4]
     table.erase(np.array(users))
@@ -126,9 +124,8 @@ def test_removed_ids_go_and_come_back_new(training, publisher_of) -> None:
     assert follower.agrees(training)
 
 
-def test_extreme_ids_travel(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_extreme_ids_travel(begun) -> None:
+    training, publisher, version = begun()
     follower = Follower(version)
     extremes = [-1, 0, 2**63 - 1, -(2**63)]
     publisher.offer(training.step([(i, [i], [], 1.0) for i in extremes]))
@@ -143,9 +140,8 @@ def test_extreme_ids_travel(training, publisher_of) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 40, 700])
-def test_golden_requests_reach_what_changed_and_are_the_modules_scores(count, training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_golden_requests_reach_what_changed_and_are_the_modules_scores(count, begun) -> None:
+    training, publisher, version = begun()
     follower = Follower(version)
     step(training, publisher, 3, count=count, high=5000)
     training.model.tables["tags"].erase(np.array([49]))
@@ -180,9 +176,8 @@ def test_golden_requests_reach_what_changed_and_are_the_modules_scores(count, tr
     }
 
 
-def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_requests(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_requests(begun) -> None:
+    training, publisher, version = begun()
     # From now on no sample and no offered row knows a word.
     plain = training.step([(1, [1], [], 0.0), (2, [2], [], 0.0)])
     resumed = Publisher(
@@ -194,15 +189,15 @@ def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_reques
     assert set(words.tolist()) & set(training.tables()["words"])
 
 
-def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    follower = Follower(publisher.publish())
+def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(begun, models) -> None:
+    training, publisher, version = begun()
+    follower = Follower(version)
     step(training, publisher, 5)
     pending = publisher.prepare()
     committed = Lineage.from_json_value(publisher.lineage.to_json_value())
     assert committed.pending == pending
 
-    resumed = publisher_of(training, lineage=committed)
+    resumed = publisher_of(training, models, lineage=committed)
     folder = resumed.write()
     delta = open_delta(folder)
     assert (delta.snapshot, delta.sequence, delta.parent) == (pending.snapshot, 1, follower.snapshot)
@@ -211,7 +206,7 @@ def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(training, p
     assert resumed.write() == folder
 
     # The crash came after the write and before the next commit: nothing is written twice.
-    late = publisher_of(training, lineage=committed)
+    late = publisher_of(training, models, lineage=committed)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert late.write() == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -221,22 +216,21 @@ def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(training, p
     assert follower.agrees(training)
 
 
-def test_the_same_promise_makes_the_same_bytes(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    publisher.publish()
+def test_the_same_promise_makes_the_same_bytes(begun, models) -> None:
+    training, publisher, _ = begun()
     training.step(some_rows(9, 5))
     publisher.prepare()
     lineage = publisher.lineage
     folder = publisher.write()
     first = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     shutil.rmtree(folder)
-    assert publisher_of(training, lineage=lineage).write() == folder
+    assert publisher_of(training, models, lineage=lineage).write() == folder
     assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == first
 
 
-def test_a_promise_that_was_never_kept_is_in_the_next_snapshot(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    follower = Follower(publisher.publish())
+def test_a_promise_that_was_never_kept_is_in_the_next_snapshot(begun) -> None:
+    training, publisher, version = begun()
+    follower = Follower(version)
     step(training, publisher, 5)
     broken = publisher.prepare()
     step(training, publisher, 6)
@@ -247,9 +241,8 @@ def test_a_promise_that_was_never_kept_is_in_the_next_snapshot(training, publish
     assert follower.agrees(training)
 
 
-def test_training_goes_on_from_an_older_snapshot_after_a_rollback(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_training_goes_on_from_an_older_snapshot_after_a_rollback(begun) -> None:
+    training, publisher, version = begun()
     served, bad = Follower(version), []
     for seed in range(2, 6):
         step(training, publisher, seed)
@@ -280,9 +273,8 @@ def test_training_goes_on_from_an_older_snapshot_after_a_rollback(training, publ
     assert full.manifest.parent == full.manifest.equals == cumulative.snapshot
 
 
-def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(begun) -> None:
+    training, publisher, version = begun()
     snapshots = [publisher.lineage.base]
     for seed in range(2, 6):
         step(training, publisher, seed)
@@ -296,28 +288,39 @@ def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(tr
     assert follower.agrees(training)
 
 
-def test_snapshots_that_nobody_knows_are_named(training, publisher_of) -> None:
-    publisher = publisher_of(training)
+def test_snapshots_that_nobody_knows_are_named(begun, models, tmp_path) -> None:
+    training, publisher, version = begun()
+    elsewhere = publisher_of(training, tmp_path / "elsewhere")
     with pytest.raises(NotFound, match="publish a version"):
-        publisher.prepare("delta")
+        elsewhere.prepare("delta")
     with pytest.raises(NotFound, match="nothing was published yet"):
-        publisher.prepare(from_snapshot="1.0")
-    version = publisher.publish()
+        elsewhere.prepare(from_snapshot="1.0")
     with pytest.raises(NotFound, match=r"'1\.7' is not among .* 1\.0 to 1\.0"):
         publisher.prepare(from_snapshot="1.7")
     with pytest.raises(ConfigError, match="a number"):
         publisher.prepare("delta", version=3)
     with pytest.raises(CheckpointError, match="exists"):
         publisher.prepare("version", version=1)
+    with pytest.raises(InvalidInput, match="'tags' is not there"):
+        publisher.offer({"user": columns(some_rows(2, 1))["user"]})
+    with pytest.raises(CheckpointError, match="call prepare"):
+        publisher.write()
     shutil.rmtree(version)
     with pytest.raises(NotFound, match="version 1 is not there"):
         publisher.prepare("delta")
-    assert publisher.publish().name == "1"
+    # Another model's version of the same number is not the one that deltas of this line change.
+    other = Training()
+    other.step(some_rows(20, 5))
+    publisher_of(other, models).publish()
+    with pytest.raises(NotFound, match="version 1 is not there"):
+        publisher.prepare("delta")
+    step(training, publisher, 3)
+    assert publisher.publish().name == "2"
 
 
-def test_a_version_of_a_state_that_was_published_says_so(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    first = open_version(publisher.publish())
+def test_a_version_of_a_state_that_was_published_says_so(begun) -> None:
+    training, publisher, version = begun()
+    first = open_version(version)
     assert first.manifest.parent is None
     assert first.manifest.equals is None
     again = open_version(publisher.publish("version"))
@@ -334,10 +337,10 @@ def test_a_version_of_a_state_that_was_published_says_so(training, publisher_of)
     assert (delta.version, delta.sequence) == (10, 1)
 
 
-def test_deltas_are_compacted_into_a_version_of_the_same_content(training, publisher_of) -> None:
+def test_deltas_are_compacted_into_a_version_of_the_same_content(begun) -> None:
     policy = DeltaPolicy(cumulative_every=0, version_every_deltas=3, version_at_share=0.0, keep_versions=9)
-    publisher = publisher_of(training, policy)
-    follower = Follower(publisher.publish())
+    training, publisher, version = begun(policy)
+    follower = Follower(version)
     for seed in range(2, 4):
         step(training, publisher, seed)
         follower.apply(open_delta(publisher.publish()))
@@ -357,25 +360,23 @@ def test_deltas_are_compacted_into_a_version_of_the_same_content(training, publi
     assert compact.agrees(training)
 
 
-def test_a_crash_between_a_delta_and_its_compaction_makes_both_once(training, publisher_of) -> None:
+def test_a_crash_between_a_delta_and_its_compaction_makes_both_once(begun, models) -> None:
     policy = DeltaPolicy(version_every_deltas=1)
-    publisher = publisher_of(training, policy)
-    publisher.publish()
+    training, publisher, _ = begun(policy)
     step(training, publisher, 4)
     publisher.prepare()
     lineage = publisher.lineage
     version = publisher.write()
     shutil.rmtree(version)
-    resumed = publisher_of(training, policy, lineage)
+    resumed = publisher_of(training, models, policy, lineage)
     assert resumed.write() == version
     assert list_deltas(version.parent / "1") == [1]
     assert resumed.lineage == publisher.lineage
 
 
-def test_the_share_of_the_versions_rows_asks_for_a_compaction(training, publisher_of) -> None:
+def test_the_share_of_the_versions_rows_asks_for_a_compaction(begun) -> None:
     policy = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.3)
-    publisher = publisher_of(training, policy)
-    publisher.publish()
+    training, publisher, _ = begun(policy)
     kinds = []
     for seed in range(2, 30):
         step(training, publisher, seed, count=4, high=200)
@@ -387,10 +388,10 @@ def test_the_share_of_the_versions_rows_asks_for_a_compaction(training, publishe
     assert not any(kinds[:3])
 
 
-def test_rows_that_nobody_touches_expire_and_are_removed_from_servers(training, publisher_of) -> None:
+def test_rows_that_nobody_touches_expire_and_are_removed_from_servers(begun) -> None:
     policy = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0, expire_after={"users": 2})
-    publisher = publisher_of(training, policy)
-    follower = Follower(publisher.publish())
+    training, publisher, version = begun(policy)
+    follower = Follower(version)
     kept = [(user, [1], [], 0.0) for user in (3, 4)]
     removed: list[set[int]] = []
     for _ in range(3):
@@ -405,10 +406,9 @@ def test_rows_that_nobody_touches_expire_and_are_removed_from_servers(training, 
     assert len(follower.rows["words"]) > 50
 
 
-def test_two_publishers_of_one_version_never_write_the_same_number(training, publisher_of) -> None:
-    one = publisher_of(training)
-    version = one.publish()
-    two = publisher_of(training, lineage=one.lineage)
+def test_two_publishers_of_one_version_never_write_the_same_number(begun, models) -> None:
+    training, one, version = begun()
+    two = publisher_of(training, models, lineage=one.lineage)
     step(training, one, 3)
     first, second = one.prepare(), two.prepare()
     assert (first.sequence, second.sequence) == (1, 1)
@@ -467,9 +467,8 @@ def test_a_module_without_a_spec_has_deltas_too(tmp_path: Path) -> None:
     assert delta.manifest.metadata["golden"]["changed_ids_reached"] == 2
 
 
-def test_a_trainer_gone_to_nan_publishes_nothing(training, publisher_of) -> None:
-    publisher = publisher_of(training)
-    version = publisher.publish()
+def test_a_trainer_gone_to_nan_publishes_nothing(begun) -> None:
+    training, publisher, version = begun()
     table = training.model.tables["users"]
     user = next(iter(training.tables()["users"]))
     table.add_gradients(np.array([user]), np.full((1, 4), np.nan, np.float32))
