@@ -262,7 +262,7 @@ class ModelRepository:
             return
         self._look_for_models()
         for name, updater in self._models.items():
-            place = self._root / name
+            place = self._root.absolute() / name
             if not folders or any(folder == place or place in folder.parents for folder in folders):
                 updater.wake()
 

@@ -27,7 +27,8 @@ class Watcher:
     """A thread that calls `changed` with the folders in which something changed; with none after every `poll_s`."""
 
     def __init__(self, root: Path, poll_s: float, changed: Callable[[set[Path]], None]) -> None:
-        self._root = root
+        # What the system tells of has absolute names.
+        self._root = root.absolute()
         self._poll_s = poll_s
         self._changed = changed
         self._stop = threading.Event()

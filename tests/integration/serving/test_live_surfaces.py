@@ -136,6 +136,29 @@ def test_every_answer_names_its_snapshot_and_min_snapshot_waits_for_it(caller: C
     assert (status, answer["parameters"]["snapshot"]) == (200, second)
 
 
+@pytest.mark.parametrize("given", ["models", "../place/models", "link"])
+def test_a_delta_is_heard_of_however_the_repository_is_named(
+    version_dir: Path,
+    tmp_path: Path,
+    start_server: Callable[..., Server],
+    published: Published,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(version_dir.parent, place / "models" / "ranker")
+    (place / "link").symlink_to("models")
+    monkeypatch.chdir(place)
+    server = start_server(Path(given), tmp_path / "store", poll_s=3600)  # nothing but inotify would be in time
+    caller = Caller(server, Line(published, place / "models" / "ranker" / "1"), published)
+    try:
+        caller.publish(1)
+        caller.publish(2)
+    finally:
+        caller.connection.close()
+        server.stop()
+
+
 def test_grpc_answers_name_their_snapshot_too(caller: Caller) -> None:
     snapshot = caller.line.publish(seed=1)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{caller.server.grpc_port}") as client:
