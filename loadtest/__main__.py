@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-KINDS = {"http_binary": "HttpBinaryUser", "http_json": "HttpJsonUser", "grpc": "GrpcUser"}
-LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+from loadtest.command import KINDS, locust_command
 
 EXAMPLE = """example:
   python -m loadtest --model movielens --data build/movielens/test.parquet --seconds 10 --users 4 --json loadtest.json
@@ -25,13 +24,18 @@ def run_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """One kind of user for the given seconds; returns its figures. Raises RuntimeError when locust could not run."""
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder, "figures.json")
-        command = [
-            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), KINDS[kind], "--headless", "--only-summary"),
-            *("--host", options.url, "--grpc", options.grpc, "--model", options.model, "--data", str(options.data)),
-            *("--items", str(options.items), "--seed", str(options.seed), "--figures", str(figures)),
-            *("--users", str(options.users), "--spawn-rate", str(options.users)),
-            *("--run-time", f"{options.seconds}s", "--stop-timeout", "5", "--loglevel", "ERROR"),
-        ]
+        command = locust_command(
+            kind,
+            url=options.url,
+            grpc=options.grpc,
+            model=options.model,
+            data=options.data,
+            figures=figures,
+            seconds=options.seconds,
+            users=options.users,
+            items=options.items,
+            seed=options.seed,
+        )
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds + 120, check=False)
         if not figures.is_file():
             raise RuntimeError(f"locust ended with {done.returncode}: {done.stderr.strip()[-2000:]}")

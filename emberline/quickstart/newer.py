@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -16,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from emberline.quickstart.server import ServerProcess
+from loadtest.command import locust_command
 from storage.checkpoint import PublishedDelta, list_deltas, open_delta
 from storage.errors import DeadlineExceeded, EmberlineError
 from trainer import load_trained, update
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Long enough for training on, publishing, going back and going forward, all of it under load.
-LOAD_SECONDS = 20
-WAIT_S = 30.0
+# The load ends when the last step is done; this is only its bound.
+LOAD_SECONDS = 600
+WAIT_S = 60.0
+REQUESTS_FIRST = 20
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,21 @@ class NewerFindings:
 
 
 class Load:
-    """Locust's binary HTTP users on one model, in the background."""
+    """Locust's binary HTTP users on one model, in the background, until `finish`."""
 
     def __init__(self, server: ServerProcess, model: str, data: Path, figures: Path) -> None:
         figures.unlink(missing_ok=True)
         self._figures = figures
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "loadtest", "--model", model, "--data", str(data), "--url", server.url),
-                *("--grpc", server.grpc, "--kinds", "http_binary", "--seconds", str(LOAD_SECONDS)),
-                *("--users", "4", "--items", "32", "--json", str(figures)),
-            ],
+            locust_command(
+                "http_binary",
+                url=server.url,
+                grpc=server.grpc,
+                model=model,
+                data=data,
+                figures=figures,
+                seconds=LOAD_SECONDS,
+            ),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -93,12 +98,24 @@ class Load:
         return self._process.poll() is None
 
     def finish(self) -> dict[str, float]:
-        """Waits for its end; its figures."""
-        _, text = self._process.communicate(timeout=LOAD_SECONDS + 180)
+        """Ends it; its figures."""
+        self._process.terminate()
+        try:
+            _, text = self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
         if not self._figures.is_file():
             raise EmberlineError(f"the load test failed: {text.strip()[-500:]}")
-        found: dict[str, float] = json.loads(self._figures.read_text())["http_binary"]
+        found: dict[str, float] = json.loads(self._figures.read_text())
         return found
+
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running():
+            self._process.kill()
+            self._process.communicate()
 
 
 def snapshots(server: ServerProcess, model: str) -> dict[str, Any]:
@@ -116,6 +133,17 @@ def command(server: ServerProcess, model: str, verb: str) -> float:
     with urllib.request.urlopen(request, timeout=30) as answer:
         answer.read()
     return (time.perf_counter() - began) * 1000
+
+
+def wait_for_load(server: ServerProcess, model: str) -> None:
+    """Waits until the load has begun: until the model has answered some requests more than now."""
+    sample = f'emberline_requests_success_total{{model="{model}",version="1",arm="main"}}'
+    before = server.metrics()[sample]
+    deadline = time.monotonic() + WAIT_S
+    while server.metrics()[sample] < before + REQUESTS_FIRST:
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"{model}: no load within {WAIT_S:g} s")
+        time.sleep(0.05)
 
 
 def wait_served(server: ServerProcess, model: str, snapshot: str) -> float:
@@ -158,32 +186,33 @@ def learn_newer(
     version = repository / models[0] / "1"
     before = ask(models)
     first = snapshots(server, models[0])["served"]["id"]
-    load = Load(server, models[0], test, figures)
-    covered = load.is_running()
-    known = set(list_deltas(version))
-    trained = update(run, newer, repository=repository, progress=False)
-    deltas = [version / "deltas" / f"{number:06d}" for number in list_deltas(version) if number not in known]
-    if not deltas:
-        raise EmberlineError(f"{version}: training on {newer} published no delta")
-    for delta in deltas:
-        copy_delta(delta, repository / models[1] / "1")
-    published = [open_delta(delta) for delta in deltas]
-    newest = published[-1].snapshot
-    visible_ms = max(wait_served(server, model, newest) for model in models)
-    expected = load_trained(run).predict(test)
-    after = ask(models)
-    parity = {place: _largest(scores, expected[: len(scores)]) for place, scores in after.items()}
-    rollback_ms = command(server, models[0], "rollback")
-    wait_served(server, models[0], first)
-    door = next(iter(before))
-    back = _largest(ask([models[0]])[door], before[door])
-    command(server, models[0], "resume")
-    wait_served(server, models[0], newest)
-    forward = ask([models[0]])[door]
-    parity[models[0], f"{door[1]}, forward again"] = _largest(forward, expected[: len(forward)])
-    covered = covered and load.is_running()
-    if not covered:
-        say("the load ended before the update did: not shown under load")
+    with Load(server, models[0], test, figures) as load:
+        wait_for_load(server, models[0])
+        known = set(list_deltas(version))
+        trained = update(run, newer, repository=repository, progress=False)
+        deltas = [version / "deltas" / f"{number:06d}" for number in list_deltas(version) if number not in known]
+        if not deltas:
+            raise EmberlineError(f"{version}: training on {newer} published no delta")
+        for delta in deltas:
+            copy_delta(delta, repository / models[1] / "1")
+        published = [open_delta(delta) for delta in deltas]
+        newest = published[-1].snapshot
+        visible_ms = max(wait_served(server, model, newest) for model in models)
+        expected = load_trained(run).predict(test)
+        after = ask(models)
+        parity = {place: _largest(scores, expected[: len(scores)]) for place, scores in after.items()}
+        rollback_ms = command(server, models[0], "rollback")
+        wait_served(server, models[0], first)
+        door = next(iter(before))
+        back = _largest(ask([models[0]])[door], before[door])
+        command(server, models[0], "resume")
+        wait_served(server, models[0], newest)
+        forward = ask([models[0]])[door]
+        parity[models[0], f"{door[1]}, forward again"] = _largest(forward, expected[: len(forward)])
+        covered = load.is_running()
+        if not covered:
+            say("the load ended before the update did: not shown under load")
+        figures_of_load = load.finish()
     return NewerFindings(
         auc_before=auc_of(before[door]),
         auc_after=auc_of(after[door]),
@@ -194,7 +223,7 @@ def learn_newer(
         rollback_ms=rollback_ms,
         parity=parity,
         back=back,
-        load=load.finish(),
+        load=figures_of_load,
         covered=covered,
     )
 
