@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 
+from emberline.cli.update import command as update_command
 from storage import open_version
 from storage.checkpoint import list_deltas, open_delta
 from storage.errors import ConfigError, NotFound
@@ -438,3 +441,18 @@ def test_training_that_publishes_goes_on_after_a_kill(
     assert restored(config, got.checkpoint) == restored(config, wanted.checkpoint)
     check_published(tmp_path, config)
     assert list(snapshots(tmp_path / "models").values()) == list(snapshots(whole / "models").values())
+
+
+def test_the_command_says_what_it_did(place: Path, newer: Path, fresh_clicks: Path, config: TrainConfig) -> None:
+    run, models = str(place / "run"), str(place / "models")
+    arguments = [run, "--data", str(newer), "--repository", models, "--quiet"]
+    done = CliRunner().invoke(update_command, [*arguments, "--valid", str(fresh_clicks), "--every-rows", "1000"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"trained 1,600 rows in .*\nvalidation: AUC 0\.\d{4} -> 0\.\d{4}, log-loss", done.output)
+    assert re.findall(r"published .*/clicks/(.*)", done.output) == ["1/deltas/000001", "1/deltas/000002"]
+    again = CliRunner().invoke(update_command, [*arguments, "--resume"])
+    assert again.exit_code == 0
+    assert "published" not in again.output
+    back = CliRunner().invoke(update_command, [*arguments, "--at", "1.1", "--every-steps", "100"])
+    assert re.findall(r"published .*/clicks/(.*)", back.output) == ["1/deltas/000003"]
+    check_published(place, config)
