@@ -72,7 +72,7 @@ def show(state: Mapping[str, Any]) -> None:
             f"{entry['removed']:,}",
             f"{entry['bytes']:,}",
             _moment(entry["published_unix_ms"]),
-            "" if visible is None else f"{visible:,.0f} ms",
+            f"{visible:,.0f} ms" if visible else "",
             entry["id"],
         )
     console.print(table)
