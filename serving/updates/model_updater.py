@@ -163,6 +163,7 @@ class ModelUpdater:
             model.facts = facts
             model.show()
         self._restored = True
+        model.merge_wake.set()
         if default is not None:
             logger.info("%s: serves %s again", model.name, default.view.current.snapshot)
             remove_stores(model)
