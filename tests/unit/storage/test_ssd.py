@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from storage.errors import StoreError
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_keys import marker_key, row_keys
 from storage.tiers.ssd_options import SsdOptions
 
 EDGE_IDS = np.array([-(2**63), -(2**63) + 1, -256, -1, 0, 1, 255, 256, 2**32, 2**63 - 2, 2**63 - 1])
@@ -113,7 +116,10 @@ def test_markers_are_durable_without_a_clean_close(tmp_path: Path) -> None:
     code = f"""
 import os, numpy as np
 from pathlib import Path
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_keys import marker_key, row_keys
 ssd = SsdTier.open(Path({str(tmp_path / "s")!r}))
 ssd.insert_or_assign(0, np.array([7]), np.ones((1, 3), np.float32))
 ssd.set_marker("content", "abc")
@@ -135,7 +141,10 @@ def test_a_second_opener_is_told_so(ssd: SsdTier) -> None:
     code = f"""
 from pathlib import Path
 from storage.errors import StoreError
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_keys import marker_key, row_keys
 try:
     SsdTier.open(Path({str(ssd.path)!r}))
 except StoreError as error:
@@ -177,6 +186,58 @@ def test_rows_of_another_size_are_refused(ssd: SsdTier) -> None:
     ssd.insert_or_assign(0, np.array([1]), np.ones((1, DIM), np.float32))
     with pytest.raises(StoreError, match="another model"):
         ssd.find(0, np.array([1]), DIM + 1)
+
+
+def test_ids_come_in_order_a_few_at_a_time(ssd: SsdTier) -> None:
+    ssd.insert_or_assign(3, EDGE_IDS, rows_of(EDGE_IDS))
+    ssd.insert_or_assign(4, EDGE_IDS, rows_of(EDGE_IDS))
+    for limit in (1, 2, len(EDGE_IDS) - 1, len(EDGE_IDS), 100):
+        parts = list(ssd.ids(3, limit))
+        assert all(0 < len(part) <= limit for part in parts)
+        assert np.concatenate(parts).tolist() == EDGE_IDS.tolist()
+    assert list(ssd.ids(5)) == []
+
+
+def test_ranges_of_tables_are_cleared_and_found_empty(ssd: SsdTier) -> None:
+    for table in (1, 2, 3, 4):
+        ssd.insert_or_assign(table, EDGE_IDS, rows_of(EDGE_IDS))
+    ssd.clear(2, 4)
+    assert [ssd.is_empty(table) for table in range(6)] == [True, False, True, True, False, True]
+    assert ssd.is_empty(2, 4)
+    assert not ssd.is_empty(2, 5)
+
+
+def test_changes_are_visible_all_at_once_or_never(tmp_path: Path) -> None:
+    ssd = SsdTier.open(tmp_path / "s")
+    ids = np.arange(3000)
+    ssd.insert_or_assign(0, ids[::2], np.zeros((1500, DIM), np.float32))
+    ssd.set_markers({"at": "old", "word": "old"})
+
+    def write(changes: SortedChanges) -> None:
+        values = [None if i % 3 == 0 else np.full(DIM, 7, "<f4").tobytes() for i in ids.tolist()]
+        changes.write(row_keys(0, ids), values)
+        changes.write([marker_key("at"), marker_key("word")], [b"new", None])
+
+    parts = (ssd._db, ssd._options, tmp_path / "s" / "ingest")
+    with SortedChanges(*parts, UNHURRIED, 8000) as changes:
+        write(changes)
+        assert len(list((tmp_path / "s" / "ingest").iterdir())) > 5  # several files, one step
+    assert list((tmp_path / "s" / "ingest").iterdir()) == []
+    assert ssd.find(0, ids, DIM)[1].tolist() == [1, 0] * 1500
+    assert (ssd.marker("at"), ssd.marker("word")) == ("old", "old")
+    with SortedChanges(*parts, Pace(), 8000) as changes:
+        write(changes)
+        changes.ingest()
+    rows, found = ssd.find(0, ids, DIM)
+    assert found.tolist() == [0, 1, 1] * 1000
+    assert (rows[found == 1] == 7).all()
+    assert (ssd.marker("at"), ssd.marker("word")) == ("new", None)
+    assert list((tmp_path / "s" / "ingest").iterdir()) == []
+    ssd.set_markers({"at": "newer"})
+    assert ssd.marker("at") == "newer"
+    with ssd.changes(UNHURRIED) as changes:
+        changes.ingest()  # none: nothing happens
+    ssd.close()
 
 
 def test_many_rows_are_written_in_bounded_batches(tmp_path: Path) -> None:
