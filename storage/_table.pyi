@@ -123,7 +123,7 @@ class OverlayTable:
         """
         Drops the overlay's entries wherever they stand, at most `limit` of them, the last staged first; 0: all.
 
-        Returns how many were dropped.
+        Returns how many were dropped. The number may be staged anew when no mask in use has its bit.
         """
 
     def find(

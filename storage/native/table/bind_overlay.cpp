@@ -45,7 +45,7 @@ void bind_overlay(nb::module_& module) {
           },
           "overlay"_a, "limit"_a = 0,
           "Drops the overlay's entries wherever they stand, at most `limit` of them, the last staged first; 0: all.\n\n"
-          "Returns how many were dropped.")
+          "Returns how many were dropped. The number may be staged anew when no mask in use has its bit.")
       .def(
           "find",
           [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle out, nb::handle states, nb::handle overlays) {

@@ -34,8 +34,12 @@ inline std::uint32_t probe(const Line& line, std::int64_t id) {
   while (mask != 0) {
     const int i = __builtin_ctz(mask);
     const std::uint32_t slot = line.slots[i].load(std::memory_order_acquire);
-    // Acquire here too: a reader that finds nothing has then seen all that the writer did before the id left (overlay.h).
-    if (slot != kEmptySlot && line.ids[i].load(std::memory_order_acquire) == id) return slot;
+    if (slot != kEmptySlot) {
+      if (line.ids[i].load(std::memory_order_relaxed) == id) return slot;
+      // The id has left. Who finds nothing must see what the writer did before that (overlay.h): the same word again, with
+      // acquire, which gives the value above or a newer one. Only on this path, where it costs nothing that counts.
+      (void)line.ids[i].load(std::memory_order_acquire);
+    }
     mask &= mask - 1;
   }
   return kEmptySlot;

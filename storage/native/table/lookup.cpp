@@ -89,7 +89,6 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
 
 void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const LookupInput& input) {
   const Table& from = *tables_[features_[feature].table];
-  const std::uint32_t dim = from.dim();
   std::size_t bag = 0;
   while (bag < batch) {
     // A window of whole bags: those that fit, or one that is larger.
@@ -101,22 +100,36 @@ void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const Lookup
     const ReaderSection section;
     const bool covered = ask_overlay(features_[feature].table, input.values + start, count);
     RowPipeline pipeline(from, input.values + start, count, rows_.data());
-    for (; bag < last; ++bag) {
-      const std::size_t begin_at = static_cast<std::size_t>(input.offsets[bag]) - start;
-      const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
-      pipeline.advance(end_at);
-      const std::size_t n = end_at - begin_at;
-      const float** rows = rows_.data() + begin_at;
-      float* output = input.output + bag * dim;
-      const Cover* covers = covered ? covers_.data() + begin_at : nullptr;
-      const std::size_t laid = covered ? lay_over(covers, n, rows) : 0;
-      const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
-      totals_.dram += hits - laid;
-      if (hits == n) {
-        pool_rows(rows, n, dim, features_[feature].pooling, output);
-      } else {
-        keep_aside(feature, input.values + start + begin_at, rows, covers, n, output);
-      }
+    if (covered) {
+      pool_window<true>(feature, input, bag, last, pipeline);
+    } else {
+      pool_window<false>(feature, input, bag, last, pipeline);
+    }
+    bag = last;
+  }
+}
+
+// Twice, so that a bag pays nothing for overlays in a window that none covers.
+template <bool kCovered>
+void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::size_t bag, std::size_t last,
+                         RowPipeline& pipeline) {
+  const std::uint32_t dim = tables_[features_[feature].table]->dim();
+  const auto start = static_cast<std::size_t>(input.offsets[bag]);
+  for (; bag < last; ++bag) {
+    const std::size_t begin_at = static_cast<std::size_t>(input.offsets[bag]) - start;
+    const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
+    pipeline.advance(end_at);
+    const std::size_t n = end_at - begin_at;
+    const float** rows = rows_.data() + begin_at;
+    float* output = input.output + bag * dim;
+    const Cover* covers = kCovered ? covers_.data() + begin_at : nullptr;
+    const std::size_t laid = kCovered ? lay_over(covers, n, rows) : 0;
+    const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
+    totals_.dram += hits - laid;
+    if (hits == n) {
+      pool_rows(rows, n, dim, features_[feature].pooling, output);
+    } else {
+      keep_aside(feature, input.values + start + begin_at, rows, covers, n, output);
     }
   }
 }

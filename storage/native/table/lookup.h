@@ -19,6 +19,8 @@
 
 namespace emberline {
 
+class RowPipeline;
+
 enum class RowState : std::uint8_t { kAbsent = 0, kFound = 1, kUnresolved = 2 };
 
 struct LookupFeature {
@@ -79,6 +81,8 @@ class Lookup {
   };
 
   void begin_pooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
+  template <bool kCovered>
+  void pool_window(std::uint32_t feature, const LookupInput& input, std::size_t bag, std::size_t last, RowPipeline& pipeline);
   void begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
   bool ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size_t n);
   std::size_t lay_over(const Cover* covers, std::size_t n, const float** rows);

@@ -17,6 +17,9 @@
 // that the discard or something after it stored: a slot, an owner or a version of the index, a `below`, the count of
 // entries. All of these are acquire loads, so the stores into the base lie before the reader's loads from it. The other
 // order would miss a row that moves between the two looks.
+//
+// The caller sees to it that an overlay is merged only when every mask in use has it, and is the oldest in each: whoever did
+// not want it would find it in the base.
 // N ids, D dim.
 #pragma once
 
@@ -35,6 +38,8 @@ namespace emberline {
 
 constexpr std::uint32_t kMostOverlays = 63;
 constexpr std::uint8_t kNoOverlay = 255;
+
+inline bool visible(std::uint64_t mask, std::uint8_t overlay) { return ((mask >> overlay) & 1) != 0; }
 
 // What an overlay says of an id. Spilled: it has a row, which lies elsewhere.
 enum class CoverState : std::uint8_t { kNone = 0, kRow = 1, kRemoved = 2, kSpilled = 3 };
@@ -63,7 +68,8 @@ class OverlayTable {
   // Puts ids (n) on top of what is staged; rows (n, D) for kRow, else null. All of them or, when it throws, none.
   // Throws std::invalid_argument for an id that the overlay has already, CapacityExceeded.
   void stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, const float* rows, CoverState state);
-  // Unlinks the overlay's entries wherever they stand, at most `limit`, those staged last first. Returns how many.
+  // Unlinks the overlay's entries wherever they stand, at most `limit`, those staged last first. Returns how many. The number
+  // may be staged anew when no mask in use has its bit: under an old mask the new entries would be visible.
   std::size_t discard(std::uint32_t overlay, std::size_t limit);
   StagedIds staged(std::uint32_t overlay) const;
 

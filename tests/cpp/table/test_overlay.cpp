@@ -136,7 +136,9 @@ TEST(many_ids_are_exact_over_many_windows_and_give_their_slots_back) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) * 3 - 500;
   std::size_t once = 0;
   for (int round = 0; round < 6; ++round) {
-    for (std::uint32_t overlay = 0; overlay < 3; ++overlay) model.stage(overlay, ids, CoverState::kRow, round * 3 + static_cast<int>(overlay));
+    for (std::uint32_t overlay = 0; overlay < 3; ++overlay) {
+      model.stage(overlay, ids, CoverState::kRow, round * 3 + static_cast<int>(overlay));
+    }
     model.check(0b011, ids);
     for (const std::uint32_t overlay : {1u, 0u, 2u}) model.discard(overlay, SIZE_MAX);  // from the middle, the end, alone
     if (round == 1) once = model.table.memory_bytes();
