@@ -15,7 +15,7 @@ from serving.engine.canary import routing_point
 from serving.engine.model_config import ModelConfig, complete_model_config
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
-from serving.engine.requests import InferenceResult, QueuedRequest
+from serving.engine.requests import Answers, InferenceResult, QueuedRequest
 from serving.engine.session import Session
 from serving.engine.snapshot import Snapshot, SnapshotLine
 from serving.engine.statistics import ModelStatistics
@@ -169,17 +169,25 @@ class LoadedModel:
         self._successor = successor
         self.line.end()
 
-    def close(self, timeout_s: float) -> bool:
-        """Refuses new requests, works off the queue for at most `timeout_s`, and ends the sessions.
+    def take_back(self) -> None:
+        """Ends `hand_over`, as long as this version was not closed: it is served again."""
+        if self._successor is not None:
+            self._successor = None
+            self.line.reopen()
 
-        Returns whether they all ended; while one is still at work, the store must stay open.
+    def close(self, timeout_s: float) -> bool:
+        """Takes no new requests, works off the queue for at most `timeout_s`, and ends the sessions.
+
+        What is left in the queue then goes to the successor, or is refused where there is none. Returns whether they all ended; while one is still at work, the store must stay open.
         """
         deadline = time.monotonic() + timeout_s
         self.line.end()
         self._queue.close()
         ended = [session.join(max(0.0, deadline - time.monotonic())) for session in self._sessions]
+        left = Answers()
         for request in self._queue.clear():
-            request.loop.call_soon_threadsafe(_refuse, request, Unavailable(f"model {self.name!r} is shutting down"))
+            left.add(request, _ReplacedError())
+        left.send()
         if not all(ended):
             logger.warning("%s/%s: a session was still at work after %.1f s", self.name, self.version, timeout_s)
             ended = [session.join(timeout_s) for session in self._sessions]
@@ -271,8 +279,3 @@ def _takes(signature: ModelSignature, request: ModelSignature, batch: int) -> bo
     fresh_optional = all(entry.missing == "null" for entry in signature.raw if entry.name not in given)
     same_inputs = fresh_optional and given.items() <= own.items()
     return same_inputs and signature.outputs == request.outputs and batch <= signature.max_batch_size
-
-
-def _refuse(request: QueuedRequest, error: Exception) -> None:
-    if not request.future.done():
-        request.future.set_exception(error)

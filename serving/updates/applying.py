@@ -12,15 +12,14 @@ from pathlib import Path
 from serving.engine.gate import Claims, GateReport, gate
 from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
-from serving.updates.catalog import FoundDelta, FoundVersion
+from serving.updates.catalog import FoundDelta
 from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.line import Entry, Lane, LineView, StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import make_lane, published_ms, version_snapshot
 from serving.updates.signatures import check_signature
 from serving.updates.state import CanaryState, EntryState, ModelState, SnapshotName
-from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta, open_version
+from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
 from storage.errors import CheckpointError
 
 logger = logging.getLogger("emberline.serving")
@@ -57,8 +56,8 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
         model.check_stop()
         entry = delta_entry(line, view, lane, delta, overlay, found.path)
         report = judge_delta(model, lane, entry, delta, overlay)
-        entry = _timed(model, entry, found.path)
-        dropped = _append(model, line, view, entry, take)
+        entry = timed(model, entry, found.path)
+        dropped = append_entry(model, line, view, entry, take)
     except BaseException:
         if overlay is not None:
             line.store.discard(overlay)
@@ -76,67 +75,6 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
         (time.monotonic() - started) * 1e3,
         entry.rows,
         entry.removed,
-        report.golden_difference,
-        report.guard,
-    )
-    drop_entries(model, line, dropped)
-
-
-def take_same(model: LiveModel, config: ModelConfig, line: StoreLine, take: Take) -> None:
-    """A version with exactly the served rows: new sessions over the same store, no row is read."""
-    found = take.found
-    assert isinstance(found, FoundVersion)
-    view = line.view
-    model.step("found")
-    published = open_version(found.path, verify=False)
-    check_tables_equal(published, line)
-    check_version_signature(model, config, published)
-    model.step("verified")
-    graph = published.graph()
-    snapshot = version_snapshot(published, view.mask(view.served), graph)
-    before = view.current.lane
-    lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
-    try:
-        model.step("staged")
-        pinned = before.model.line.acquire()
-        try:
-            report = gate(
-                lane.model.parts,
-                pinned,
-                snapshot,
-                published.golden(),
-                before.model.recent,
-                options=config.options,
-                claims=Claims.of_version(published.manifest),
-                current_parts=before.model.parts,
-                on_step=model.step,
-            )
-        finally:
-            before.model.line.release(pinned)
-        model.check_stop()
-        state = EntryState(
-            snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
-            kind="same",
-            origin=str(found.path),
-            published_unix_ms=published_ms(published),
-        )
-        entry = _timed(model, Entry(state, snapshot, lane, covered=view.current.covered_by_next()), found.path)
-        with model.lock:
-            line.lanes[lane.version] = lane
-            try:
-                dropped = _append(model, line, view, entry, take)
-            except BaseException:
-                del line.lanes[lane.version]
-                raise
-    except BaseException:
-        lane.model.close(0.0)
-        raise
-    model.counters.versions_loaded += 1
-    logger.info(
-        "%s: %s has the rows of %s: served over the same store; golden requests within %.2g; %s",
-        model.name,
-        entry.snapshot,
-        view.current.snapshot,
         report.golden_difference,
         report.guard,
     )
@@ -228,17 +166,7 @@ def check_version_signature(model: LiveModel, config: ModelConfig, published: Pu
     check_signature(served, new, published.version, allowed)
 
 
-def check_tables_equal(published: PublishedVersion, line: StoreLine) -> None:
-    """Raises CheckpointError unless a version has the tables of a line."""
-    own = {spec.name: spec.dim for spec in line.store.tables}
-    given = {spec.name: spec.dim for spec in published.tables}
-    if own != given:
-        raise CheckpointError(
-            f"{published.path} says that it has the served rows, but its tables are {given}, not {own}"
-        )
-
-
-def _append(model: LiveModel, line: StoreLine, view: LineView, entry: Entry, take: Take) -> tuple[Entry, ...]:
+def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry, take: Take) -> tuple[Entry, ...]:
     """Commits a snapshot on top of what `view` serves, or as the canary; returns the entries that it replaces.
 
     Raises Outdated when something else is served meanwhile, StoreError when the state cannot be written.
@@ -290,7 +218,7 @@ def _check_tables(delta: PublishedDelta, line: StoreLine) -> None:
             )
 
 
-def _timed(model: LiveModel, entry: Entry, path: Path) -> Entry:
+def timed(model: LiveModel, entry: Entry, path: Path) -> Entry:
     # A rename changes the time of the folder's inode: that is when it appeared.
     try:
         appeared_ns = os.stat(path).st_ctime_ns

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serving.config import ServerConfig
 from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
-from serving.updates.applying import Outdated, take_delta, take_same
+from serving.updates.applying import Outdated, take_delta
 from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder, files_stamp
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
@@ -20,8 +20,10 @@ from serving.updates.loading import close_line
 from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import restore_line
+from serving.updates.sharing import take_on_store
 from serving.updates.state import MAX_QUARANTINE, ModelState, Refusal
 from serving.updates.steps import OnStep
+from serving.updates.version_diff import TooDifferent
 from storage.errors import EmberlineError, IntegrityError, NotFound, SignatureError, StoreError
 
 logger = logging.getLogger("emberline.serving")
@@ -265,8 +267,14 @@ class ModelUpdater:
                 model.commit(default=there[0])
                 return
         if line is not None and found.equals == line.view.current.id and not decision.side:
-            take_same(model, config, line, take)
+            take_on_store(model, config, line, take)
             return
+        if line is not None and not decision.side and config.options.version_reuse_share > 0:
+            try:
+                take_on_store(model, config, line, take)
+                return
+            except (TooDifferent, NotFound) as reason:
+                logger.info("%s/%d: gets a store of its own: %s", model.name, found.version, reason)
         take_version(model, config, take)
         if model.canary_entry() is None:
             self._retire(decision)

@@ -13,7 +13,9 @@ from serving.updates.keep import kept_folder
 from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import close_store, fill, make_lane, open_store, version_snapshot
+from serving.updates.sharing import diff_on
 from serving.updates.state import EntryState, LineState
+from serving.updates.version_diff import TooDifferent
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta, open_version
 from storage.errors import LineageError, NotFound, StoreError
 from storage.tiers.tiered import TieredStore
@@ -67,6 +69,11 @@ def _restore(
                 if position > 0:
                     overlay = store.stage(delta)
                     mask |= 1 << overlay
+            elif entry_state.kind == "version" and position > 0:
+                diff = diff_on(store, model.store_root, versions.get(content), version, states[1:position], 1.0)
+                rows, removed = diff.rows, sum(len(ids) for ids in diff.gone.values())
+                overlay = store.stage(diff)
+                mask |= 1 << overlay
             lane = lanes.get(version.version)
             graph = versions.graph(version) if lane is None else lane.graph
             snapshot = _snapshot(entry_state, version, delta, graph, mask)
@@ -81,9 +88,11 @@ def _restore(
         if served is None:
             raise LineageError(f"{folder} does not know the snapshot {state.served} that was served")
         _judge(model, config, entries[served], versions)
-    except BaseException:
+    except BaseException as error:
         for lane in lanes.values():
             lane.model.close(0.0)
+        if isinstance(error, TooDifferent):
+            raise LineageError(f"{folder}: {error}") from None
         raise
     line = StoreLine(folder, store, entries[0].lane, entries[0], content)
     line.lanes = lanes

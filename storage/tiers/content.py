@@ -51,7 +51,7 @@ class Content:
 
         Interrupted, it is repeated from the table where it stopped.
         """
-        if self._holds(version):
+        if self.holds(version):
             return
         if self.at == version.snapshot != self._ssd.marker(_VERSION):
             self.adopt(version)  # it came as a delta of the version before, and was merged
@@ -85,7 +85,8 @@ class Content:
         """The markers of a merge that leads to a snapshot."""
         return {AT: at, **{caller_marker(name): value for name, value in words.items()}}
 
-    def _holds(self, version: TableSource) -> bool:
+    def holds(self, version: TableSource) -> bool:
+        """Whether SSD was filled with this version; deltas may have been merged since."""
         return (
             self.at != ""
             and self._ssd.marker(_VERSION) == version.snapshot

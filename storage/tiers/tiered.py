@@ -9,7 +9,7 @@ mask alone, not on the budget, not on what is cached, and not on what is merged 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -234,6 +234,14 @@ class TieredStore:
                     "load it into a store of its own"
                 )
             self._content.adopt(version)
+
+    def holds(self, version: TableSource) -> bool:
+        """Whether this version was loaded or adopted; deltas may have been merged since."""
+        return self._content.holds(version)
+
+    def changed(self, table: str) -> Iterator[np.ndarray]:
+        """Ids (n,) of a table, ascending, that merges changed since the version was loaded or adopted."""
+        return self._content.changed(table)
 
     def marker(self, name: str) -> str | None:
         """A durable word of the caller's, or None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -212,6 +213,41 @@ def test_another_version_gets_a_store_of_its_own_and_the_old_one_goes(live: Live
     assert live.repository.versions(NAME) == ["2"]
 
 
+def test_a_version_that_differs_in_few_rows_is_staged_on_the_same_store(live: Live) -> None:
+    start = live.version()
+    live.start()
+    first = live.delta(start, changed={"item": [3, 4, 10**12]}, removed={"item": [5], "user": [6]})
+    chain = [first, *live.chain(first, 1)]
+    live.reaches(chain[-1])
+    item = dict(chain[-1].tables["item"])
+    del item[8], item[10**12]
+    item.update(dict.fromkeys((5, 7, 10**13), live.world.generation + 1))
+    item[3] = start.generation  # as it was in the version before, not as the delta left it
+    version = live.version(tables={"user": chain[-1].tables["user"], "item": item}, parent=chain[-1])
+    live.reaches(version)
+    assert live.states() == {"1.0": "base", "1.1": "retained", "1.2": "retained", "2.0": "served"}
+    ids = [[id_] for id_ in (3, 4, 5, 7, 8, 10**12, 10**13)]
+    rows = [{"user": 6, "items": bag} for bag in ids]
+    np.testing.assert_array_equal(ask(live.repository, rows).outputs[1], version.answer(rows)["trace"])
+    live.repository.rollback(NAME)
+    assert live.served() is chain[-1]
+    live.repository.resume(NAME)
+    assert live.served() is version
+    newest = live.delta(version)
+    live.reaches(newest)
+    for _ in range(2):
+        live.stop()
+        live.start()
+        assert live.served() is newest
+        np.testing.assert_array_equal(ask(live.repository, rows).outputs[1], newest.answer(rows)["trace"])
+        assert live.repository.update_counters(NAME).versions_loaded == 0
+        newest = live.chain(newest, 4)[-1]
+        live.reaches(newest)
+        live.until(lambda: list(live.states().values()).count("base") == 1 and len(live.states()) == 4)
+    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "state.json"}
+    assert live.repository.versions(NAME) == ["2"]
+
+
 def test_several_versions_by_policy_follow_their_own_deltas(live: Live) -> None:
     live.world.configure("version_policy { latest { num_versions: 2 } }")
     one, two = live.version(), live.version()
@@ -412,6 +448,55 @@ def test_models_come_and_go_with_their_folders_and_by_word(live: Live) -> None:
     live.until(lambda: live.repository.names == [])
     with pytest.raises(NotFound):
         live.repository.load(NAME)
+
+
+@pytest.mark.parametrize("step", ["linked", "staged", "replayed"])
+def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
+    start = live.version()
+    reached, going_on = threading.Event(), threading.Event()
+
+    def on_step(_: str, done: str) -> None:
+        if done == step and live.world.last_sequence:
+            reached.set()
+            assert going_on.wait(30)
+
+    live.on_step = on_step
+    live.start()
+    one = live.delta(start)
+    assert reached.wait(30)
+    unload = threading.Thread(target=live.repository.unload, args=(NAME,))
+    unload.start()
+    live.until(lambda: not live.repository.is_model_ready(NAME) or unload.is_alive())
+    going_on.set()
+    unload.join(60)
+    assert not unload.is_alive()
+    assert not live.repository.is_model_ready(NAME)
+    live.repository.load(NAME)
+    assert live.served() is one
+
+
+@pytest.mark.parametrize("step", ["verified", "staged", "guarded"])
+def test_a_rollback_while_a_delta_is_judged_wins(live: Live, step: str) -> None:
+    start = live.version()
+    live.start()
+    (one,) = live.chain(start, 1)
+    live.reaches(one)
+    live.stop()
+    done: list[str] = []
+
+    def on_step(_: str, now: str) -> None:
+        if now == step and not done:
+            done.append(live.repository.rollback(NAME)["served"]["name"])
+
+    live.on_step = on_step
+    live.start()
+    two = live.delta(one)
+    live.until(lambda: live.repository.update_counters(NAME).held == 2)
+    assert done == ["1.0"]
+    assert live.served() is start
+    assert live.states() == {"1.0": "served", "1.1": "held"}
+    live.repository.resume(NAME)
+    live.reaches(two)
 
 
 def test_updates_can_be_left_to_a_word(live: Live) -> None:

@@ -1,0 +1,154 @@
+"""When a version can be staged on the store of the one before, and what must be staged then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from serving.engine.gate import Claims, gate
+from serving.engine.model_config import ModelConfig
+from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
+from serving.updates.catalog import FoundVersion
+from serving.updates.keep import kept_folder
+from serving.updates.line import Entry, Lane, StoreLine
+from serving.updates.lineage import Take
+from serving.updates.live_model import LiveModel
+from serving.updates.loading import make_lane, published_ms, version_snapshot
+from serving.updates.state import EntryState, SnapshotName
+from serving.updates.version_diff import TooDifferent, VersionDiff, touched_ids, version_diff
+from storage.checkpoint import PublishedVersion, open_delta, open_version
+from storage.errors import CheckpointError
+from storage.tiers.tiered import TieredStore
+
+logger = logging.getLogger("emberline.serving")
+
+
+def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: Take) -> None:
+    """A version on the store of the one before: new sessions over the same rows.
+
+    None is read when it says that it has the served ones. Else those that differ are staged. Raises TooDifferent when
+    they are too many.
+    """
+    found = take.found
+    assert isinstance(found, FoundVersion)
+    view = line.view
+    model.step("found")
+    published = open_version(found.path, verify=False)
+    if found.equals == view.current.id:
+        _check_tables(published, line)
+    check_version_signature(model, config, published)
+    model.step("verified")
+    graph = published.graph()
+    before = view.current.lane
+    diff: VersionDiff | None = None
+    overlay: int | None = None
+    mask = view.mask(view.served)
+    if found.equals != view.current.id:
+        old = open_version(model.folder / str(line.content), verify=False)
+        chain = [entry.state for entry in view.entries[1 : view.served + 1]]
+        diff = diff_on(line.store, model.store_root, old, published, chain, config.options.version_reuse_share)
+        overlay = line.store.stage(diff)
+        mask |= 1 << overlay
+    lane: Lane | None = None
+    try:
+        snapshot = version_snapshot(published, mask, graph)
+        lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
+        model.step("staged")
+        pinned = before.model.line.acquire()
+        try:
+            report = gate(
+                lane.model.parts,
+                pinned,
+                snapshot,
+                published.golden(),
+                before.model.recent,
+                options=config.options,
+                claims=Claims.of_version(published.manifest),
+                current_parts=before.model.parts,
+                on_step=model.step,
+            )
+        finally:
+            before.model.line.release(pinned)
+        model.check_stop()
+        state = EntryState(
+            snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
+            kind="same" if diff is None else "version",
+            origin=str(found.path),
+            published_unix_ms=published_ms(published),
+        )
+        covered = view.current.covered_by_next()
+        if diff is None or overlay is None:
+            entry = Entry(state, snapshot, lane, covered=covered)
+        else:
+            removed = sum(len(ids) for ids in diff.gone.values())
+            size = line.store.overlay_stats()[overlay].bytes
+            entry = Entry(state, snapshot, lane, overlay, diff.rows, removed, size, covered)
+        entry = timed(model, entry, found.path)
+        with model.lock:
+            line.lanes[lane.version] = lane
+            try:
+                dropped = append_entry(model, line, view, entry, take)
+            except BaseException:
+                del line.lanes[lane.version]
+                raise
+    except BaseException:
+        if lane is not None:
+            lane.model.close(0.0)
+        if overlay is not None:
+            line.store.discard(overlay)
+        raise
+    model.counters.versions_loaded += 1
+    logger.info(
+        "%s: %s is served over the same store as %s: %d rows differ, %d are gone; golden requests within %.2g; %s",
+        model.name,
+        entry.snapshot,
+        view.current.snapshot,
+        entry.rows,
+        entry.removed,
+        report.golden_difference,
+        report.guard,
+    )
+    drop_entries(model, line, dropped)
+
+
+def diff_on(
+    store: TieredStore,
+    store_root: Path,
+    old: PublishedVersion,
+    new: PublishedVersion,
+    chain: Iterable[EntryState],
+    share: float,
+) -> VersionDiff:
+    """What turns the rows that a chain on a store shows into those of a version.
+
+    old: the version that the store was filled with. chain: what is staged above the base, up to what is served.
+    Raises TooDifferent when it is not worth it, or cannot be known.
+    """
+    states = list(chain)
+    if not store.holds(old):
+        raise TooDifferent("the store was filled with another version than lies in the folder")
+    if any(state.kind == "version" for state in states):
+        raise TooDifferent("the version before is staged as a difference itself")
+    if {(t.name, t.dim) for t in old.tables} != {(t.name, t.dim) for t in new.tables}:
+        raise TooDifferent("it has other tables")
+    touched: dict[str, list[np.ndarray]] = {spec.name: list(store.changed(spec.name)) for spec in store.tables}
+    for state in states:
+        if state.kind == "delta":
+            delta = open_delta(kept_folder(store_root, state.snapshot.id), verify=False)
+            for spec in delta.tables:
+                touched[spec.name].append(delta.removed(spec.name))
+                touched[spec.name] += [shard.ids for shard in delta.shards(spec.name)]
+    return version_diff(old, new, {name: touched_ids(parts) for name, parts in touched.items()}, share)
+
+
+def _check_tables(published: PublishedVersion, line: StoreLine) -> None:
+    """Raises CheckpointError unless a version has the tables of a line."""
+    own = {spec.name: spec.dim for spec in line.store.tables}
+    given = {spec.name: spec.dim for spec in published.tables}
+    if own != given:
+        raise CheckpointError(
+            f"{published.path} says that it has the served rows, but its tables are {given}, not {own}"
+        )
