@@ -71,7 +71,7 @@ class DeltaWorld:
             for weight in self.module.parameters():
                 weight.add_(torch.randn_like(weight) * 1e-4)
 
-    def bodies(self, count: int, batch: int) -> list[tuple[bytes, dict[str, str]]]:
+    def bodies(self, count: int, batch: int) -> list[tuple[bytes, int]]:
         """Binary requests of `batch` rows with Zipf-like ids: bodies and headers."""
         found = []
         for _ in range(count):

@@ -11,6 +11,7 @@ own floor for the same bytes: read them, hash them, copy them once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import http.client
 import json
@@ -96,8 +97,13 @@ class Bench:
 
 
 def folder_bytes(path: Path) -> int:
-    """Bytes of all files under a folder; hard links count each time."""
-    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+    """Bytes of all files under a folder; hard links count each time. Files may come and go meanwhile."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total
 
 
 def floor_ms(delta: Path) -> float:
