@@ -196,8 +196,8 @@ class Lookup:
 
     def finish(self) -> tuple[int, int, int, int, int]:
         """
-        Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved, answered
-        by overlays. What an overlay removed is absent.
+        Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,
+        answered by overlays. What an overlay removed is absent.
         """
 
 class TrainingTable:
@@ -302,7 +302,7 @@ class TrainingTable:
         stamps: numpy.typing.NDArray[numpy.uint32],
     ) -> None:
         """
-        Puts back what export_rows gave, over rows that are there. Stamps must not be over the table's own: set_stamp first.
+        Puts back what export_rows gave, over rows that are there. Stamps are at most the table's own: set_stamp first.
         """
 
     def restore_counts(

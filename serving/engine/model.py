@@ -178,7 +178,8 @@ class LoadedModel:
     def close(self, timeout_s: float) -> bool:
         """Takes no new requests, works off the queue for at most `timeout_s`, and ends the sessions.
 
-        What is left in the queue then goes to the successor, or is refused where there is none. Returns whether they all ended; while one is still at work, the store must stay open.
+        What is left in the queue then goes to the successor, or is refused where there is none. Returns whether all
+        sessions ended; while one is still at work, the store must stay open.
         """
         deadline = time.monotonic() + timeout_s
         self.line.end()

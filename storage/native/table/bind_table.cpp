@@ -262,8 +262,8 @@ void bind_lookup(nb::module_& module) {
             self.held.clear();
             return std::make_tuple(totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay);
           },
-          "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved, answered\n"
-          "by overlays. What an overlay removed is absent.");
+          "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
+          "answered by overlays. What an overlay removed is absent.");
 }
 
 }  // namespace

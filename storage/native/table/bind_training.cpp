@@ -185,7 +185,7 @@ void bind_training(nb::module_& module) {
           "ids"_a, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
           nb::sig("def restore(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
                   "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what export_rows gave, over rows that are there. Stamps must not be over the table's own: set_stamp first.")
+          "Puts back what export_rows gave, over rows that are there. Stamps are at most the table's own: set_stamp first.")
       .def(
           "restore_counts",
           [](TrainingTable& table, nb::handle ids, nb::handle counts) {
