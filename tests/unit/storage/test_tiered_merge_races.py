@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storage.errors import StoreError
 from storage.specs import LookupSpec
 from storage.tiers.promoter import Promotion
 from storage.tiers.sorted_changes import SortedChanges
@@ -159,6 +161,61 @@ def test_a_merge_between_the_overlays_and_the_read_is_not_noticed(
     assert result.masks[0][:, 0].tolist() == [1, 1, 0, 1]
     assert result.outputs[0][:, 0, 0].tolist() == [1, 1, 0, 0]
     assert store.overlay_stats() == {}
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_nothing_of_an_overlay_goes_while_a_lookup_is_inside(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
+    """The lookup has translated its mask; the overlay is dropped as far as it can be; the lookup asks the tables."""
+    plan = store.plan([SPEC])
+    native = plan._lookup
+    assert native is not None
+    threads: list[threading.Thread] = []
+
+    class Slow:
+        def begin(self, *arguments: Any, **options: Any) -> int:
+            drop = (lambda: store.merge(0, at="d" * 32)) if merged else (lambda: store.discard(0))
+            threads.append(threading.Thread(target=drop, daemon=True))
+            threads[0].start()
+            while store.overlays.view.live:
+                time.sleep(0.001)
+            assert not threads[0].join(0.1)
+            assert store.overlay_tables[0].size() == 3
+            return native.begin(*arguments, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native, name)
+
+    monkeypatch.setattr(plan, "_lookup", Slow())
+    spilled = [stats.spilled for stats in store.overlay_stats().values()] == [True]
+    bags = [jagged([[i] for i in ASKED.tolist()])]
+    if spilled and not merged:
+        # The mask still shows what is discarded, and its rows on SSD go when the lookup is not inside any more.
+        with contextlib.suppress(StoreError):
+            assert plan.lookup(3, bags, mask=1).outputs[0][:, 0, 0].tolist() == [1, 1, 0]
+        return
+    result = plan.lookup(3, bags, mask=1)
+    threads[0].join(30)
+    assert result.masks[0] is not None
+    assert result.masks[0][:, 0].tolist() == [1, 1, 0]
+    assert result.outputs[0][:, 0, 0].tolist() == [1, 1, 0]
+    assert store.overlay_tables[0].size() == 0
+
+
+def test_spilled_rows_go_only_when_no_mask_shows_them(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SsdTier.clear
+    cleared: list[int] = []
+
+    def clear(self: SsdTier, first: int, last: int | None = None) -> None:
+        assert store.overlay_stats() == {}
+        cleared.append(first)
+        real(self, first, last)
+
+    spilled = store.overlay_stats()[0].spilled
+    monkeypatch.setattr(SsdTier, "clear", clear)
+    store.merge(0, at="d" * 32)
+    assert len(cleared) == spilled
 
 
 @pytest.mark.parametrize(
