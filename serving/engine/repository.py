@@ -155,11 +155,13 @@ class ModelRepository:
             updater = self._models.get(name)
             if updater is None and self._is_wanted(name) and _is_model(self._root / name):
                 updater = self._add(name)
+                updater.follow()
             if updater is None:
                 raise NotFound(f"model {name[:200]!r} is not in the repository")
             if name in self._unloaded or updater.model.stopping.is_set():
                 self._unloaded.discard(name)
                 updater = self._add(name)
+                updater.follow()
         known = set(updater.model.facts.quarantine)
         updater.advance()
         model = updater.model
@@ -224,6 +226,8 @@ class ModelRepository:
     def stop_loading(self) -> None:
         """Takes nothing new, and is not ready from now on; requests to loaded models are still answered."""
         self._stopping = True
+        for updater in self._models.values():
+            updater.give_up()
 
     def close(self, timeout_s: float) -> None:
         """Closes every model; what waits in a queue is worked off for at most `timeout_s`."""

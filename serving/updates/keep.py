@@ -22,6 +22,8 @@ def keep(source: Path, kept: Path) -> Path:
     One that is there already is replaced: nothing says that it is the same.
     """
     temporary = kept.with_name(f".{kept.name}.new")
+    if not source.is_dir():
+        raise FileNotFoundError(f"{source} is not there any more")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from serving.updates.applying import collect_kept
 from serving.updates.line import LineView, StoreLine
-from serving.updates.live_model import LiveModel
+from serving.updates.live_model import LiveModel, Stopped
 from storage.errors import EmberlineError
 
 logger = logging.getLogger("emberline.serving")
@@ -27,7 +27,9 @@ def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
             try:
                 while not model.stopping.is_set() and merge_oldest(model, line):
                     merged()
-            except BaseException as error:
+            except Stopped:
+                return
+            except Exception as error:
                 known = isinstance(error, EmberlineError | OSError)
                 logger.error("%s: a merge failed: %s", model.name, error, exc_info=None if known else error)
                 model.trouble = f"a merge failed: {error}"

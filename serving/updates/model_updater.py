@@ -24,7 +24,15 @@ from serving.updates.sharing import take_on_store
 from serving.updates.state import MAX_QUARANTINE, ModelState, Refusal
 from serving.updates.steps import OnStep
 from serving.updates.version_diff import TooDifferent
-from storage.errors import EmberlineError, IntegrityError, NotFound, SignatureError, StoreError
+from storage.errors import (
+    CheckpointError,
+    ConfigError,
+    EmberlineError,
+    IntegrityError,
+    NotFound,
+    SignatureError,
+    StoreError,
+)
 
 logger = logging.getLogger("emberline.serving")
 
@@ -77,13 +85,17 @@ class ModelUpdater:
             while not self.model.stopping.is_set() and self._guarded(self._advance_once):
                 pass
 
+    def give_up(self) -> None:
+        """Takes nothing more; a load that is under way ends soon. What is served goes on being served."""
+        self.model.stopping.set()
+        self._wake.set()
+        self.model.merge_wake.set()
+
     def stop(self, timeout_s: float) -> bool:
         """Gives up what is under way, drains and closes everything; False when a session or a load still runs."""
         model = self.model
         deadline = time.monotonic() + timeout_s
-        model.stopping.set()
-        self._wake.set()
-        model.merge_wake.set()
+        self.give_up()
         for thread in (*self._threads, *model.retiring):
             thread.join(max(0.0, deadline - time.monotonic()))
         if not self._turn.acquire(timeout=max(0.01, deadline - time.monotonic())):
@@ -145,7 +157,8 @@ class ModelUpdater:
             for state in model.facts.lines:
                 try:
                     line = restore_line(model, config, state)
-                except (EmberlineError, OSError) as error:
+                except (CheckpointError, ConfigError, NotFound) as error:
+                    # A store that is open elsewhere, or a failing disk, is another matter: that may pass.
                     logger.error("%s: the store %s is not taken up again: %s", model.name, state.folder, error)
                     continue
                 lines.append(line)

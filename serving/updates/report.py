@@ -87,6 +87,8 @@ def versions(model: LiveModel) -> list[VersionEntry]:
         refused: dict[int, list[str]] = {}
         for refusal in facts.quarantine.values():
             parts = refusal.path.removeprefix(str(model.folder)).strip("/").split("/")
+            if not all(part.isdecimal() for part in (parts[0], parts[-1])):
+                continue  # of another place, before the folder was moved
             number = int(parts[0])
             if len(parts) == 1:
                 entries.setdefault(number, VersionEntry(model.name, parts[0], "UNAVAILABLE", refusal.reason))

@@ -17,7 +17,7 @@ from serving.updates.sharing import diff_on
 from serving.updates.state import EntryState, LineState
 from serving.updates.version_diff import TooDifferent
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta, open_version
-from storage.errors import LineageError, NotFound, StoreError
+from storage.errors import LineageError, NotFound
 from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
@@ -50,7 +50,7 @@ def _restore(
     at = store.at
     fill(model, store, versions.get(content))
     if store.at != at:
-        raise StoreError(f"{folder}: version {content} is not what the store was filled with; it is filled again")
+        raise LineageError(f"{folder}: version {content} is not what the store was filled with")
     lanes: dict[int, Lane] = {}
     entries: list[Entry] = []
     try:

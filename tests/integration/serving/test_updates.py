@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serving import Server, ServerConfig
 from storage.errors import Conflict, DeadlineExceeded, InvalidInput, NotFound, Unavailable
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import EDGE_IDS, NAME, SPEC, ask
@@ -313,6 +314,25 @@ def test_canary_pin_and_quarantine_outlive_a_restart(live: Live) -> None:
     assert live.served() is two
 
 
+def test_a_store_that_another_server_has_is_left_alone_until_it_is_free(live: Live) -> None:
+    start = live.version()
+    live.start()
+    chain = live.chain(start, 2)
+    live.reaches(chain[-1])
+    state = (live.folder / "store" / NAME / "state.json").read_bytes()
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    config = ServerConfig(model_repository=live.world.repository, store=live.folder / "store", **ports)
+    with Server(config) as second:
+        assert not second.repository.is_model_ready(NAME)
+        assert (live.folder / "store" / NAME / "state.json").read_bytes() == state
+        live.version()
+        with pytest.raises(Unavailable, match="open in another process"):
+            second.repository.load(NAME)
+        live.stop()
+        second.repository.load(NAME)
+        assert second.repository.get(NAME).version == "2"
+
+
 def test_a_store_that_is_not_what_the_state_says_is_filled_again(live: Live) -> None:
     start = live.version()
     live.start()
@@ -444,6 +464,7 @@ def test_models_come_and_go_with_their_folders_and_by_word(live: Live) -> None:
     assert live.repository.index()[0].reason == "unloaded"
     live.repository.load(NAME)
     assert live.served() is one
+    live.reaches(live.delta(one))
     shutil.rmtree(live.world.model_dir)
     live.until(lambda: live.repository.names == [])
     with pytest.raises(NotFound):

@@ -1,0 +1,156 @@
+"""The state file, kept deltas, the catalog of a folder, and which signatures go together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from serving.protocol.signature import ModelSignature, OutputSignature
+from serving.updates.catalog import ModelFolder, files_stamp
+from serving.updates.keep import collect, keep, kept_folder
+from serving.updates.signatures import check_signature
+from serving.updates.state import EntryState, LineState, ModelState, SnapshotName, StateFile
+from serving.updates.steps import STEPS, check_step
+from storage.errors import IntegrityError, SignatureError, StoreError
+from storage.features import InputSpec
+
+
+def name(number: int) -> SnapshotName:
+    return SnapshotName(id=f"{number:032x}", version=1, sequence=number)
+
+
+def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    base, first = (EntryState(snapshot=name(n), origin="x") for n in (0, 1))
+    line = LineState(folder="1", content=1, base=base, chain=(first,), served=first.snapshot.id, covered=(name(0),))
+    state = ModelState(lines=(line,), default="1", held=(name(2).id,), paused=True, allowed={"2": ("user",)})
+    file = StateFile(tmp_path / "model")
+    assert file.read() == ModelState()
+    file.write(state)
+    assert file.read() == state
+    assert StateFile(tmp_path / "model").read().lines[0].chain[0].snapshot.name == "1.1"
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": "other"}', b'{"unknown": 1}', b"\xff"])
+def test_an_unreadable_state_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.json").write_bytes(content)
+    assert StateFile(tmp_path).read() == ModelState()
+    assert (tmp_path / "state.json.unreadable").read_bytes() == content
+
+
+def test_a_state_that_cannot_be_written_is_an_error_and_the_old_one_stays(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.write(ModelState(paused=True))
+    (tmp_path / ".state.json.new").mkdir()
+    with pytest.raises(StoreError, match=r"state\.json"):
+        file.write(ModelState())
+    assert file.read().paused
+
+
+def test_a_kept_delta_outlives_its_source_and_is_collected(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "tables").mkdir(parents=True)
+    (source / "manifest.json").write_text("m")
+    (source / "tables" / "t").write_text("rows")
+    kept = keep(source, kept_folder(tmp_path / "store", "aa"))
+    assert (kept / "tables" / "t").stat().st_nlink == 2
+    (source / "manifest.json").unlink()
+    assert (kept / "manifest.json").read_text() == "m"
+    with pytest.raises(FileNotFoundError):
+        keep(tmp_path / "gone", kept_folder(tmp_path / "store", "bb"))
+    keep(source, kept_folder(tmp_path / "store", "cc"))
+    collect(tmp_path / "store", {"cc"})
+    assert [path.name for path in (tmp_path / "store" / "deltas").iterdir()] == ["cc"]
+    collect(tmp_path / "nothing", ())
+
+
+def test_where_links_cannot_be_made_the_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "manifest.json").write_text("m")
+    kept = keep(source, kept_folder(tmp_path / "store", "aa"))
+    assert (kept / "manifest.json").stat().st_nlink == 1
+    assert (kept / "manifest.json").read_text() == "m"
+
+
+def test_a_folder_is_listed_with_what_cannot_be_read(tmp_path: Path) -> None:
+    for folder in ("1/deltas/000001", "1/deltas/000002", "1/deltas/.publish-x", "1/deltas/7", "2", "007", ".publish-y"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "2" / "manifest.json").write_text("{}")
+    found = ModelFolder(tmp_path).scan({1: 1})
+    assert sorted(found.versions) == [1, 2]
+    assert isinstance(found.versions[1].error, IntegrityError)
+    assert "not published to the end" in str(found.versions[1].error)
+    assert [delta.sequence for delta in found.deltas(1)] == [2]
+    assert found.deltas(2) == ()
+    assert found.deltas(9) == ()
+    with pytest.raises(FileNotFoundError):
+        ModelFolder(tmp_path / "nothing").scan()
+
+
+def test_a_folder_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    folder = ModelFolder(tmp_path)
+    first = folder.scan().versions[1]
+    assert folder.scan().versions[1] is first
+    stamp = files_stamp(tmp_path / "1")
+    (tmp_path / "1" / "manifest.json").write_text("x")
+    second = folder.scan().versions[1]
+    assert second.key != first.key
+    assert files_stamp(tmp_path / "1") != stamp
+
+
+def test_steps_are_a_closed_list() -> None:
+    assert [check_step(step) for step in STEPS] == list(STEPS)
+    with pytest.raises(ValueError, match="no step"):
+        check_step("merge")
+
+
+# ---- signatures
+
+
+def signature(*inputs: InputSpec, outputs: tuple[OutputSignature, ...] = (), size: int = 8) -> ModelSignature:
+    return ModelSignature("m", inputs, outputs or (OutputSignature("score", "FP32", (1,)),), size)
+
+
+USER = InputSpec(name="user", dtype="INT64")
+TAGS = InputSpec(name="tags", dtype="BYTES", kind="list", missing="null")
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        signature(USER, TAGS),
+        signature(TAGS, USER, InputSpec(name="extra", dtype="FP32", missing="null")),
+        signature(InputSpec(name="user", dtype="INT64", missing="null"), TAGS, size=16),
+        signature(USER, TAGS, outputs=(OutputSignature("more", "FP32", (2,)), OutputSignature("score", "FP32", (1,)))),
+    ],
+)
+def test_what_clients_do_not_notice_is_compatible(new: ModelSignature) -> None:
+    check_signature(signature(USER, TAGS), new, 2, ())
+
+
+@pytest.mark.parametrize(
+    ("new", "fault"),
+    [
+        (signature(USER), "tags"),
+        (signature(USER, InputSpec(name="labels", dtype="BYTES", kind="list", missing="null")), "tags"),
+        (signature(InputSpec(name="user", dtype="BYTES"), TAGS), "user"),
+        (signature(USER, InputSpec(name="tags", dtype="BYTES", missing="null")), "tags"),
+        (signature(USER, InputSpec(name="tags", dtype="BYTES", kind="list")), "tags"),
+        (signature(USER, TAGS, InputSpec(name="extra", dtype="FP32")), "extra"),
+        (signature(USER, TAGS, outputs=(OutputSignature("like", "FP32", (1,)),)), "score"),
+        (signature(USER, TAGS, outputs=(OutputSignature("score", "FP64", (1,)),)), "score"),
+        (signature(USER, TAGS, size=4), "max_batch_size"),
+    ],
+)
+def test_what_breaks_clients_waits_until_it_is_allowed_by_name(new: ModelSignature, fault: str) -> None:
+    with pytest.raises(SignatureError, match=fault):
+        check_signature(signature(USER, TAGS), new, 2, ("another",))
+    check_signature(signature(USER, TAGS), new, 2, (fault,))
