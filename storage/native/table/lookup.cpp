@@ -115,6 +115,7 @@ void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::s
                          RowPipeline& pipeline) {
   const std::uint32_t dim = tables_[features_[feature].table]->dim();
   const auto start = static_cast<std::size_t>(input.offsets[bag]);
+  const Pooling pooling = features_[feature].pooling;
   for (; bag < last; ++bag) {
     const std::size_t begin_at = static_cast<std::size_t>(input.offsets[bag]) - start;
     const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
@@ -127,7 +128,7 @@ void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::s
     const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
     totals_.dram += hits - laid;
     if (hits == n) {
-      pool_rows(rows, n, dim, features_[feature].pooling, output);
+      pool_rows(rows, n, dim, pooling, output);
     } else {
       keep_aside(feature, input.values + start + begin_at, rows, covers, n, output);
     }
