@@ -21,6 +21,9 @@ from storage.tiers.tiered import StoreLimits, TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
+# How long the sessions of a version that leaves may work on; those of one that nobody has seen end at once.
+DRAIN_S = 30.0
+
 
 def load_line(
     model: LiveModel, config: ModelConfig, published: PublishedVersion, recent: RecentRequests | None

@@ -10,12 +10,12 @@ from dataclasses import replace
 from serving.updates.applying import collect_kept
 from serving.updates.line import LineView, StoreLine
 from serving.updates.live_model import LiveModel, Stopped
+from serving.updates.loading import DRAIN_S
 from storage.errors import EmberlineError
 
 logger = logging.getLogger("emberline.serving")
 
 _RETRY_S = 5.0
-_DRAIN_S = 30.0
 
 
 def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ def _leave(model: LiveModel, line: StoreLine) -> None:
         successor = line.view.current.lane.model
     for lane in leaving:
         lane.model.hand_over(successor)
-        while not lane.model.close(_DRAIN_S):
+        while not lane.model.close(DRAIN_S):
             model.check_stop()
         with model.lock:
             del line.lanes[lane.version]

@@ -16,7 +16,7 @@ from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, Mo
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
 from serving.updates.live_model import LiveModel, Stopped
-from serving.updates.loading import close_line
+from serving.updates.loading import DRAIN_S, close_line
 from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import restore_line
@@ -166,7 +166,7 @@ class ModelUpdater:
                     default = line
         except BaseException:
             for line in lines:
-                close_line(model, line, 0.0)
+                close_line(model, line, DRAIN_S)
             raise
         with model.lock:
             model.lines, model.default = tuple(lines), default

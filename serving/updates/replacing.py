@@ -15,13 +15,11 @@ from serving.updates.catalog import FoundVersion
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import close_line, load_line
+from serving.updates.loading import DRAIN_S, close_line, load_line
 from storage.checkpoint import open_version
 from storage.errors import LineageError
 
 logger = logging.getLogger("emberline.serving")
-
-_DRAIN_S = 30.0
 
 
 def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: bool = False) -> None:
@@ -78,7 +76,9 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
             default = model.default if side or trial else line
             model.commit(facts=facts, lines=(*model.lines, line), default=default or line)
     except BaseException:
-        close_line(model, line, 0.0)
+        close_line(model, line, DRAIN_S)
+        if model.lines and not model.stopping.is_set():
+            remove_stores(model)
         raise
     model.counters.versions_loaded += 1
     stats = line.store.stats()
@@ -128,7 +128,7 @@ def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> 
     for lane in list(line.lanes.values()):
         if successor is not None:
             lane.model.hand_over(successor)
-    while not close_line(model, line, _DRAIN_S):
+    while not close_line(model, line, DRAIN_S):
         logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
     logger.info("%s: version %d is closed", model.name, line.view.current.name.version)
     model.retiring.remove(threading.current_thread())

@@ -12,7 +12,7 @@ from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
 from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import close_store, fill, make_lane, open_store, version_snapshot
+from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store, version_snapshot
 from serving.updates.sharing import diff_on
 from serving.updates.state import EntryState, LineState
 from serving.updates.version_diff import TooDifferent
@@ -90,7 +90,7 @@ def _restore(
         _judge(model, config, entries[served], versions)
     except BaseException as error:
         for lane in lanes.values():
-            lane.model.close(0.0)
+            lane.model.close(DRAIN_S)
         if isinstance(error, TooDifferent):
             raise LineageError(f"{folder}: {error}") from None
         raise

@@ -16,7 +16,7 @@ from serving.updates.keep import kept_folder
 from serving.updates.line import Entry, Lane, StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import make_lane, published_ms, version_snapshot
+from serving.updates.loading import DRAIN_S, make_lane, published_ms, version_snapshot
 from serving.updates.state import EntryState, SnapshotName
 from serving.updates.version_diff import TooDifferent, VersionDiff, touched_ids, version_diff
 from storage.checkpoint import PublishedVersion, open_delta, open_version
@@ -96,7 +96,7 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
                 raise
     except BaseException:
         if lane is not None:
-            lane.model.close(0.0)
+            lane.model.close(DRAIN_S)
         if overlay is not None:
             line.store.discard(overlay)
         raise

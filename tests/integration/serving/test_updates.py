@@ -421,6 +421,7 @@ def test_a_bad_version_is_refused_while_the_one_before_goes_on(live: Live) -> No
     live.reaches(one)
     store = live.folder / "store" / NAME
     assert live.repository.get(NAME).version == "1"
+    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"1", "deltas"})
     third = live.version()
     live.reaches(third)
     live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"3", "deltas"})
@@ -451,7 +452,7 @@ def test_a_signature_that_breaks_clients_waits_until_it_is_allowed(live: Live) -
 
 
 def test_models_come_and_go_with_their_folders_and_by_word(live: Live) -> None:
-    live.world.repository.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(live.world.model_dir)
     live.start(strict_readiness=False)
     assert live.repository.names == []
     start = live.version()
