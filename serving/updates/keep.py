@@ -10,10 +10,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from serving.updates.state import sync_directory
+from storage.checkpoint.install import sync_directory
 from storage.errors import StoreError
 
 KEPT = "deltas"
+_NEW = ".new"
 
 
 def keep(source: Path, kept: Path) -> Path:
@@ -21,7 +22,7 @@ def keep(source: Path, kept: Path) -> Path:
 
     One that is there already is replaced: nothing says that it is the same.
     """
-    temporary = kept.with_name(f".{kept.name}.new")
+    temporary = kept.with_name(f".{kept.name}{_NEW}")
     if not source.is_dir():
         raise FileNotFoundError(f"{source} is not there any more")
     try:
@@ -53,14 +54,19 @@ def kept_folder(store: Path, snapshot: str) -> Path:
 
 
 def collect(store: Path, wanted: Iterable[str]) -> None:
-    """Deletes what is kept for snapshots that are not `wanted`."""
+    """Deletes what is kept for snapshots that are not `wanted`; a wanted one may be in the middle of being linked."""
     folder, names = store / KEPT, set(wanted)
     if not folder.is_dir():
         return
     with os.scandir(folder) as entries:
-        gone = [entry.path for entry in entries if entry.name not in names]
+        gone = [entry.path for entry in entries if _snapshot(entry.name) not in names]
     for path in gone:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _snapshot(name: str) -> str:
+    """The snapshot that a folder is kept for, complete or not."""
+    return name[1:].removesuffix(_NEW) if name.startswith(".") else name
 
 
 def _link(source: Path, target: Path) -> None:

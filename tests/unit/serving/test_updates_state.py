@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,27 @@ def test_a_kept_delta_outlives_its_source_and_is_collected(tmp_path: Path) -> No
     collect(tmp_path / "store", {"cc"})
     assert [path.name for path in (tmp_path / "store" / "deltas").iterdir()] == ["cc"]
     collect(tmp_path / "nothing", ())
+
+
+def test_collecting_leaves_what_is_being_linked(tmp_path: Path) -> None:
+    source, kept = tmp_path / "delta", kept_folder(tmp_path / "store", "cc")
+    (source / "tables").mkdir(parents=True)
+    for name in ("manifest.json", "tables/item.safetensors"):
+        (source / name).write_text(name)
+    link = os.link
+
+    def link_while_somebody_collects(*args: Any, **options: Any) -> None:
+        link(*args, **options)
+        collect(tmp_path / "store", {"cc"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", link_while_somebody_collects)
+        keep(source, kept)
+    assert (kept / "tables" / "item.safetensors").read_text() == "tables/item.safetensors"
+    # What a crash left half linked goes with the rest.
+    (kept.parent / ".dd.new").mkdir()
+    collect(tmp_path / "store", {"cc"})
+    assert sorted(entry.name for entry in kept.parent.iterdir()) == ["cc"]
 
 
 def test_where_links_cannot_be_made_the_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
