@@ -20,7 +20,7 @@ class ServerConfig(BaseModel):
     repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight
     over HTTP (over gRPC each message is bounded, and their number).
     strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
-    poll_s: how often the repository is looked at where the file system does not tell of changes.
+    poll_s: seconds between looks into the repository, for file systems that do not tell of changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -49,7 +49,7 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     "poll_s",
     type=float,
     default=_DEFAULTS["poll_s"],
-    help="Seconds between looks into the repository where its file system does not tell of changes.",
+    help="Seconds between looks into the repository, for file systems that do not tell of changes.",
 )
 @click.option(
     "--log-level",

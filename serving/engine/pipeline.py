@@ -65,18 +65,10 @@ class Pipeline:
         whole = concat_batches(batches)
         ids = [whole.ids[name] for name in self._features]
         found = self._plan.lookup(whole.batch, ids, self._lookup_timeout_s, snapshot.mask)
-        self._count(found.counts)
+        self.counts.add(found.counts)
         tensors = [torch.from_numpy(pick(whole, found)) for pick in self._picks]
         outputs = [tensor.numpy() for tensor in snapshot.graph.run(tensors)]
         return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
-
-    def _count(self, counts: LookupCounts) -> None:
-        total = self.counts
-        total.dram += counts.dram
-        total.ssd += counts.ssd
-        total.overlay += counts.overlay
-        total.absent += counts.absent
-        total.unresolved += counts.unresolved
 
     def _pick(self, entry: GraphInput) -> _Pick:
         """How one input of the graph is taken out of features and lookup, in the dtype that the graph wants."""

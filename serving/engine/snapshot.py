@@ -48,8 +48,7 @@ class Snapshot:
     def of_version(cls, published: PublishedVersion, graph: DenseGraph, mask: int = 0) -> Snapshot:
         """A version as it was published. mask: of the overlay that holds its rows, where it is staged as one."""
         manifest = published.manifest
-        created_ms = manifest.created_unix_ms or manifest.created_unix * 1000
-        return cls(manifest.snapshot, manifest.version, 0, mask, graph, created_ms, published.path)
+        return cls(manifest.snapshot, manifest.version, 0, mask, graph, manifest.published_unix_ms, published.path)
 
     @property
     def name(self) -> str:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage.checkpoint.delta_manifest import DeltaManifest
+from storage.checkpoint.deltas import DELTAS, is_sequence
 from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
 
-DELTAS = "deltas"
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-_SEQUENCE = re.compile(r"[0-9]{6,18}")
 
 T = TypeVar("T")
 
@@ -175,7 +174,7 @@ def files_stamp(folder: Path) -> str:
 
 def _delta_names(version: Path) -> list[tuple[int, str]]:
     with os.scandir(version / DELTAS) as entries:
-        return sorted((int(e.name), e.name) for e in entries if _SEQUENCE.fullmatch(e.name) and e.is_dir())
+        return sorted((int(e.name), e.name) for e in entries if is_sequence(e.name) and e.is_dir())
 
 
 def _mark(path: Path) -> tuple[int, ...]:

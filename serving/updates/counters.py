@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 class UpdateCounters:
     """Counts since the server started, and what is so now.
 
-    refused: class of the error -> how many versions and deltas. last_visible_ms: from the moment that the newest delta
-    was seen in the folder until requests saw it. waiting: what is waited for, None for nothing.
+    refused: class of the error -> how many versions and deltas. last_visible_ms: of the newest delta, from
+    its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing.
     """
 
     deltas_applied: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,11 +107,6 @@ class StoreLine:
         self.merging = False
         self.closed = False
 
-    @property
-    def served(self) -> Entry:
-        """What it serves."""
-        return self.view.current
-
     def state(self, view: LineView | None = None) -> LineState:
         """What the state file says of it."""
         view = view or self.view
@@ -129,7 +123,3 @@ class StoreLine:
     def in_use(self) -> frozenset[Snapshot]:
         """Every snapshot that is current in one of its versions, a canary, or pinned by a batch."""
         return frozenset(snapshot for lane in self.lanes.values() for snapshot in lane.model.line.in_use())
-
-    def overlays(self) -> Iterator[int]:
-        """The overlays of its chain, oldest first."""
-        return (entry.overlay for entry in self.view.entries[1:] if entry.overlay is not None)

@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from pathlib import Path
+from typing import Literal
 
 from serving.engine.load_progress import log_progress
 from serving.engine.model import LoadedModel
@@ -33,7 +34,7 @@ def load_line(
     graph = published.graph()
     store = open_filled(model, config, published, folder)
     try:
-        snapshot = version_snapshot(published, 0, graph)
+        snapshot = Snapshot.of_version(published, graph)
         lane = make_lane(model, config, published, graph, store, snapshot, recent)
     except BaseException:
         close_store(model, folder, store)
@@ -108,24 +109,14 @@ def make_lane(
     return lane
 
 
-def version_snapshot(published: PublishedVersion, mask: int, graph: DenseGraph) -> Snapshot:
-    """The snapshot that a version is by itself."""
-    return Snapshot(published.snapshot, published.version, 0, mask, graph, published_ms(published), published.path)
-
-
-def version_state(published: PublishedVersion) -> EntryState:
-    """What the state file says of a version as the base of a line."""
+def version_state(published: PublishedVersion, kind: Literal["same", "version"] = "same") -> EntryState:
+    """What the state file says of a version. kind: how its rows came; the base of a line is "same"."""
     return EntryState(
         snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
-        kind="same",
+        kind=kind,
         origin=str(published.path),
-        published_unix_ms=published_ms(published),
+        published_unix_ms=published.manifest.published_unix_ms,
     )
-
-
-def published_ms(published: PublishedVersion) -> int:
-    """When a version was published, milliseconds since 1970."""
-    return published.manifest.created_unix_ms or published.manifest.created_unix * 1000
 
 
 def free_folder(model: LiveModel, version: int) -> Path:

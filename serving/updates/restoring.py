@@ -12,7 +12,7 @@ from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
 from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store, version_snapshot
+from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store
 from serving.updates.sharing import diff_on
 from serving.updates.state import EntryState, LineState
 from serving.updates.version_diff import TooDifferent
@@ -119,7 +119,7 @@ def _snapshot(
     if delta is None:
         if version.snapshot != name.id:
             raise LineageError(f"{version.path} is the snapshot {version.snapshot}, served was {name.id}")
-        return version_snapshot(version, mask, graph)
+        return Snapshot.of_version(version, graph, mask)
     own = graph.with_weights(delta.weights())
     return Snapshot(name.id, name.version, name.sequence, mask, own, state.published_unix_ms, Path(state.origin))
 

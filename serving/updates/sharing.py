@@ -10,14 +10,15 @@ import numpy as np
 
 from serving.engine.gate import Claims, gate
 from serving.engine.model_config import ModelConfig
+from serving.engine.snapshot import Snapshot
 from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
 from serving.updates.catalog import FoundVersion
 from serving.updates.keep import kept_folder
 from serving.updates.line import Entry, Lane, StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, make_lane, published_ms, version_snapshot
-from serving.updates.state import EntryState, SnapshotName
+from serving.updates.loading import DRAIN_S, make_lane, version_state
+from serving.updates.state import EntryState
 from serving.updates.version_diff import TooDifferent, VersionDiff, touched_ids, version_diff
 from storage.checkpoint import PublishedVersion, open_delta, open_version
 from storage.errors import CheckpointError
@@ -54,7 +55,7 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
         mask |= 1 << overlay
     lane: Lane | None = None
     try:
-        snapshot = version_snapshot(published, mask, graph)
+        snapshot = Snapshot.of_version(published, graph, mask)
         lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
         model.step("staged")
         pinned = before.model.line.acquire()
@@ -73,12 +74,7 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
         finally:
             before.model.line.release(pinned)
         model.check_stop()
-        state = EntryState(
-            snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
-            kind="same" if diff is None else "version",
-            origin=str(found.path),
-            published_unix_ms=published_ms(published),
-        )
+        state = version_state(published, "same" if diff is None else "version")
         covered = view.current.covered_by_next()
         if diff is None or overlay is None:
             entry = Entry(state, snapshot, lane, covered=covered)

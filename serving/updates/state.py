@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from storage.checkpoint.install import sync_directory
 from storage.errors import StoreError
 
 logger = logging.getLogger("emberline.serving")
@@ -46,7 +47,8 @@ class EntryState(_Part):
     """One snapshot above the base, in order.
 
     kind: "delta"; "same": a version with exactly the rows of the snapshot before it; "version": one that was staged as
-    its difference to it. visible_ms: from the moment it was seen in the folder until requests saw it.
+    its difference to it. visible_ms: from its appearance in the folder, or from when it was free to be taken, until
+    requests saw it.
     """
 
     snapshot: SnapshotName
@@ -142,12 +144,3 @@ class StateFile:
             sync_directory(self._folder)
         except OSError as error:
             raise StoreError(f"writing {self._path}: {error}") from error
-
-
-def sync_directory(path: Path) -> None:
-    """Forces a folder's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,8 +13,8 @@ STEPS = (
     "guarded",  # the live guard has no objection
     "recorded",  # the state file names it as the served snapshot
     "switched",  # requests see it
-    "merge_file",  # the oldest overlay is written as one sorted file
-    "merge_ingest",  # the file is part of SSD: "at" has moved
+    "merge_file",  # the oldest overlay is written as sorted files
+    "merge_ingest",  # the files are part of SSD, in one step: "at" has moved
     "merge_dram",  # the DRAM copy has the same rows
     "merge_drop",  # the overlay is gone
     "collected",  # links and stores that nothing needs any more are deleted

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from watchfiles._rust_notify import RustNotify
 
-from serving.updates.catalog import DELTAS, numbered
+from serving.updates.catalog import numbered
+from storage.checkpoint.deltas import DELTAS
 
 logger = logging.getLogger("emberline.serving")
 
 # Changes that come together are told together, but nothing waits for longer than the first of these.
 _GATHER_MS = 50
 _QUIET_MS = 5
-_ERROR_REST_S = 1.0
 
 
 class Watcher:

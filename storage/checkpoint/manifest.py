@@ -164,6 +164,11 @@ class Manifest(SignedManifest):
             raise ValueError("snapshot: stands among the snapshots that it was made from")
         return self
 
+    @property
+    def published_unix_ms(self) -> int:
+        """When it was published, milliseconds since 1970; of older versions to the second."""
+        return self.created_unix_ms or self.created_unix * 1000
+
 
 def shard_paths(table: str, count: int) -> list[str]:
     """The file names of a table's shards, in order."""
