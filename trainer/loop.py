@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -28,10 +28,8 @@ from trainer.interrupts import noticed_interrupts
 from trainer.models import RankingModel
 from trainer.optimizers import dense_optimizer, sparse_optimizer
 from trainer.progress import Display
-from trainer.publishing import DeltaPolicy, Lineage, Publisher
+from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
 from trainer.report import EpochReport, finite_or_none
-
-PublishKind = Literal["auto", "version", "delta", "cumulative"]
 
 
 class TrainingLoop:
@@ -142,7 +140,7 @@ class TrainingLoop:
         moved = base is None or base.state.position.step != self.position.step
         return self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None).folder
 
-    def publish(self, kind: PublishKind = "auto") -> Path:
+    def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
         assert self._publisher is not None
         rebase = "" if self.update is None else self.update.rebase

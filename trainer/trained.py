@@ -95,10 +95,7 @@ class Trained:
 def load_trained(output: Path | str) -> Trained:
     """Opens what `train` wrote to `output`, at its newest checkpoint. Raises NotFound, CheckpointError."""
     output = Path(output)
-    path = output / CONFIG
-    if not path.is_file():
-        raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")
-    config = parse_text(path.read_text(encoding="utf-8"), source=str(path))
+    config = read_config(output)
     saved = checkpoints(output)
     if not saved:
         raise NotFound(f"{output}: holds no checkpoint; train first")
@@ -107,6 +104,14 @@ def load_trained(output: Path | str) -> Trained:
     load_checkpoint(saved[-1], model, tables)
     model.eval()
     return Trained(config, model, tables, read_sample(output, config), saved[-1])
+
+
+def read_config(output: Path) -> TrainConfig:
+    """The configuration that `save_config` kept. Raises NotFound when there is none."""
+    path = output / CONFIG
+    if not path.is_file():
+        raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")
+    return parse_text(path.read_text(encoding="utf-8"), source=str(path))
 
 
 def save_config(output: Path, config: TrainConfig) -> None:

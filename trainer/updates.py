@@ -9,7 +9,7 @@ import torch
 
 from storage.errors import ConfigError, NotFound
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
-from trainer.config import PublishConfig, TrainConfig, parse_text
+from trainer.config import PublishConfig, TrainConfig
 from trainer.data import ParquetRows
 from trainer.data.files import DataPath
 from trainer.loop import TrainingLoop
@@ -19,7 +19,7 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
 from trainer.report import UpdateReport, finite_or_none
 from trainer.run import table_reports, threads
-from trainer.trained import CONFIG, read_sample
+from trainer.trained import read_config, read_sample
 
 
 def update(
@@ -45,7 +45,7 @@ def update(
     Raises NotFound for a run or snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
     output = Path(output)
-    config = config_of(output)
+    config = read_config(output)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
     rows = ParquetRows.open(data, config.spec, config.label)
@@ -179,11 +179,3 @@ def _snapshot_id(lineage: Lineage | None, text: str) -> str:
         if pending.compaction and text == pending.compaction:
             return pending.compaction
     return lineage.find(text).snapshot
-
-
-def config_of(output: Path) -> TrainConfig:
-    """The configuration of a run. Raises NotFound when there is none."""
-    path = output / CONFIG
-    if not path.is_file():
-        raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")
-    return parse_text(path.read_text(encoding="utf-8"), source=str(path))

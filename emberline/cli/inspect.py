@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from storage.checkpoint import Shard
 
 MANIFEST = "manifest.json"
-DELTAS = "deltas"
 NUMBERS = {"rows", "removed", "dim", "MiB", "bytes", "version", "delta", "deltas", "changes since"}
 
 
@@ -103,6 +102,7 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
 
 def _deltas(console: Console, version: PublishedVersion, *, verify: bool) -> None:
     from storage import list_deltas, open_delta
+    from storage.checkpoint.deltas import DELTAS, sequence_name
 
     sequences = list_deltas(version.path)
     if not sequences:
@@ -111,7 +111,7 @@ def _deltas(console: Console, version: PublishedVersion, *, verify: bool) -> Non
     for sequence in sequences:
         name = f"{version.version}.{sequence}"
         try:
-            delta = open_delta(version.path / DELTAS / f"{sequence:06d}", verify=verify)
+            delta = open_delta(version.path / DELTAS / sequence_name(sequence), verify=verify)
         except (CheckpointError, NotFound) as error:
             shown.add_row(name, "", "", "", "", "", "", f"refused: {error}")
             continue

@@ -62,15 +62,15 @@ def command(
     that watches the repository shows each delta within a second.
 
     After Ctrl-C or a crash, --resume goes on to the bit as if nothing had happened, and a snapshot that was half
-    published is published first. --at goes back to a snapshot: training continues from the state it was made from (the
-    last dozens are kept), and the next delta leads on from it.
+    published is published first. --at goes back to a snapshot: training continues from the state it was made from (as
+    many are kept as publish.keep_states says, at least), and the next delta leads on from it.
     """
     from trainer import update
-    from trainer.updates import config_of
+    from trainer.trained import read_config
 
     publish = None
     if every_steps or every_rows or every_seconds:
-        publish = config_of(run).publish.model_copy(
+        publish = read_config(run).publish.model_copy(
             update={
                 "delta_every_steps": every_steps or 0,
                 "delta_every_rows": every_rows or 0,

@@ -17,6 +17,7 @@ import numpy as np
 from emberline.quickstart.server import ServerProcess
 from loadtest.command import locust_command
 from storage.checkpoint import PublishedDelta, list_deltas, open_delta
+from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import DeadlineExceeded, EmberlineError
 from trainer import load_trained, update
 
@@ -160,7 +161,7 @@ def wait_served(server: ServerProcess, model: str, snapshot: str) -> float:
 
 def copy_delta(delta: Path, version: Path) -> None:
     """Publishes a delta once more, for a model that is a copy of the first: a whole folder, then a rename."""
-    target = version / "deltas" / delta.name
+    target = version / DELTAS / delta.name
     hidden = target.with_name(f".publish-{delta.name}")
     shutil.copytree(delta, hidden)
     hidden.rename(target)
@@ -190,7 +191,7 @@ def learn_newer(
         wait_for_load(server, models[0])
         known = set(list_deltas(version))
         trained = update(run, newer, repository=repository, progress=False)
-        deltas = [version / "deltas" / f"{number:06d}" for number in list_deltas(version) if number not in known]
+        deltas = [version / DELTAS / sequence_name(number) for number in list_deltas(version) if number not in known]
         if not deltas:
             raise EmberlineError(f"{version}: training on {newer} published no delta")
         for delta in deltas:

@@ -31,8 +31,6 @@ WIRE_TYPES: dict[str, WireType] = {
     )
 }
 
-FROM_NUMPY = {entry.numpy: entry.name for entry in WIRE_TYPES.values() if entry.item_bytes}
-
 
 def accepts(declared: str, given: str) -> bool:
     """Whether a tensor of dtype `given` may feed an input declared as `declared`; integers interchange."""

@@ -35,8 +35,6 @@ def parse_object(text: bytes | memoryview, *, what: str) -> dict[str, Any]:
     return value
 
 
-def dump_json(value: Any, *, finite: bool = True) -> bytes:
-    """Writes JSON, numpy arrays as lists. finite False: NaN and infinities become literals, as Triton writes them."""
-    if finite:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return json.dumps(value, default=lambda array: array.tolist(), separators=(",", ":")).encode()
+def dump_json(value: Any) -> bytes:
+    """Writes JSON, numpy arrays as lists."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -10,7 +10,6 @@ bijection: any change within one value of one row changes the term for certain, 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ _ROW_SALT = np.uint64(0x243F6A8885A308D3)
 _REMOVED_SALT = np.uint64(0x13198A2E03707344)
 _GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_VALUES = 1 << 18
-_HEX = re.compile(r"[0-9a-f]{16}")
 
 
 def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
@@ -68,13 +66,6 @@ def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int
 def fingerprint_hex(value: int) -> str:
     """A fingerprint as 16 hex digits, as manifests hold it."""
     return f"{value & MASK:016x}"
-
-
-def parse_fingerprint(text: str) -> int:
-    """The number of 16 hex digits. Raises ValueError for another text."""
-    if not _HEX.fullmatch(text):
-        raise ValueError(f"{text[:32]!r} is not a fingerprint of 16 hex digits")
-    return int(text, 16)
 
 
 def _bits(value: Any) -> np.ndarray:

@@ -9,7 +9,11 @@ from storage.tiers.ssd_options import SsdOptions
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """overlay_bytes: past it, the rows of a staged delta go to SSD and are served from there."""
+    """io_threads: that read SSD. pending_reads: reads that are under way or wait for a thread; one more waits, within
+    its request's deadline. promotion_depth: reads that wait to be taken into DRAM; one more is left out. negative_ids:
+    absent ids remembered, over all tables. overlay_bytes: past it, the rows of a staged delta go to SSD and are served
+    from there.
+    """
 
     io_threads: int = 4
     pending_reads: int = 256

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Promotion:
-    """What one read brought. generation: the store's load count from before the read."""
+    """What one read brought. generation: that of the `DramCache` from before the read."""
 
     generation: int
     table: int

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-MAX_TABLES = 0x4000_0000
 CHANGED = 0x4000_0000
 SPILLS = 0x8000_0000
 MARKERS = 0xFFFF_FFFF

@@ -12,6 +12,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 # Id, count and stamp of a row.
 _ROW_BYTES = 16
+# The native table knows changes of waiting counts for 64 stamps; some are left for those of the save itself.
 _WAITING_STAMPS = 60
 
 

@@ -93,9 +93,8 @@ def test_strings_become_utf8() -> None:
     assert tensor.nulls.tolist() == [False, False, True]
 
 
-def test_nan_literals_are_read_and_written() -> None:
+def test_nan_literals_are_read() -> None:
     assert np.isnan(parse_json(b"[NaN]", what="x")[0])
-    assert dump_json({"a": np.array([np.nan, np.inf], np.float32)}, finite=False) == b'{"a":[NaN,Infinity]}'
 
 
 def test_float32_scores_come_back_bit_for_bit() -> None:

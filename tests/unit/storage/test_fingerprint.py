@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from storage.checkpoint.fingerprint import (
     fingerprint_hex,
-    parse_fingerprint,
     removed_fingerprint,
     rows_fingerprint,
     table_fingerprint,
@@ -123,10 +122,8 @@ def test_weights_are_names_shapes_and_bits() -> None:
     assert weights_fingerprint({"m": torch.ones(2, 3).T}) == weights_fingerprint({"m": np.ones((3, 2), np.float32)})
 
 
-def test_hex_goes_both_ways() -> None:
-    for value in (0, 1, 2**63, MASK):
-        assert parse_fingerprint(fingerprint_hex(value)) == value
-        assert len(fingerprint_hex(value)) == 16
-    for text in ("", "0" * 15, "0" * 17, "G" * 16, "A" * 16, "0" * 16 + "\n"):
-        with pytest.raises(ValueError, match="not a fingerprint"):
-            parse_fingerprint(text)
+@pytest.mark.parametrize("value", [0, 1, 2**63, MASK])
+def test_hex_has_sixteen_digits(value: int) -> None:
+    assert int(fingerprint_hex(value), 16) == value
+    assert len(fingerprint_hex(value)) == 16
+    assert fingerprint_hex(value + MASK + 1) == fingerprint_hex(value)
