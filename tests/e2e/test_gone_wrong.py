@@ -64,7 +64,7 @@ def test_flipped_labels_are_refused_by_the_live_guard(data: dict[str, Path], tmp
         bad = [open_delta(version / "deltas" / f"{number:06d}").snapshot for number in list_deltas(version)]
         until(
             lambda: bad[-1] in {entry["snapshot"] for entry in operator.state()["quarantined"]},
-            f"the delta of flipped labels is refused; the server says {operator.state()}",
+            lambda: f"the delta of flipped labels is refused; the server says {operator.state()}",
         )
         reason = operator.state()["quarantined"][-1]["reason"]
         assert "live guard" in reason
