@@ -9,7 +9,6 @@ emberline.serve(emberline.ServerConfig(model_repository="models"))
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from emberline.guard import check_packages
@@ -48,10 +47,9 @@ _HOMES = {
 check_packages()
 
 
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'emberline' has no attribute {name!r}")
+from storage.lazy import lazy_names  # noqa: E402 - the guard comes before anything of the packages that it guards
+
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

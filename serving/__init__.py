@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from serving.config import ServerConfig
+from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from serving.server import Server, serve
@@ -12,10 +13,5 @@ if TYPE_CHECKING:
 __all__ = ["Server", "ServerConfig", "serve"]
 
 
-def __getattr__(name: str) -> object:
-    # torch, gRPC and uvicorn are loaded when a server is made, not when the package is looked at.
-    if name in {"Server", "serve"}:
-        from serving import server
-
-        return getattr(server, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# torch, gRPC and uvicorn are loaded when a server is made, not when the package is looked at.
+__getattr__ = lazy_names(__name__, {"Server": "serving.server", "serve": "serving.server"})

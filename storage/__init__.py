@@ -5,8 +5,9 @@ Importing this package loads neither torch nor RocksDB; each name loads its part
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from storage.checkpoint import (
@@ -84,10 +85,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

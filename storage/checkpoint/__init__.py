@@ -16,6 +16,7 @@ from storage.checkpoint.manifest import GraphInput, GraphOutput, Manifest
 from storage.checkpoint.reader import PublishedVersion, open_version
 from storage.checkpoint.tables import Shard, TableData
 from storage.checkpoint.writer import write_version
+from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from storage.checkpoint.graph import DenseGraph
@@ -41,9 +42,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "DenseGraph":
-        from storage.checkpoint.graph import DenseGraph
-
-        return DenseGraph
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"DenseGraph": "storage.checkpoint.graph"})
