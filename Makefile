@@ -1,5 +1,5 @@
 # Every recipe does its own set-up, on a machine that has Python 3.11 (or newer) and g++ only.
-#   make quickstart    data -> train -> publish -> serve -> predict -> load test, on real clicks   (KEEP=1 leaves the server running)
+#   make quickstart    data -> train -> publish -> serve -> predict -> load test -> live update, on real clicks   (KEEP=1 leaves the server running)
 #   make test          all tests
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -56,7 +56,7 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,tsan,thread)
 
 bench: $(READY)  ## every benchmark, in its quick form
-	@for name in parity session_memory synthetic_tiers; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
+	@for name in parity session_memory synthetic_tiers live_updates random_kills; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
