@@ -40,7 +40,7 @@ class Claims:
 
     @classmethod
     def of_version(cls, manifest: Manifest) -> Claims:
-        """Of a full version: its rows are compared by the digests of their files alone."""
+        """Of a full version; its rows are compared while they are read."""
         return cls(manifest.dense_fingerprint)
 
 

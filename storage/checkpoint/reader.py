@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.deltas import DELTAS
+from storage.checkpoint.fingerprint import MASK, fingerprint_hex, rows_fingerprint
 from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
 from storage.checkpoint.manifest import MANIFEST, Manifest, TableEntry
 from storage.checkpoint.strict_json import parse_json
 from storage.checkpoint.tables import Shard, read_table
-from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound
+from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, ParityError
 from storage.specs import TableSpec
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class PublishedVersion:
         self._path = path
         self._manifest_bytes = manifest_bytes
         self._folder = VerifiedFolder(path, manifest.files)
+        self._compared: set[str] = set()
         self.manifest = manifest
 
     @property
@@ -73,9 +75,28 @@ class PublishedVersion:
             raise CheckpointError(f"{layout.FEATURES}: {error}") from None
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """A table's rows, shard by shard, in ascending order of ids."""
+        """A table's rows, shard by shard, in ascending order of ids.
+
+        The first time that a table is read to its end, its rows are compared with the trainer's fingerprint of them.
+        Raises ParityError then.
+        """
         entry = self._table(table)
-        return read_table(self._folder, entry.name, entry.dim, entry.rows, entry.shards)
+        shards = read_table(self._folder, entry.name, entry.dim, entry.rows, entry.shards)
+        if not entry.fingerprint or table in self._compared:
+            return shards
+        return self._comparing(entry, shards)
+
+    def _comparing(self, entry: TableEntry, shards: Iterator[Shard]) -> Iterator[Shard]:
+        total = 0
+        for shard in shards:
+            total += rows_fingerprint(shard.ids, shard.rows)
+            yield shard
+        if (found := fingerprint_hex(total & MASK)) != entry.fingerprint:
+            raise ParityError(
+                f"{self._path}: table {entry.name!r}: its rows are not the trainer's: their fingerprint is {found}, "
+                f"published was {entry.fingerprint}; the version is not served"
+            )
+        self._compared.add(entry.name)
 
     def table_digest(self, table: str) -> str:
         """A text that is the same for the same rows of a table."""

@@ -18,7 +18,10 @@ from tritonclient.grpc import model_config_pb2
 
 from storage.checkpoint import Golden, GraphInput, TableData, open_version, writer
 from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
-from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, UnsafeArtifact
+from storage.checkpoint.signed import digest_of
+from storage.checkpoint.strict_json import canonical_json
+from storage.checkpoint.tensors import TensorFile, write_tensors
+from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, ParityError, UnsafeArtifact
 
 Publish = Callable[..., Path]
 
@@ -289,6 +292,23 @@ def test_a_version_carries_the_fingerprints_of_its_tables(publish: Publish, publ
     assert item.fingerprint == fingerprint_hex(rows_fingerprint(published_tables[0].ids, published_tables[0].rows))
     assert empty.fingerprint == "0" * 16
     assert version.manifest.dense_fingerprint == fingerprint_hex(weights_fingerprint(version.weights()))
+
+
+def test_one_row_changed_beneath_valid_digests_is_noticed_when_it_is_read(copy_version: Callable[[], Path]) -> None:
+    folder = copy_version()
+    content = json.loads((folder / "manifest.json").read_text())
+    table = next(entry for entry in content["tables"] if entry["rows"] > 0)
+    shard = folder / table["shards"][0]
+    tensors = {name: array.copy() for name, array in TensorFile.open(shard).arrays.items()}
+    tensors["rows"][-1, 0] = np.nextafter(tensors["rows"][-1, 0], np.float32(9))
+    shard.unlink()
+    written = write_tensors(shard, tensors)
+    next(entry for entry in content["files"] if entry["path"] == table["shards"][0])["sha256"] = written.sha256
+    content["digest"] = digest_of(content)
+    (folder / "manifest.json").write_bytes(canonical_json(content))
+    version = open_version(folder)
+    with pytest.raises(ParityError, match=f"{table['name']}.*fingerprint"):
+        list(version.shards(table["name"]))
 
 
 def test_rows_that_are_no_numbers_are_not_published(published_tables: list[TableData]) -> None:
