@@ -67,7 +67,8 @@ class ModelRepository:
         names = list(dict.fromkeys(config.models)) or [name for name in found if _is_model(root / name)]
         # Replaced as a whole, so that a request reads it without a lock.
         self._models = {name: ModelUpdater(name, config, on_step) for name in names}
-        self._unloaded: set[str] = set()
+        # Of folders that have gone, until their stores are closed.
+        self._leaving: dict[str, ModelUpdater] = {}
         self._changes = threading.Lock()
         self._loaded_all = threading.Event()
         self._stopping = False
@@ -152,14 +153,12 @@ class ModelRepository:
         What was refused before stays refused, unless its files are others now.
         """
         with self._changes:
+            if self._stopping:
+                raise Unavailable(f"model {name[:200]!r} is not loaded: the server is shutting down")
             updater = self._models.get(name)
-            if updater is None and self._is_wanted(name) and _is_model(self._root / name):
-                updater = self._add(name)
-                updater.follow()
-            if updater is None:
+            if updater is None and not (self._is_wanted(name) and _is_model(self._root / name)):
                 raise NotFound(f"model {name[:200]!r} is not in the repository")
-            if name in self._unloaded or updater.model.stopping.is_set():
-                self._unloaded.discard(name)
+            if updater is None or updater.model.stopping.is_set():
                 updater = self._add(name)
                 updater.follow()
         known = set(updater.model.facts.quarantine)
@@ -168,14 +167,16 @@ class ModelRepository:
         fresh = [refusal for key, refusal in model.facts.quarantine.items() if key not in known]
         if fresh:
             raise Unavailable(f"{fresh[-1].path}: {fresh[-1].reason}")
+        if model.stopping.is_set():
+            raise Unavailable(f"model {name!r} was unloaded while it was loaded")
         if model.routes.served is None:
             raise Unavailable(f"model {name!r} is not ready: {report.waiting(model) or 'nothing can be served'}")
 
     def unload(self, name: str) -> None:
         """Drains and closes a model until it is loaded again; its memory is given back. Raises NotFound."""
-        updater = self._updater(name)
         with self._changes:
-            self._unloaded.add(name)
+            updater = self._updater(name)
+            updater.give_up()
         if not updater.stop(_UNLOAD_S):
             logger.warning("%s: a request or a load is still at work; its store is closed when it has ended", name)
             _stop_in_background(updater)
@@ -256,7 +257,10 @@ class ModelRepository:
 
     def _add(self, name: str) -> ModelUpdater:
         """A new updater for a model, not loaded yet. Under the lock."""
-        updater = ModelUpdater(name, self._config, self._on_step)
+        before = self._models.get(name) or self._leaving.pop(name, None)
+        if before is not None and before.closed.is_set():
+            before = None
+        updater = ModelUpdater(name, self._config, self._on_step, before)
         self._models = {**self._models, name: updater}
         return updater
 
@@ -281,18 +285,20 @@ class ModelRepository:
         except OSError as error:
             logger.warning("%s cannot be read: %s", self._root, error)
             return
-        for name in fresh:
-            logger.info("%s: a new model", name)
-            with self._changes:
+        with self._changes:
+            if self._stopping:
+                return
+            for name in (name for name in fresh if name not in self._models):
+                logger.info("%s: a new model", name)
                 updater = self._add(name)
-            updater.follow()
-            updater.wake()
-        for name in [name for name in self._models if name not in there and name not in self._config.models]:
-            logger.info("%s: has left the repository", name)
-            updater = self._models[name]
-            with self._changes:
+                updater.follow()
+                updater.wake()
+            for name in [name for name in self._models if name not in there and name not in self._config.models]:
+                logger.info("%s: has left the repository", name)
+                updater = self._leaving[name] = self._models[name]
                 self._models = {key: value for key, value in self._models.items() if key != name}
-            _stop_in_background(updater)
+                updater.give_up()
+                _stop_in_background(updater)
 
 
 def _stop_in_background(updater: ModelUpdater) -> None:

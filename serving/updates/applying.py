@@ -15,16 +15,14 @@ from serving.engine.snapshot import Snapshot
 from serving.updates.catalog import FoundDelta
 from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.line import Entry, Lane, LineView, StoreLine
-from serving.updates.lineage import Take
+from serving.updates.lineage import Take, names
 from serving.updates.live_model import LiveModel
 from serving.updates.signatures import check_signature
 from serving.updates.state import CanaryState, EntryState, ModelState, SnapshotName
 from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
-from storage.errors import CheckpointError
+from storage.errors import CheckpointError, LineageError
 
 logger = logging.getLogger("emberline.serving")
-
-_RELEASE_TIMEOUT_S = 30.0
 
 
 class Outdated(Exception):  # noqa: N818 - no error: an operator was faster
@@ -40,6 +38,7 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
     lane = view.current.lane
     model.step("found")
     delta = open_delta(found.path)
+    _check_same(delta, found)
     _check_tables(delta, line)
     model.step("verified")
     kept = kept_folder(model.store_root, delta.snapshot)
@@ -49,6 +48,7 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
     overlay: int | None = None
     try:
         delta = open_delta(keep(found.path, kept), verify=False)
+        _check_same(delta, found)
         model.step("linked")
         model.check_stop()
         overlay = line.store.stage(delta)
@@ -128,16 +128,10 @@ def delta_entry(
 
 
 def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[Entry, ...]) -> None:
-    """Gives up snapshots that were left behind: their overlays and what is kept of them."""
-    if entries:
-        # A batch that began before a rollback may still be at work on one.
-        if model.wait_released(line, [entry.snapshot for entry in entries], _RELEASE_TIMEOUT_S):
-            for entry in entries:
-                if entry.overlay is not None:
-                    line.store.discard(entry.overlay)
-        else:
-            logger.warning("%s: %s stays in memory: still in use", model.name, entries[0].snapshot)
-        logger.info("%s: dropped %s", model.name, ", ".join(str(entry.snapshot) for entry in entries))
+    """Gives up snapshots that were left behind: what is kept of them now, their overlays once no batch uses them."""
+    with model.lock:
+        line.left_behind += entries
+    model.merge_wake.set()
     collect_kept(model)
 
 
@@ -181,11 +175,12 @@ def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry
             or facts.paused
             or facts.pinned
             or model.canary_entry() is not None
-            or (entry.id in facts.held and not _is_wanted_canary(facts, entry))
+            or (entry.id in facts.held and not _is_wanted_canary(facts, take))
         ):
             raise Outdated
         kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
-        facts = facts_after(facts, take, entry)
+        # The holds and the canary are those of what is served to who names no version.
+        facts = facts_after(facts, take, entry) if line is model.default else _without_refusal(facts, take)
         trial = line is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
         model.commit(facts=facts, views={line: LineView((*kept, entry), now.served + (not trial))})
         return dropped
@@ -193,20 +188,35 @@ def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry
 
 def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
     """What is held, on trial and refused once something new is taken."""
-    # Repaired meanwhile, if it was refused before.
-    changes: dict[str, object] = {
-        "quarantine": {key: refusal for key, refusal in facts.quarantine.items() if key != take.found.key}
-    }
+    facts = _without_refusal(facts, take)
+    changes: dict[str, object] = {}
     if take.clears_holds:
         # Never to come back: at a later rollback they would look like news again.
         changes.update(abandoned=(*facts.abandoned, *facts.held), held=())
     if facts.canary is not None and facts.canary.snapshot is None:
-        changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
+        if _is_wanted_canary(facts, take):
+            # Wanted by name: what was given up with it may come again too.
+            again = {entry.id, *take.found.ancestors}
+            changes["abandoned"] = tuple(each for each in facts.abandoned if each not in again)
+        if _is_wanted_canary(facts, take) or not facts.canary.to:
+            changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
     return facts.model_copy(update=changes)
 
 
-def _is_wanted_canary(facts: ModelState, entry: Entry) -> bool:
-    return facts.canary is not None and facts.canary.to in (entry.id, entry.name.name)
+def _without_refusal(facts: ModelState, take: Take) -> ModelState:
+    """Repaired meanwhile, if it was refused before."""
+    kept = {key: refusal for key, refusal in facts.quarantine.items() if key != take.found.key}
+    return facts.model_copy(update={"quarantine": kept})
+
+
+def _is_wanted_canary(facts: ModelState, take: Take) -> bool:
+    return facts.canary is not None and facts.canary.to in names(take.found)
+
+
+def _check_same(delta: PublishedDelta, found: FoundDelta) -> None:
+    """What is applied must be what was decided about."""
+    if delta.manifest.digest != found.key:
+        raise LineageError(f"{found.path} was replaced while it was looked at")
 
 
 def _check_tables(delta: PublishedDelta, line: StoreLine) -> None:

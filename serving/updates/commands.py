@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Sequence
 
 from serving.updates.line import Entry, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import CanaryState
+from storage.checkpoint.deltas import DELTAS
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
+
+_NAME = re.compile(r"[1-9][0-9]{0,17}(\.(0|[1-9][0-9]{0,17}))?")
 
 
 def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
@@ -93,7 +97,7 @@ def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
                 raise InvalidInput(f"model {model.name!r}: {to[:80]!r} is what is served", field="to")
             if position is not None and not _is_reachable(line, position):
                 position = None
-            if to and position is None and not _names_version(model, to):
+            if to and position is None and not _names_published(model, line, to):
                 raise NotFound(f"model {model.name!r}: no snapshot or version {to[:80]!r}; {_there(line)}")
             snapshot = None if position is None else line.view.entries[position].id
             wanted = CanaryState(fraction=fraction, snapshot=snapshot, to=to if position is None else "")
@@ -117,6 +121,7 @@ def promote(model: LiveModel) -> None:
 def stop_canary(model: LiveModel) -> None:
     """Ends the canary, or the wait for one; its snapshot and those after it are held."""
     with model.lock:
+        _line(model)
         if model.facts.canary is not None and model.canary_entry() is None:
             model.commit(facts=model.facts.model_copy(update={"canary": None}))
             return
@@ -138,6 +143,7 @@ def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
         raise InvalidInput("inputs: name at least one input or output that may change", field="inputs")
     number = int(version)
     with model.lock:
+        _line(model)
         if number not in model.awaiting and not (model.folder / str(number)).is_dir():
             raise NotFound(f"model {model.name!r} has no version {number}")
         allowed = dict(model.facts.allowed)
@@ -159,8 +165,8 @@ def _find(line: StoreLine, to: str) -> int | None:
 
 
 def _is_reachable(line: StoreLine, position: int) -> bool:
-    """Whether a snapshot can be served: the base cannot once its merge away has begun."""
-    if position == 0 and line.merging:
+    """Whether a snapshot can be served: the base cannot once a merge into it has begun, also when it then failed."""
+    if position == 0 and (line.merging or line.store.at != line.view.entries[0].id):
         return False
     entry = line.view.entries[position]
     return line.lanes.get(entry.lane.version) is entry.lane
@@ -171,11 +177,18 @@ def _there(line: StoreLine) -> str:
     return f"served is {line.view.current.snapshot.name}, there are {', '.join(names)}"
 
 
-def _names_version(model: LiveModel, to: str) -> bool:
-    number = to.removesuffix(".0")
-    if number.isdecimal() and number.isascii() and len(number) < 19:
-        return (model.folder / str(int(number))).is_dir()
-    return to in model.facts.held
+def _names_published(model: LiveModel, line: StoreLine, to: str) -> bool:
+    """Whether `to` is something newer than what is served that can be tried once it is loaded."""
+    if to in model.facts.held or to in model.facts.abandoned:
+        return True
+    if _NAME.fullmatch(to) is None:
+        return False
+    version, sequence = (int(part) for part in f"{to}.0".split(".")[:2])
+    served = line.view.current.name
+    if sequence == 0:
+        return version > served.version and (model.folder / str(version)).is_dir()
+    is_newer = version == served.version and sequence > served.sequence
+    return is_newer and (model.folder / str(version) / DELTAS / f"{sequence:06d}").is_dir()
 
 
 def _refuse_canary(model: LiveModel, what: str) -> None:

@@ -94,7 +94,7 @@ class StoreLine:
     """Changed under the model's lock only. `view` is replaced as a whole.
 
     content: the version whose files the rows on SSD were loaded from, or relabelled to. merge_lock: held while its
-    oldest overlay is merged, and to close it.
+    oldest overlay is merged, and to close it. left_behind: entries that are in no view any more, but in use.
     """
 
     def __init__(self, folder: Path, store: TieredStore, lane: Lane, base: Entry, content: int) -> None:
@@ -105,6 +105,7 @@ class StoreLine:
         self.content = content
         self.merge_lock = threading.Lock()
         self.merging = False
+        self.left_behind: tuple[Entry, ...] = ()
         self.closed = False
 
     def state(self, view: LineView | None = None) -> LineState:
@@ -122,4 +123,4 @@ class StoreLine:
 
     def in_use(self) -> frozenset[Snapshot]:
         """Every snapshot that is current in one of its versions, a canary, or pinned by a batch."""
-        return frozenset(snapshot for lane in self.lanes.values() for snapshot in lane.model.line.in_use())
+        return frozenset(snapshot for lane in list(self.lanes.values()) for snapshot in lane.model.line.in_use())

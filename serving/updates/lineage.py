@@ -2,7 +2,8 @@
 
 A delta is taken when the served snapshot is one of those that it applies to; among several, the one that reaches
 furthest. What was rolled back, and all that was made from it, is held; what the trainer has gone past is abandoned. A
-delta or version that goes on from the served snapshot without a held one ends the hold.
+delta or version that goes on from the served snapshot without a held one ends the hold, unless it is older than what
+is held: then it lay there before, and nobody went back.
 """
 
 from __future__ import annotations
@@ -14,25 +15,31 @@ from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion
 from serving.updates.state import SnapshotName
 from storage.errors import ConfigError, LineageError
 
+_HELD = "is held: it was rolled back, was made from what was, or is older than that"
+_GIVEN_UP = "was made from what was set aside when the trainer went back"
+
 
 @dataclass(frozen=True)
 class Situation:
     """What is so now.
 
-    served: by the line that is asked about; None before anything is. held, abandoned: snapshot ids. choose: the
-    version policy, numbers -> numbers to serve, ascending. refused: whether something is quarantined. awaiting:
-    versions that wait for an operator's word, with the reason. stopped: why nothing new is taken ("" when it is).
-    canary_to: a held snapshot or version that an operator asked to try.
+    served: by the line that is asked about; None before anything is. held, abandoned: snapshot ids. held_sequence: the
+    newest delta of the served version that was rolled back. choose: the version policy, numbers -> numbers to serve,
+    ascending. refused: whether something is quarantined. awaiting: versions that wait for an operator's word, with the
+    reason. stopped: why nothing new is taken ("" when it is). canary_to: a snapshot or version that an operator asked
+    to try, held or abandoned. older: snapshots that what is held was made from.
     """
 
     served: SnapshotName | None
     held: frozenset[str] = frozenset()
     abandoned: frozenset[str] = frozenset()
+    held_sequence: int = 0
     choose: Callable[[list[int]], list[int]] = lambda found: sorted(found)[-1:]
     refused: Callable[[Found], bool] = lambda found: False
     awaiting: Mapping[int, str] = field(default_factory=dict)
     stopped: str = ""
     canary_to: str = ""
+    older: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Decision:
 def decide(catalog: Catalog, now: Situation) -> Decision:
     """The next action of the line that is served to who names no version."""
     held, abandoned = spread(catalog, now.held), spread(catalog, now.abandoned)
-    now = Situation(**{**now.__dict__, "held": held, "abandoned": abandoned})
+    now = Situation(**{**now.__dict__, "held": held, "abandoned": abandoned, "older": _made_into(catalog, held)})
     if now.served is not None:
         # Once served it is no news, whatever its manifest says of where it came from.
         held, abandoned = held - {now.served.id}, abandoned - {now.served.id}
@@ -113,10 +120,10 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
                     f"this one is {version.snapshot}"
                 ),
             )
-        if delta.snapshot in now.abandoned or delta.ancestors & now.abandoned:
-            continue
-        if is_held(delta, now):
-            reason = reason or f"{delta.name} is held: it was rolled back, or was made from what was"
+        if is_abandoned(delta, now):
+            reason = reason or f"{delta.name} {_GIVEN_UP}; try it with a canary, --to {delta.name}"
+        elif is_held(delta, now):
+            reason = reason or f"{delta.name} {_HELD}"
         elif served.id not in delta.applies_to:
             reason = f"{delta.name} continues {delta.parent}, which is not what is served ({served.name}, {served.id})"
         elif limit is None or delta.sequence <= limit:
@@ -127,10 +134,25 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
 
 
 def is_held(found: Found, now: Situation) -> bool:
-    """Whether it was rolled back or made from what was, unless an operator wants it as the canary."""
-    if now.canary_to in (found.snapshot, found.name, str(found.version) if found.sequence == 0 else found.name):
+    """Whether it was rolled back, made from what was, or is older than that, unless it is wanted as the canary."""
+    if _is_wanted(found, now):
         return False
-    return found.snapshot in now.held or bool(found.ancestors & now.held)
+    if found.snapshot in now.held or found.ancestors & now.held or found.snapshot in now.older:
+        return True
+    of_served = now.served is not None and found.version == now.served.version and bool(now.held)
+    return of_served and 0 < found.sequence < now.held_sequence
+
+
+def is_abandoned(found: Found, now: Situation) -> bool:
+    """Whether the trainer went past it, or past what it was made from, unless it is wanted as the canary."""
+    if _is_wanted(found, now):
+        return False
+    return found.snapshot in now.abandoned or bool(found.ancestors & now.abandoned)
+
+
+def names(found: Found) -> tuple[str, ...]:
+    """What an operator may call it."""
+    return (found.snapshot, found.name, *([str(found.version)] if found.sequence == 0 else []))
 
 
 def spread(catalog: Catalog, snapshots: Iterable[str]) -> frozenset[str]:
@@ -165,8 +187,7 @@ def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | No
         if version.error is None
         and not now.refused(version)
         and not is_held(version, now)
-        and version.snapshot not in now.abandoned
-        and not version.ancestors & now.abandoned
+        and not is_abandoned(version, now)
     }
     if served is not None:
         good.add(served)
@@ -182,9 +203,12 @@ def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | No
         return None, (), waiting
     newest = wanted[-1]
     if newest == served:
-        held = [v for n, v in sorted(catalog.versions.items()) if n > newest and v.error is None and is_held(v, now)]
-        if held and not waiting and not now.refused(held[-1]):
-            waiting = f"version {held[-1].version} is held: it was rolled back, or was made from what was"
+        newer = [v for n, v in sorted(catalog.versions.items()) if n > newest and v.error is None]
+        last = next((v for v in reversed(newer) if is_held(v, now) or is_abandoned(v, now)), None)
+        if last is not None and not waiting and not now.refused(last):
+            waiting = f"version {last.version} {_HELD}"
+            if is_abandoned(last, now):
+                waiting = f"version {last.version} {_GIVEN_UP}; try it with a canary, --to {last.version}"
         return None, tuple(wanted[:-1]), waiting
     return catalog.versions[newest], tuple(wanted[:-1]), waiting
 
@@ -203,6 +227,20 @@ def _limit(catalog: Catalog, now: Situation, version: FoundVersion | None) -> in
         if delta.snapshot == version.equals:
             return delta.sequence
     return None
+
+
+def _made_into(catalog: Catalog, held: frozenset[str]) -> frozenset[str]:
+    """The snapshots that the held ones were made from."""
+    if not held:
+        return frozenset()
+    each: list[Found] = []
+    for version in catalog.versions.values():
+        each += [version, *version.deltas]
+    return frozenset(name for found in each if found.snapshot in held for name in found.ancestors)
+
+
+def _is_wanted(found: Found, now: Situation) -> bool:
+    return now.canary_to != "" and now.canary_to in names(found)
 
 
 def _clears(found: Found, ancestors: frozenset[str], now: Situation) -> bool:

@@ -195,6 +195,8 @@ class LiveModel:
     def _on_release(self, _: Snapshot) -> None:
         with self._released:
             self._released.notify_all()
+        # What was left behind may be dropped now.
+        self.merge_wake.set()
 
     def _show(self) -> None:
         """Points requests at what `lines`, `default` and `facts` say. Under the lock."""

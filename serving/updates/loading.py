@@ -131,7 +131,7 @@ def close_line(model: LiveModel, line: StoreLine, timeout_s: float) -> bool:
     """Ends a line's sessions and closes its store; False when a session was still at work, and the store is open."""
     line.closed = True
     deadline = time.monotonic() + timeout_s
-    ended = [lane.model.close(max(0.0, deadline - time.monotonic())) for lane in line.lanes.values()]
+    ended = [lane.model.close(max(0.0, deadline - time.monotonic())) for lane in list(line.lanes.values())]
     if not all(ended):
         return False
     with line.merge_lock:

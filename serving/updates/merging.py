@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from serving.updates.applying import collect_kept
-from serving.updates.line import LineView, StoreLine
+from serving.updates.line import Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S
 from storage.errors import EmberlineError
@@ -25,6 +25,7 @@ def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
         model.merge_wake.clear()
         for line in model.lines:
             try:
+                drop_left_behind(model, line)
                 while not model.stopping.is_set() and merge_oldest(model, line):
                     merged()
             except Stopped:
@@ -48,18 +49,22 @@ def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
             base, oldest = line.view.entries[0], line.view.entries[1]
         try:
             _leave(model, line)
-            # Also those that the merge would pull the ground from under: batches on the base, however old.
-            if not model.wait_released(line, [base.snapshot]):
+            # Also those that the merge would pull the ground from under: batches on the base, however old, and on
+            # what was left behind.
+            with model.lock:
+                left = [entry.snapshot for entry in line.left_behind]
+            if not model.wait_released(line, [base.snapshot, *left]):
                 return False
             started = time.monotonic()
             if oldest.overlay is not None:
                 line.store.merge(oldest.overlay, at=oldest.id, on_step=model.step)
-            if oldest.state.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
-                line.store.adopt(oldest.lane.published)
             with model.lock:
                 view = line.view
                 entries = (replace(oldest, overlay=None), *view.entries[2:])
                 line.view = LineView(entries, view.served - 1)
+            if oldest.state.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
+                line.store.adopt(oldest.lane.published)
+            with model.lock:
                 if oldest.state.kind != "delta":
                     line.content = oldest.lane.version
                 model.write(model.facts, {}, model.lines, model.default)
@@ -69,6 +74,26 @@ def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
     logger.debug("%s: %s is merged (%.0f ms)", model.name, oldest.snapshot, (time.monotonic() - started) * 1e3)
     collect_kept(model)
     return True
+
+
+def drop_left_behind(model: LiveModel, line: StoreLine) -> None:
+    """Drops, of the snapshots that were left behind, those that no batch uses any more."""
+    if not line.left_behind:
+        return
+    with line.merge_lock:
+        if line.closed:
+            return
+        with model.lock:
+            needed = {entry.lane for entry in line.view.entries}
+        _end_lanes(model, line, [lane for lane in list(line.lanes.values()) if lane not in needed])
+        with model.lock:
+            used = line.in_use()
+            free = [entry for entry in line.left_behind if entry.snapshot not in used]
+            line.left_behind = tuple(entry for entry in line.left_behind if entry.snapshot in used)
+        for entry in free:
+            if entry.overlay is not None:
+                line.store.discard(entry.overlay)
+            logger.info("%s: dropped %s", model.name, entry.snapshot)
 
 
 def _is_due(model: LiveModel, line: StoreLine) -> bool:
@@ -90,11 +115,16 @@ def _leave(model: LiveModel, line: StoreLine) -> None:
     with model.lock:
         needed = {entry.lane.version for entry in line.view.entries[1:]}
         leaving = [lane for version, lane in line.lanes.items() if version not in needed]
-        successor = line.view.current.lane.model
+    _end_lanes(model, line, leaving)
+
+
+def _end_lanes(model: LiveModel, line: StoreLine, leaving: Iterable[Lane]) -> None:
+    """Drains versions and ends their sessions; late requests go to what is served."""
+    successor = line.view.current.lane.model
     for lane in leaving:
         lane.model.hand_over(successor)
         while not lane.model.close(DRAIN_S):
             model.check_stop()
         with model.lock:
-            del line.lanes[lane.version]
+            line.lanes.pop(lane.version, None)
         logger.info("%s: version %d is closed", model.name, lane.version)

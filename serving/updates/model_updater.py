@@ -40,13 +40,21 @@ logger = logging.getLogger("emberline.serving")
 MAX_CHAIN = 60
 _RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
+# How often a wait for something else looks whether it is to stop.
+_LOOK_S = 0.1
 
 
 class ModelUpdater:
     """Loads a model and follows its folder until `stop`."""
 
-    def __init__(self, name: str, config: ServerConfig, on_step: OnStep | None = None) -> None:
+    def __init__(
+        self, name: str, config: ServerConfig, on_step: OnStep | None = None, before: ModelUpdater | None = None
+    ) -> None:
+        """before: of the same model, being stopped; its stores are not touched until it has closed them."""
         self.model = LiveModel(name, config, on_step)
+        self.closed = threading.Event()
+        self._before = before
+        self._unclosed: list[StoreLine] = []
         self._poll_s = config.poll_s
         self._folder = ModelFolder(self.model.folder)
         self._config_mark: tuple[int, ...] = ()
@@ -65,12 +73,15 @@ class ModelUpdater:
         self.advance()
 
     def follow(self) -> None:
-        """Starts to follow the folder."""
+        """Starts to follow the folder, unless it does so already."""
         name = self.model.name
-        for target, label in ((self._follow, "follow"), (self._merge, "merge")):
-            thread = threading.Thread(target=target, name=f"emberline-{label}-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self.model.lock:
+            if self._threads or self.model.stopping.is_set():
+                return
+            for target, label in ((self._follow, "follow"), (self._merge, "merge")):
+                thread = threading.Thread(target=target, name=f"emberline-{label}-{name}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def wake(self) -> None:
         """Something may have changed in the folder, or for an operator's word."""
@@ -80,7 +91,7 @@ class ModelUpdater:
     def advance(self) -> None:
         """Takes what is there, one after the other, until there is nothing to take."""
         with self._turn:
-            if not self._restored and not self._guarded(self._restore):
+            if not self._restored and not (self._is_alone() and self._guarded(self._restore)):
                 return
             while not self.model.stopping.is_set() and self._guarded(self._advance_once):
                 pass
@@ -92,21 +103,32 @@ class ModelUpdater:
         self.model.merge_wake.set()
 
     def stop(self, timeout_s: float) -> bool:
-        """Gives up what is under way, drains and closes everything; False when a session or a load still runs."""
+        """Gives up what is under way, drains and closes everything; False when a session or a load still runs.
+
+        Then it can be called again; `closed` is set once nothing runs.
+        """
         model = self.model
         deadline = time.monotonic() + timeout_s
         self.give_up()
-        for thread in (*self._threads, *model.retiring):
+        with model.lock:
+            threads = (*self._threads, *model.retiring)
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if not self._turn.acquire(timeout=max(0.01, deadline - time.monotonic())):
             return False
         try:
             with model.lock:
-                lines, model.lines, model.default = model.lines, (), None
+                self._unclosed += model.lines
+                model.lines, model.default = (), None
                 model.show()
             # Every line, also after one that could not be closed.
-            closed = [close_line(model, line, max(0.0, deadline - time.monotonic())) for line in lines]
-            return all(closed)
+            self._unclosed = [
+                line for line in self._unclosed if not close_line(model, line, max(0.0, deadline - time.monotonic()))
+            ]
+            if self._unclosed or any(thread.is_alive() for thread in threads):
+                return False
+            self.closed.set()
+            return True
         finally:
             self._turn.release()
 
@@ -119,6 +141,17 @@ class ModelUpdater:
                 return
             if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
                 self.advance()
+
+    def _is_alone(self) -> bool:
+        """Waits until the one before has closed its stores; False when this one is to stop too."""
+        model = self.model
+        while self._before is not None:
+            model.trouble = "what was loaded before is still being unloaded"
+            if self._before.closed.wait(_LOOK_S):
+                self._before, model.trouble = None, ""
+            elif model.stopping.is_set():
+                return False
+        return True
 
     def _merge(self) -> None:
         merge_loop(self.model, self.wake)
@@ -227,6 +260,7 @@ class ModelUpdater:
             served=served,
             held=frozenset(facts.held),
             abandoned=frozenset(facts.abandoned),
+            held_sequence=0 if line is None else _held_sequence(line, facts),
             choose=config.choose_versions,
             refused=self._is_refused,
             awaiting=dict(model.awaiting),
@@ -243,8 +277,9 @@ class ModelUpdater:
             return "paused until resume"
         if canary is not None:
             return f"the canary {canary[1].snapshot.name} runs; promote or stop it"
-        if len(line.view.entries) > MAX_CHAIN:
-            return f"{len(line.view.entries) - 1} snapshots lie above the base, and none of them can be merged yet"
+        above = len(line.view.entries) - 1 + len(line.left_behind)
+        if above >= MAX_CHAIN:
+            return f"{above} snapshots lie above the base, and none of them can be merged yet"
         return ""
 
     def _note(self, decision: Decision) -> None:
@@ -282,7 +317,8 @@ class ModelUpdater:
         if line is not None and found.equals == line.view.current.id and not decision.side:
             take_on_store(model, config, line, take)
             return
-        if line is not None and not decision.side and config.options.version_reuse_share > 0:
+        own = line is None or found.version in line.lanes  # one of this number is about to leave
+        if line is not None and not own and not decision.side and config.options.version_reuse_share > 0:
             try:
                 take_on_store(model, config, line, take)
                 return
@@ -314,7 +350,7 @@ class ModelUpdater:
                     self._quarantine(action.found, action.error)
                     return True
                 if isinstance(action, Take) and not self._stopped(line):
-                    return self._attempt(action.found, partial(take_delta, model, line, action))
+                    return self._attempt(action.found, partial(take_delta, model, line, Take(action.found)))
         return False
 
     def _retire(self, decision: Decision) -> None:
@@ -406,6 +442,12 @@ class ModelUpdater:
         if model.lines:
             model.write(facts, {}, model.lines, model.default)
         model.facts = facts
+
+
+def _held_sequence(line: StoreLine, facts: ModelState) -> int:
+    """The newest delta of the served version that was rolled back."""
+    names = [entry.name for entry in line.view.entries[line.view.served + 1 :] if entry.id in facts.held]
+    return max((name.sequence for name in names if name.version == line.view.current.name.version), default=0)
 
 
 def _exists(path: str) -> bool:

@@ -109,8 +109,9 @@ def retire(model: LiveModel, lines: list[StoreLine]) -> None:
         thread = threading.Thread(
             target=_close, args=(model, line, successor), name=f"emberline-retire-{model.name}", daemon=True
         )
-        model.retiring.append(thread)
-        thread.start()
+        with model.lock:
+            thread.start()
+            model.retiring.append(thread)
 
 
 def remove_stores(model: LiveModel) -> None:
@@ -131,6 +132,7 @@ def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> 
     while not close_line(model, line, DRAIN_S):
         logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
     logger.info("%s: version %d is closed", model.name, line.view.current.name.version)
-    model.retiring.remove(threading.current_thread())
+    with model.lock:
+        model.retiring.remove(threading.current_thread())
     if not model.stopping.is_set():
         remove_stores(model)

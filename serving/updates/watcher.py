@@ -21,6 +21,9 @@ logger = logging.getLogger("emberline.serving")
 # Changes that come together are told together, but nothing waits for longer than the first of these.
 _GATHER_MS = 50
 _QUIET_MS = 5
+_AGAIN_S = 0.05
+# How often it is looked at before watching is tried again.
+_LOOKS = 30
 
 
 class Watcher:
@@ -45,13 +48,24 @@ class Watcher:
             self._thread.join()
 
     def _run(self) -> None:
+        trouble = ""
         while not self._stop.is_set():
             try:
                 self._watch()
             except Exception as error:
-                # Such as no inotify instances left: looking every poll_s is enough to go on.
-                logger.warning("%s: cannot be watched, it is looked at every %g s: %s", self._root, self._poll_s, error)
-                while not self._stop.wait(self._poll_s):
+                if isinstance(error, FileNotFoundError) and self._root.is_dir():
+                    # A folder went between the look and the watch: what is there now is watched.
+                    self._stop.wait(_AGAIN_S)
+                    continue
+                # Such as no inotify instances left: looking every poll_s is enough until it works again.
+                if str(error) != trouble:
+                    logger.warning(
+                        "%s: cannot be watched, it is looked at every %g s: %s", self._root, self._poll_s, error
+                    )
+                trouble = str(error)
+                for _ in range(_LOOKS):
+                    if self._stop.wait(self._poll_s):
+                        break
                     self._changed(set())
 
     def _watch(self) -> None:

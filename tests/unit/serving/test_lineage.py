@@ -159,6 +159,35 @@ def test_a_cumulative_delta_of_the_new_line_ends_the_hold_too() -> None:
     assert decision.action.clears_holds
 
 
+def test_an_older_delta_that_was_passed_over_does_not_end_the_hold() -> None:
+    # d2 held the changes of d1 too, so d1 was never taken; then d2 was rolled back.
+    decision = decide(catalog(version(1, delta(1, "v1"), delta(2, "v1 d1"))), served("v1", held="d2"))
+    assert isinstance(decision.action, Wait)
+    assert "1.1 is held" in decision.action.reason
+    # Also when the repository has lost d2.
+    situation = served("v1", held="d2", held_sequence=2)
+    assert isinstance(decide(catalog(version(1, delta(1, "v1"))), situation).action, Wait)
+    there = catalog(version(1, delta(1, "v1"), delta(2, "v1 d1"), delta(3, "v1")))
+    assert taken(decide(there, situation)) == "1.3"
+
+
+def test_an_older_version_that_was_passed_over_does_not_end_the_hold() -> None:
+    there = catalog(version(1), version(2, made_from="v1"), version(3, made_from="v1 v2"))
+    decision = decide(there, served("v1", held="v3"))
+    assert isinstance(decision.action, Wait)
+    assert "version 3 is held" in decision.action.reason
+
+
+def test_what_was_abandoned_is_named_and_can_be_tried_by_name() -> None:
+    there = catalog(version(1, delta(1, "v1"), delta(2, "d1")), version(2, made_from="v1 d1"))
+    decision = decide(there, served("v1", abandoned="d1"))
+    assert isinstance(decision.action, Wait)
+    assert "version 2 was made from what was set aside" in decision.action.reason
+    assert "--to 2" in decision.action.reason
+    assert taken(decide(there, served("v1", abandoned="d1", canary_to="2"))) == "2.0"
+    assert taken(decide(there, served("v1", abandoned="d1", canary_to="1.1"))) == "1.1"
+
+
 def test_what_was_abandoned_is_not_taken_at_a_second_rollback() -> None:
     there = catalog(version(1, delta(2, "d1"), delta(3, "v1 d1 d2"), delta(4, "d1")))
     decision = decide(there, served("d1", held="d4", abandoned="d2"))
