@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
+from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest
 from storage.checkpoint.deltas import DELTAS, is_sequence
 from storage.checkpoint.finite import LEARNED
 from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
 from storage.checkpoint.manifest import GOLDEN, WEIGHTS, GraphEntry
+from storage.checkpoint.published import Published
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import Shard, ascending, first_common, read_table
 from storage.checkpoint.tensors import TensorFile
 from storage.errors import IntegrityError, NotFound, UnsafeArtifact
-from storage.specs import TableSpec
 
 if TYPE_CHECKING:
     import torch
@@ -27,34 +27,13 @@ if TYPE_CHECKING:
     from storage.features import FeatureSpec
 
 
-class PublishedDelta:
-    """A delta on disk, read piece by piece, each piece checked as it is read. Made by `open_delta`."""
-
-    def __init__(self, path: Path, manifest: DeltaManifest, manifest_bytes: int) -> None:
-        self._path = path
-        self._folder = VerifiedFolder(path, manifest.files)
-        self._manifest_bytes = manifest_bytes
-        self.manifest = manifest
-
-    @property
-    def path(self) -> Path:
-        """Its folder."""
-        return self._path
-
-    @property
-    def version(self) -> int:
-        """Number of the version that it belongs to."""
-        return self.manifest.version
+class PublishedDelta(Published[DeltaManifest]):
+    """A delta on disk; `tables` counts its new and changed rows. Made by `open_delta`."""
 
     @property
     def sequence(self) -> int:
         """Its number within the version."""
         return self.manifest.sequence
-
-    @property
-    def snapshot(self) -> str:
-        """The snapshot that it leads to."""
-        return self.manifest.snapshot
 
     @property
     def parent(self) -> str:
@@ -70,16 +49,6 @@ class PublishedDelta:
     def base(self) -> str:
         """Snapshot of the version that it belongs to."""
         return self.manifest.base
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its files."""
-        return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
-
-    @property
-    def tables(self) -> tuple[TableSpec, ...]:
-        """The tables it names; `rows` counts the new and changed ones."""
-        return tuple(TableSpec(t.name, t.dim, t.row_type, t.rows) for t in self.manifest.tables)
 
     def shards(self, table: str) -> Iterator[Shard]:
         """A table's new and changed rows, shard by shard, in ascending order of ids."""
@@ -119,12 +88,6 @@ class PublishedDelta:
             if not ascending(ids):
                 raise IntegrityError(f"{REMOVED}: the ids of {entry.name!r} are not strictly ascending")
         return file.arrays
-
-    def _table(self, name: str) -> DeltaTableEntry:
-        for entry in self.manifest.tables:
-            if entry.name == name:
-                return entry
-        raise NotFound(f"{self.path} has no table {name!r}; it has {[entry.name for entry in self.manifest.tables]}")
 
 
 def open_delta(path: Path | str, *, verify: bool = True) -> PublishedDelta:

@@ -12,11 +12,11 @@ from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.fingerprint import MASK, fingerprint_hex, rows_fingerprint
 from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
-from storage.checkpoint.manifest import MANIFEST, Manifest, TableEntry
+from storage.checkpoint.manifest import MANIFEST, Manifest
+from storage.checkpoint.published import Published
 from storage.checkpoint.strict_json import parse_json
 from storage.checkpoint.tables import Shard, read_table
 from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, ParityError
-from storage.specs import TableSpec
 
 if TYPE_CHECKING:
     import torch
@@ -27,40 +27,12 @@ if TYPE_CHECKING:
 MAX_FEATURES_BYTES = 64 << 20
 
 
-class PublishedVersion:
-    """A version on disk, read piece by piece, each piece checked as it is read. Made by `open_version`."""
+class PublishedVersion(Published[Manifest]):
+    """A version on disk. Made by `open_version`."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_bytes: int = 0) -> None:
-        self._path = path
-        self._manifest_bytes = manifest_bytes
-        self._folder = VerifiedFolder(path, manifest.files)
+        super().__init__(path, manifest, manifest_bytes)
         self._compared: set[str] = set()
-        self.manifest = manifest
-
-    @property
-    def path(self) -> Path:
-        """Its folder."""
-        return self._path
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-        return self.manifest.version
-
-    @property
-    def snapshot(self) -> str:
-        """Its random identity."""
-        return self.manifest.snapshot
-
-    @property
-    def tables(self) -> tuple[TableSpec, ...]:
-        """The tables it holds, with their numbers of rows."""
-        return tuple(TableSpec(t.name, t.dim, t.row_type, t.rows) for t in self.manifest.tables)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its files, deltas not counted."""
-        return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
 
     @cached_property
     def spec(self) -> FeatureSpec:
@@ -84,19 +56,19 @@ class PublishedVersion:
         shards = read_table(self._folder, entry.name, entry.dim, entry.rows, entry.shards)
         if not entry.fingerprint or table in self._compared:
             return shards
-        return self._comparing(entry, shards)
+        return self._comparing(entry.name, entry.fingerprint, shards)
 
-    def _comparing(self, entry: TableEntry, shards: Iterator[Shard]) -> Iterator[Shard]:
+    def _comparing(self, table: str, fingerprint: str, shards: Iterator[Shard]) -> Iterator[Shard]:
         total = 0
         for shard in shards:
             total += rows_fingerprint(shard.ids, shard.rows)
             yield shard
-        if (found := fingerprint_hex(total & MASK)) != entry.fingerprint:
+        if (found := fingerprint_hex(total & MASK)) != fingerprint:
             raise ParityError(
-                f"{self._path}: table {entry.name!r}: its rows are not the trainer's: their fingerprint is {found}, "
-                f"published was {entry.fingerprint}; the version is not served"
+                f"{self._path}: table {table!r}: its rows are not the trainer's: their fingerprint is {found}, "
+                f"published was {fingerprint}; the version is not served"
             )
-        self._compared.add(entry.name)
+        self._compared.add(table)
 
     def table_digest(self, table: str) -> str:
         """A text that is the same for the same rows of a table."""
@@ -120,12 +92,6 @@ class PublishedVersion:
         from storage.checkpoint.weights import read_weights
 
         return read_weights(self._folder.read(layout.WEIGHTS))
-
-    def _table(self, name: str) -> TableEntry:
-        for entry in self.manifest.tables:
-            if entry.name == name:
-                return entry
-        raise NotFound(f"{self.path} has no table {name!r}; it has {[entry.name for entry in self.manifest.tables]}")
 
 
 def open_version(path: Path | str, *, verify: bool = True) -> PublishedVersion:

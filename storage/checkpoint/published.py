@@ -1,0 +1,55 @@
+"""What a published version and a published delta share: a folder, its manifest, tables with a number of rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from storage.checkpoint.delta_manifest import DeltaManifest, DeltaTableEntry
+from storage.checkpoint.folder import VerifiedFolder
+from storage.checkpoint.manifest import Manifest, TableEntry
+from storage.errors import NotFound
+from storage.specs import TableSpec
+
+M = TypeVar("M", Manifest, DeltaManifest)
+
+
+class Published(Generic[M]):
+    """A published folder, read piece by piece, each piece checked as it is read."""
+
+    def __init__(self, path: Path, manifest: M, manifest_bytes: int = 0) -> None:
+        self._path = path
+        self._manifest_bytes = manifest_bytes
+        self._folder = VerifiedFolder(path, manifest.files)
+        self.manifest: M = manifest
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self._path
+
+    @property
+    def version(self) -> int:
+        """Number of the version that it is, or belongs to."""
+        return self.manifest.version
+
+    @property
+    def snapshot(self) -> str:
+        """Random identity of the snapshot that it is, or leads to."""
+        return self.manifest.snapshot
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """The tables that it names, with the numbers of rows that it holds."""
+        return tuple(TableSpec(t.name, t.dim, t.row_type, t.rows) for t in self.manifest.tables)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its files; the deltas of a version are not counted."""
+        return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
+
+    def _table(self, name: str) -> TableEntry | DeltaTableEntry:
+        for entry in self.manifest.tables:
+            if entry.name == name:
+                return entry
+        raise NotFound(f"{self.path} has no table {name!r}; it has {[entry.name for entry in self.manifest.tables]}")
