@@ -358,10 +358,15 @@ std::vector<std::int64_t> TrainingTable::removed_since(std::uint32_t stamp) cons
 }
 
 IdStamps TrainingTable::removed() const {
-  IdStamps all;
-  all.ids = removed_since(0);
   const std::lock_guard lock(mutex_);
-  for (const std::int64_t id : all.ids) all.stamps.push_back(*removed_.find(id));
+  std::vector<std::pair<std::int64_t, std::uint32_t>> order;
+  removed_.each([&](std::int64_t id, std::uint32_t at) { order.emplace_back(id, at); });
+  std::sort(order.begin(), order.end());
+  IdStamps all;
+  for (const auto& [id, at] : order) {
+    all.ids.push_back(id);
+    all.stamps.push_back(at);
+  }
   return all;
 }
 
