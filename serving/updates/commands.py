@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from serving.updates.line import Entry, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import CanaryState
-from storage.checkpoint.deltas import DELTAS
+from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
 
 _NAME = re.compile(r"[1-9][0-9]{0,17}(\.(0|[1-9][0-9]{0,17}))?")
@@ -188,7 +188,7 @@ def _names_published(model: LiveModel, line: StoreLine, to: str) -> bool:
     if sequence == 0:
         return version > served.version and (model.folder / str(version)).is_dir()
     is_newer = version == served.version and sequence > served.sequence
-    return is_newer and (model.folder / str(version) / DELTAS / f"{sequence:06d}").is_dir()
+    return is_newer and (model.folder / str(version) / DELTAS / sequence_name(sequence)).is_dir()
 
 
 def _refuse_canary(model: LiveModel, what: str) -> None:
