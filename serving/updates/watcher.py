@@ -70,6 +70,7 @@ class Watcher:
 
     def _watch(self) -> None:
         folders = watched_folders(self._root)
+        # Not the public `watch`: that begins to watch at its first wait only, after the look below.
         notify = RustNotify([str(folder) for folder in sorted(folders)], False, False, 300, False, False)
         try:
             # Whatever appeared before the watch began is seen by looking once.
