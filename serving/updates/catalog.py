@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage.checkpoint.delta_manifest import DeltaManifest
-from storage.checkpoint.deltas import DELTAS, is_sequence
+from storage.checkpoint.deltas import DELTAS, list_deltas, sequence_name
 from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
 
@@ -121,11 +121,11 @@ class ModelFolder:
     def _with_deltas(self, version: FoundVersion, after: int, seen: set[Path]) -> FoundVersion:
         deltas: list[FoundDelta] = []
         try:
-            names = _delta_names(version.path)
+            sequences = list_deltas(version.path)
         except OSError:
             return version
-        for sequence, name in names:
-            path = version.path / DELTAS / name
+        for sequence in sequences:
+            path = version.path / DELTAS / sequence_name(sequence)
             if sequence > after:
                 read = partial(_delta, path, version.version, sequence)
                 found = self._look(self._deltas, path, seen, read)
@@ -170,11 +170,6 @@ def files_stamp(folder: Path) -> str:
     except OSError:
         return ""
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:32]
-
-
-def _delta_names(version: Path) -> list[tuple[int, str]]:
-    with os.scandir(version / DELTAS) as entries:
-        return sorted((int(e.name), e.name) for e in entries if is_sequence(e.name) and e.is_dir())
 
 
 def _mark(path: Path) -> tuple[int, ...]:

@@ -105,11 +105,16 @@ def test_a_folder_is_listed_with_what_cannot_be_read(tmp_path: Path) -> None:
     for folder in ("1/deltas/000001", "1/deltas/000002", "1/deltas/.publish-x", "1/deltas/7", "2", "007", ".publish-y"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "2" / "manifest.json").write_text("{}")
+    for sequence in (1, 2):
+        (tmp_path / "1" / "deltas" / f"{sequence:06d}" / "manifest.json").write_text("{}")
+    # Neither a folder without a manifest nor a link is a delta.
+    (tmp_path / "1" / "deltas" / "000003").mkdir()
+    (tmp_path / "1" / "deltas" / "000004").symlink_to(tmp_path / "1" / "deltas" / "000002")
     found = ModelFolder(tmp_path).scan({1: 1})
     assert sorted(found.versions) == [1, 2]
     assert isinstance(found.versions[1].error, IntegrityError)
     assert "not published to the end" in str(found.versions[1].error)
-    assert [delta.sequence for delta in found.deltas(1)] == [2]
+    assert [(delta.sequence, delta.error is not None) for delta in found.deltas(1)] == [(2, True)]
     assert found.deltas(2) == ()
     assert found.deltas(9) == ()
     with pytest.raises(FileNotFoundError):
