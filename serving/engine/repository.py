@@ -22,7 +22,7 @@ from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
 from serving.updates.watcher import Watcher
-from storage.errors import ConfigError, NotFound, Unavailable
+from storage.errors import ConfigError, NotFound, StoreError, Unavailable
 
 __all__ = ["ModelRepository", "VersionEntry"]
 
@@ -240,7 +240,10 @@ class ModelRepository:
 
     def _tell(self, name: str, command: Callable[[LiveModel], None]) -> dict[str, JsonValue]:
         updater = self._updater(name)
-        command(updater.model)
+        try:
+            command(updater.model)
+        except StoreError as error:
+            raise Unavailable(f"model {name!r}: nothing was changed, it could not be recorded: {error}") from error
         updater.wake()
         return report.snapshots(updater.model)
 

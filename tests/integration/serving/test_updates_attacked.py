@@ -147,6 +147,27 @@ def test_what_an_operator_says_to_an_unloaded_model_changes_nothing_of_its_recor
     assert live.served(routing_key="") in (one, two)
 
 
+def test_a_command_that_cannot_be_recorded_says_so_and_changes_nothing(live: Live) -> None:
+    start = live.version()
+    live.start()
+    (one,) = live.chain(start, 1)
+    live.reaches(one)
+    blocked = live.folder / "store" / NAME / ".state.json.new"
+    blocked.mkdir()  # what a full disk does
+    for command in (live.repository.rollback, live.repository.pause, live.repository.pin):
+        with pytest.raises(Unavailable, match=r"nothing was changed.*state\.json"):
+            command(NAME)
+    two = live.delta(one)
+    live.until(lambda: "state.json" in (live.report()["waiting"] or ""))
+    assert live.served() is one
+    assert live.report()["mode"] == "following"
+    assert live.refused() == []
+    blocked.rmdir()
+    live.repository.resume(NAME)
+    live.reaches(two)
+    assert live.report()["waiting"] is None
+
+
 def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
     start = live.version()
     live.start()
