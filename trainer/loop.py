@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from trainer.models import RankingModel
 from trainer.optimizers import dense_optimizer, sparse_optimizer
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
+from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.report import EpochReport, finite_or_none
 
 
@@ -86,6 +88,7 @@ class TrainingLoop:
         self._publisher = publisher
         self._policy = policy
         if publisher.lineage.pending is not None:
+            self._offer_again(publisher)
             self._write()
 
     def run(self) -> None:
@@ -94,13 +97,7 @@ class TrainingLoop:
         with noticed_interrupts(self._stop):
             while self.position.epoch < training.epochs:
                 epoch = self.position.epoch
-                stream = RowStream(
-                    self._rows,
-                    training.batch_size,
-                    shuffle_rows=training.shuffle_rows if training.shuffle else None,
-                    seed=training.seed,
-                )
-                self._pass(stream, epoch, f"epoch {epoch + 1}/{training.epochs}")
+                self._pass(self._stream(), epoch, f"epoch {epoch + 1}/{training.epochs}")
                 self._finish_epoch()
         if self.checkpoint is None:
             self.save()
@@ -110,7 +107,7 @@ class TrainingLoop:
         self.update = update
         with noticed_interrupts(self._stop):
             if not update.done:
-                self._pass(RowStream(self._rows, self.config.training.batch_size), 0, f"update {update.number}")
+                self._pass(self._stream(), 0, f"update {update.number}")
             # `done` goes into the commit of the last publish: after it there is nothing left to train.
             self.update = replace(self.update, done=True)
             if self._publisher is not None and self.position.step > self.position.published_step:
@@ -181,6 +178,27 @@ class TrainingLoop:
             self.publish()
         return due
 
+    def _stream(self) -> RowStream:
+        """The rows in the order in which the training, or the update, sees them."""
+        training = self.config.training
+        if self.update is not None:
+            return RowStream(self._rows, training.batch_size)
+        window = training.shuffle_rows if training.shuffle else None
+        return RowStream(self._rows, training.batch_size, shuffle_rows=window, seed=training.seed)
+
+    def _offer_again(self, publisher: Publisher) -> None:
+        """Offers the rows before the position, as the run did that stopped: golden requests are made of them."""
+        base = self._log.base
+        if base is None or base.state.data_fingerprint != self._rows.fingerprint:
+            return
+        stream = self._stream()
+        epoch, done = (0 if self.update is not None else self.position.epoch), self.position.batch
+        if done == 0 and epoch > 0:
+            epoch, done = epoch - 1, stream.batches
+        first = max(0, done - -(-POOL_ROWS // self.config.training.batch_size))
+        for table in islice(stream.epoch(epoch, skip_batches=first), done - first):
+            publisher.offer(self._maker.columns(table))
+
     def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position
         self._display.begin(what, stream.batches, start.batch)
@@ -236,16 +254,14 @@ class TrainingLoop:
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
         if self._stop.is_set():
-            self._say_how_to_resume()
-            raise KeyboardInterrupt
+            raise self._interrupt()
 
     def _interrupted(self) -> None:
         self.save()
-        self._say_how_to_resume()
-        raise KeyboardInterrupt
+        raise self._interrupt()
 
-    def _say_how_to_resume(self) -> None:
-        self._display.say(
+    def _interrupt(self) -> KeyboardInterrupt:
+        return KeyboardInterrupt(
             f"stopped after step {self.position.step}; the state is in {self.checkpoint}. "
             f"Run the same {'training' if self.update is None else 'update'} with resume (--resume) to go on"
         )

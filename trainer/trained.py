@@ -5,17 +5,19 @@ OUTPUT/{config.json, report.json, sample.safetensors, checkpoints/}
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from storage.checkpoint.tensors import TensorFile, write_tensors
+from storage.checkpoint.tensors import TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, NotFound
-from storage.features import Column, pack_columns, unpack_columns
+from storage.features import Column, FeatureSpec, pack_columns, unpack_columns
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint
-from trainer.config import TrainConfig, parse_text
+from trainer.config import TrainConfig, load_config
 from trainer.data import BatchMaker, ParquetRows
 from trainer.data.files import DataPath
 from trainer.embedding import EmbeddingTable
@@ -23,6 +25,7 @@ from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import WantedKind
+from trainer.publishing.golden import as_sent, column_rows
 
 CONFIG = "config.json"
 _SAMPLE = "sample.safetensors"
@@ -111,19 +114,30 @@ def read_config(output: Path) -> TrainConfig:
     path = output / CONFIG
     if not path.is_file():
         raise NotFound(f"{output}: holds no trained model ({CONFIG} is missing); give the output folder of a training")
-    return parse_text(path.read_text(encoding="utf-8"), source=str(path))
+    return load_config(path)
 
 
 def save_config(output: Path, config: TrainConfig) -> None:
     """Keeps the configuration beside the checkpoints."""
-    (output / CONFIG).write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    _replace(output / CONFIG, lambda path: write_bytes(path, config.model_dump_json(indent=1).encode() + b"\n"))
 
 
 def save_sample(output: Path, columns: dict[str, Column]) -> None:
     """Keeps rows for golden requests, so that publishing again needs no data."""
-    path = output / _SAMPLE
-    path.unlink(missing_ok=True)
-    write_tensors(path, pack_columns(columns))
+    _replace(output / _SAMPLE, lambda path: write_tensors(path, pack_columns(columns)))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    # A full disk or a crash leaves the file that was there.
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    try:
+        write(new)
+        os.replace(new, path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be written: {error}") from error
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def sample_columns(rows: ParquetRows, maker: BatchMaker, count: int = SAMPLE_ROWS) -> dict[str, Column]:
@@ -135,6 +149,18 @@ def sample_columns(rows: ParquetRows, maker: BatchMaker, count: int = SAMPLE_ROW
     part = count // _SAMPLE_PARTS
     starts = np.linspace(0, rows.rows - part, _SAMPLE_PARTS).astype(int).tolist()
     return maker.columns(pa.concat_tables([rows.range(start, start + part).read() for start in starts]))
+
+
+def with_newer_rows(sample: dict[str, Column], newer: dict[str, Column], spec: FeatureSpec) -> dict[str, Column]:
+    """`newer`, and so many rows of `sample`, spread over it, as still fit; raw columns by input."""
+    room = max(0, SAMPLE_ROWS - max(column.rows for column in newer.values()))
+    mixed: dict[str, Column] = {}
+    for entry in spec.inputs:
+        old = column_rows(sample[entry.name])
+        kept = np.linspace(0, len(old) - 1, min(room, len(old))).astype(int).tolist()
+        rows = [*column_rows(newer[entry.name]), *(old[place] for place in kept)]
+        mixed[entry.name] = Column.from_rows(as_sent(entry, [sample, newer]), rows)
+    return mixed
 
 
 def read_sample(output: Path, config: TrainConfig) -> dict[str, Column]:

@@ -10,7 +10,7 @@ import torch
 from storage.errors import ConfigError, NotFound
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
-from trainer.data import ParquetRows
+from trainer.data import BatchMaker, ParquetRows
 from trainer.data.files import DataPath
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
@@ -19,7 +19,7 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
 from trainer.report import UpdateReport, finite_or_none
 from trainer.run import table_reports, threads
-from trainer.trained import read_config, read_sample
+from trainer.trained import SAMPLE_ROWS, read_config, read_sample, sample_columns, save_sample, with_newer_rows
 
 
 def update(
@@ -75,6 +75,10 @@ def update(
         if pass_of is None:
             pass_of = start.begun(loop)
         loop.run_update(pass_of)
+        if not pass_of.done or loop.published:
+            # Only now: rows that could be trained on can be scored. Ids leave, and so must the sample go with the time.
+            newer = sample_columns(rows, BatchMaker(config.spec, config.label), SAMPLE_ROWS // 2)
+            save_sample(output, with_newer_rows(sample, newer, config.spec))
         after = loop.evaluate()
         loop.settle()
     assert loop.checkpoint is not None

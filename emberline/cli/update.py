@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,8 @@ def command(
     published is published first. --at goes back to a snapshot: training continues from the state it was made from (as
     many are kept as publish.keep_states says, at least), and the next delta leads on from it.
     """
+    if every_seconds is not None and not math.isfinite(every_seconds):
+        raise click.BadParameter(f"{every_seconds} is no number of seconds", param_hint="--every-seconds")
     from trainer import update
     from trainer.trained import read_config
 

@@ -82,10 +82,15 @@ def read_commit(folder: Path) -> Commit:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); remove {folder} to go on without it"
+        ) from None
     content = parse_json(text, what=str(path), max_bytes=_MAX_STATE_BYTES)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path}: expected format {FORMAT!r}; the checkpoint was made by another release")
+    name = _NAME.fullmatch(folder.name)
+    if name is not None and content.get("number") != int(name[1]):
+        raise CheckpointError(f"{folder}: is a copy of the commit {content.get('number')}; remove it")
     try:
         return Commit(
             folder=folder,

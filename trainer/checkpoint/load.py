@@ -22,6 +22,14 @@ from trainer.embedding import EmbeddingTable
 
 _ROWS_AT_ONCE = 1 << 20
 
+# What torch's optimizers keep of each weight, as we make them.
+_OPTIMIZER_VALUES: dict[type, set[str]] = {
+    torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.Adagrad: {"step", "sum"},
+    torch.optim.SGD: set(),
+}
+
 Array = np.ndarray[Any, Any]
 
 
@@ -66,8 +74,22 @@ def _load_dense(chain: Sequence[Commit], model: nn.Module, optimizer: torch.opti
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
             values.setdefault(int(index), {})[key] = _tensor(array)
+    _check_optimizer(commit.folder, values, optimizer)
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
     torch.set_rng_state(_tensor(arrays["random"]))
+
+
+def _check_optimizer(
+    folder: Path, values: Mapping[int, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
+) -> None:
+    # Another optimizer would take them without a word, and fail, or train differently, at the next step.
+    wanted = _OPTIMIZER_VALUES.get(type(optimizer))
+    saved = {key for entry in values.values() for key in entry}
+    if wanted is not None and saved != wanted and (saved or "sum" in wanted):
+        raise CheckpointError(
+            f"{folder}: was trained with another dense optimizer than {type(optimizer).__name__}; "
+            "optimizer.dense.type cannot change in the life of a run"
+        )
 
 
 def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> None:
@@ -90,6 +112,12 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
         if arrays["rows"].shape[1] != table.dim:
             raise CheckpointError(
                 f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
+            )
+        width = table.dim if table.optimizer == "adagrad" else 0
+        if arrays["slots"].shape[1] != width:
+            raise CheckpointError(
+                f"{commit.folder}: table {name!r} has {arrays['slots'].shape[1]} optimizer values a row, expected "
+                f"{width}; optimizer.sparse.type cannot change in the life of a run"
             )
         _restore_rows(table, arrays, later)
     for arrays in saved:

@@ -70,6 +70,14 @@ class CommitLog:
             raise ConfigError(
                 f"{self._output}: another process trains or publishes this run; wait until it is done", field="output"
             ) from None
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _open(self) -> None:
         for entry in self._home.iterdir():
             if entry.name.startswith(_UNFINISHED):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -78,7 +86,6 @@ class CommitLog:
         if folders:
             self._base = read_commit(folders[-1])
             self._commits[self._base.number] = self._base
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -61,10 +61,11 @@ class TrainingState:
 
     def published(self, publishing: dict[str, Any], snapshots: tuple[str, ...] = ()) -> TrainingState:
         """The same state of training, of which `snapshots` are published; none: what was pending is written."""
-        position = self.position
+        position, update = self.position, self.update
         if snapshots:
             position = replace(position, published_step=position.step, published_rows=position.rows)
-        return replace(self, position=position, publishing=publishing, snapshots=snapshots)
+            update = update and replace(update, rebase="")
+        return replace(self, position=position, update=update, publishing=publishing, snapshots=snapshots)
 
     def to_json_value(self) -> dict[str, Any]:
         """The state as JSON values."""

@@ -17,8 +17,16 @@ from storage.checkpoint import DeltaTable
 from storage.features import Column, FeatureEngine, InputSpec, concat_batches
 from trainer.embedding import EmbeddingTable
 from trainer.publishing.carriers import carriers
-from trainer.publishing.golden import Row, column_rows, columns_of_rows, drawn_rows, hard_cases
-from trainer.publishing.reach import missed_tables, reached, rows_holding, spare_rows
+from trainer.publishing.golden import (
+    Row,
+    as_sent,
+    column_rows,
+    columns_of_rows,
+    drawn_rows,
+    hard_cases,
+    spare_rows,
+)
+from trainer.publishing.reach import missed_tables, reached, rows_holding
 
 REQUESTS_AT_MOST = 1024
 # Of each pool; more would only make it slower.
@@ -83,7 +91,7 @@ class _Source:
     """
 
     def __init__(self, engine: FeatureEngine, pools: Sequence[Pool], changed: Sequence[DeltaTable]) -> None:
-        self.inputs = [_as_sent(entry, pools) for entry in engine.spec.inputs]
+        self.inputs = [as_sent(entry, pools) for entry in engine.spec.inputs]
         # Each input has one value a row of the pool; a pool's input of one row stands for all of them.
         self.values = _pool_values(self.inputs, pools)
         batch = concat_batches([engine.run(pool, _rows_of(pool)) for pool in pools])
@@ -162,11 +170,6 @@ class _Source:
 
     def _pooled(self, place: int) -> Row:
         return {name: values[place] for name, values in self.values.items()}
-
-
-def _as_sent(entry: InputSpec, pools: Sequence[Pool]) -> InputSpec:
-    dtypes = {pool[entry.name].dtype for pool in pools}
-    return entry.model_copy(update={"dtype": dtypes.pop()}) if len(dtypes) == 1 else entry
 
 
 def _pool_values(inputs: Sequence[InputSpec], pools: Sequence[Pool]) -> dict[str, list[object]]:

@@ -14,28 +14,39 @@ from storage.checkpoint import TableData
 from storage.errors import CheckpointError
 from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec
 from storage.features.dtypes import INTEGERS, integer_range
-from trainer.publishing.lookup import find_rows
+from trainer.publishing.lookup import TableRows, find_rows
 
 # Rows beside the drawn ones; a model of a thousand inputs must not make a golden file of a hundred thousand rows.
 _EXTRA_AT_MOST = 1024
 _ROWS_A_CASE = 2
+_ROWS_A_TABLE = 2
 _ABSENT_OFFSET = 977
 
 Row = dict[str, Any]
 
 
 def golden_columns(
-    sample: Mapping[str, Column], spec: FeatureSpec, tables: Sequence[TableData], count: int
+    sample: Mapping[str, Column],
+    spec: FeatureSpec,
+    tables: Sequence[TableData],
+    count: int,
+    pools: Sequence[Mapping[str, Column]] = (),
 ) -> tuple[dict[str, Column], int]:
     """At least `count` rows of raw features; returns the columns and how many rows they have.
 
-    Raises CheckpointError when no row of the sample reaches some table.
+    pools: raw rows that were trained on lately, asked for tables that no row of the sample reaches any more. Raises
+    CheckpointError when none of all these rows reaches some table.
     """
-    inputs = [as_sent(entry, sample[entry.name]) for entry in spec.inputs]
+    inputs = [as_sent(entry, [sample, *pools]) for entry in spec.inputs]
     values = {entry.name: column_rows(sample[entry.name]) for entry in inputs}
     rows = drawn_rows(values, count)
     rows += hard_cases(rows, inputs, spec)[:_EXTRA_AT_MOST]
     rows += _reaching_rows(rows, inputs, spec, tables)
+    for pool in pools:
+        missed = _missed(columns_of_rows(inputs, rows), len(rows), spec, tables)
+        if not missed:
+            break
+        rows += spare_rows(FeatureEngine(spec), pool, missed)
     columns = columns_of_rows(inputs, rows)
     _check_reached(columns, len(rows), spec, tables)
     return columns, len(rows)
@@ -55,9 +66,10 @@ def column_rows(column: Column) -> list[Any]:
     return [flat[start : start + column.width] for start in range(0, len(flat), column.width)]
 
 
-def as_sent(entry: InputSpec, column: Column) -> InputSpec:
-    # The sample's own integer or float type: a request may send it, and no value is lost on the way.
-    return entry.model_copy(update={"dtype": column.dtype})
+def as_sent(entry: InputSpec, pools: Sequence[Mapping[str, Column]]) -> InputSpec:
+    """The input with the own integer or float type of the raw rows, which a request may send, if they have one."""
+    dtypes = {pool[entry.name].dtype for pool in pools}
+    return entry.model_copy(update={"dtype": dtypes.pop()}) if len(dtypes) == 1 else entry
 
 
 def drawn_rows(values: Mapping[str, list[Any]], count: int) -> list[Row]:
@@ -131,6 +143,28 @@ def _reaching_rows(
                 row[entry.name] = value if entry.kind == "fixed" and entry.width == 1 else [value] * entry.width
         extra.append(row)
     return extra
+
+
+def spare_rows(engine: FeatureEngine, pool: Mapping[str, Column], missed: Sequence[TableRows]) -> list[Row]:
+    """Some rows of `pool` for each table, each reaching a row of it; none when the pool has none."""
+    count = max(column.rows for column in pool.values())
+    batch = engine.run(pool, count)
+    rows: list[Row] = []
+    for table in missed:
+        places: list[int] = []
+        for feature in engine.spec.ids_features:
+            if feature.table == table.name:
+                bags = batch.ids[feature.name]
+                found = find_rows(table, bags.values)[1]
+                places += np.unique(np.repeat(np.arange(count), bags.lengths())[found]).tolist()
+        rows += [_row_of(pool, place) for place in places[:_ROWS_A_TABLE]]
+    return rows
+
+
+def _row_of(pool: Mapping[str, Column], place: int) -> Row:
+    # An input of one row stands for all rows.
+    at = {name: min(place, column.rows - 1) for name, column in pool.items()}
+    return {name: column_rows(column.slice(at[name], at[name] + 1))[0] for name, column in pool.items()}
 
 
 def _check_reached(columns: Mapping[str, Column], rows: int, spec: FeatureSpec, tables: Sequence[TableData]) -> None:

@@ -99,7 +99,8 @@ class Lineage:
 
     def base_of(self, entry: Published) -> Published:
         """The version that a snapshot is a delta of; the entry itself when it is one."""
-        for other in self.published:
+        # The nearest before it: in a repository that was made anew, numbers come again.
+        for other in reversed(self.published[: self.published.index(entry) + 1]):
             if other.version == entry.version and other.sequence == 0:
                 return other
         raise NotFound(f"snapshot {entry.name}: its version is not known any more; publish a version")
@@ -107,15 +108,15 @@ class Lineage:
     def up_to(self, snapshot: str) -> Lineage:
         """The line as it was when `snapshot` was its newest. Numbers that were drawn since are not drawn again."""
         entry = self.find(snapshot)
-        kept = self.published[: self.published.index(entry) + 1]
-        deltas = sum(1 for other in kept if other.version == entry.version and other.sequence > 0)
-        if entry.version == self.version:
+        kept, base = self.published[: self.published.index(entry) + 1], self.base_of(entry)
+        deltas = len(kept) - 1 - kept.index(base)
+        if base.snapshot == self.base:
             return replace(self, published=kept, deltas=deltas, pending=None)
         # Bytes of an older version are not known here; nothing is then compacted by its share.
         return replace(
             self,
             version=entry.version,
-            base=self.base_of(entry).snapshot,
+            base=base.snapshot,
             published=kept,
             last_sequence=max(other.sequence for other in self.published if other.version == entry.version),
             version_bytes=0,
@@ -123,6 +124,10 @@ class Lineage:
             deltas=deltas,
             pending=None,
         )
+
+    def since_base(self, entry: Published) -> tuple[Published, ...]:
+        """A snapshot's version and all of the line that came after it."""
+        return self.published[self.published.index(self.base_of(entry)) :]
 
     def line(self) -> tuple[str, ...]:
         """Ids of all snapshots known, oldest first, at most MAX_ANCESTORS."""

@@ -32,7 +32,7 @@ def drawn(
     if due == "version" or parent is None:
         return pending
     base = lineage.base_of(parent)
-    inside = [entry for entry in lineage.published if entry.version == parent.version]
+    inside = lineage.since_base(parent)
     whole = due == "cumulative"
     taken = next_sequence(model_dir / str(parent.version)) - 1
     return replace(

@@ -15,7 +15,7 @@ from torch import nn
 
 from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, write_version
 from storage.errors import InvalidInput
-from storage.features import FeatureSpec
+from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
@@ -82,9 +82,13 @@ def write_subject(
     golden_requests: int,
     tolerance: float,
     display: Display,
+    pools: Sequence[Mapping[str, Column]] = (),
     **described: Any,
 ) -> Path:
-    """Writes a subject as a version; `described`: what else write_version takes. Inside eval() and no_grad()."""
+    """Writes a subject as a version; `described`: what else write_version takes. Inside eval() and no_grad().
+
+    pools: raw rows that were trained on lately, for golden requests where the sample reaches too little.
+    """
     plan = subject.plan
     tables = [source.data() for source in plan.tables]
     display.advance()
@@ -95,7 +99,7 @@ def write_subject(
     inputs = plan.graph_inputs()
     checker.check_graph(_loaded(program, inputs, subject.outputs), tensors)
     display.advance()
-    columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests)
+    columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests, pools)
     golden = checker.golden(columns, rows)
     display.advance()
     folder = write_version(

@@ -118,9 +118,9 @@ class Publisher:
         lineage = settled(self._lineage, self._model_dir)
         if from_snapshot is not None:
             lineage = lineage.up_to(lineage.find(from_snapshot).snapshot)
+        subject = self._ready(lineage)
         due = self._due(kind, lineage, rebased=from_snapshot is not None)
         self._check_number(due, version)
-        subject = self._ready(lineage)
         if due != "version" and (path := subject.plain_layer()) is not None:
             raise Unsupported(
                 f"layer {path!r}: rows of torch's own embedding layers are not tracked, so there are no deltas of "
@@ -192,15 +192,22 @@ class Publisher:
     def _due(self, kind: WantedKind, lineage: Lineage, *, rebased: bool) -> Due:
         if kind == "version":
             return kind
-        here = self._base(lineage) is not None
+        base = self._base(lineage)
         if kind == "auto":
-            if not here:
+            if base is None or not self._has_our_spec(base):
                 return "version"
             return "delta" if rebased else self._policy.next_kind(lineage)
-        if not here:
+        if base is None:
             what = f"version {lineage.version} is not there" if lineage.version else "nothing was published yet"
             raise NotFound(f"{self._model_dir}: {what}, so there is nothing for a delta to change; publish a version")
+        if not self._has_our_spec(base):
+            raise _other_spec(base)
         return kind
+
+    def _has_our_spec(self, version: PublishedVersion) -> bool:
+        """Whether a version makes the same features of raw columns as the module takes now."""
+        assert self._subject is not None
+        return version.spec == self._subject.plan.spec
 
     def _base(self, lineage: Lineage) -> PublishedVersion | None:
         """The version that deltas of the line lie in; None when it is not in this repository."""
@@ -225,13 +232,17 @@ class Publisher:
             self._ready(lineage)
             delta = self._delta_writer(lineage).write(
                 pending,
-                pools=tuple(reversed(self._offered)),
+                pools=self._pools(),
                 golden_requests=self._golden_requests,
                 tolerance=self._tolerance,
                 metadata=self._metadata,
                 display=display,
             )
         return delta.path, with_delta(lineage, pending, delta)
+
+    def _pools(self) -> tuple[Mapping[str, Column], ...]:
+        """The raw rows that were offered, the last ones first."""
+        return tuple(reversed(self._offered))
 
     def _delta_writer(self, lineage: Lineage) -> DeltaWriter:
         """Holds the graph of the line's version, which takes long to load."""
@@ -240,7 +251,12 @@ class Publisher:
         if writer is None or writer.version.snapshot != lineage.base or writer.subject is not self._subject:
             version = self._base(lineage)
             if version is None:
-                raise NotFound(f"{self._model_dir / str(lineage.version)} is not there any more; publish a version")
+                raise NotFound(
+                    f"{self._model_dir / str(lineage.version)} is not there any more, and what is to be published is "
+                    "a delta of it; publish a version (emberline publish)"
+                )
+            if not self._has_our_spec(version):
+                raise _other_spec(version)
             self._writer = writer = DeltaWriter(self._subject, version)
         return writer
 
@@ -260,6 +276,7 @@ class Publisher:
                 golden_requests=self._golden_requests,
                 tolerance=self._tolerance,
                 display=display,
+                pools=self._pools(),
                 version=number or None,
                 max_batch_size=self._max_batch_size,
                 metadata=self._metadata,
@@ -287,6 +304,13 @@ class Publisher:
         except CheckpointError:  # other weights than those of the version
             return None
         return newest.snapshot if fingerprint_hex(weights_fingerprint(weights)) == newest.dense else None
+
+
+def _other_spec(version: PublishedVersion) -> Unsupported:
+    return Unsupported(
+        f"{version.path}: its inputs and features are not those of the model any more, and a delta cannot change "
+        "them; publish a version (emberline publish)"
+    )
 
 
 def _rows_of(columns: Mapping[str, Column]) -> int:

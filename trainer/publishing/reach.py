@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from storage.checkpoint import DeltaTable
-from storage.features import Column, FeatureBatch, FeatureEngine
+from storage.features import FeatureBatch, FeatureEngine
 from trainer.embedding import EmbeddingTable
-from trainer.publishing.golden import Row, column_rows
 from trainer.publishing.lookup import find_rows
-
-_ROWS_A_TABLE = 2
 
 
 def rows_holding(batch: FeatureBatch, engine: FeatureEngine, table: str, ids: np.ndarray) -> np.ndarray:
@@ -54,23 +51,6 @@ def missed_tables(
         if table.size() and not any(find_rows(table, batch.ids[feature].values)[1].any() for feature in features):
             missed.append(table)
     return missed
-
-
-def spare_rows(engine: FeatureEngine, pool: Mapping[str, Column], missed: Sequence[EmbeddingTable]) -> list[Row]:
-    """Some rows of `pool` for each table, each reaching a row of it; none when the pool has none."""
-    count = max(column.rows for column in pool.values())
-    batch = engine.run(pool, count)
-    values = {name: column_rows(column) for name, column in pool.items()}
-    rows: list[Row] = []
-    for table in missed:
-        places: list[int] = []
-        for feature in engine.spec.ids_features:
-            if feature.table == table.name:
-                bags = batch.ids[feature.name]
-                found = find_rows(table, bags.values)[1]
-                places += np.unique(np.repeat(np.arange(count), bags.lengths())[found]).tolist()
-        rows += [{name: cells[place] for name, cells in values.items()} for place in places[:_ROWS_A_TABLE]]
-    return rows
 
 
 def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:

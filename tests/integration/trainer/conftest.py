@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.trainer.published_line import publish_first
-from trainer.config import TrainConfig
+from tests.integration.trainer.update_runs import NEWER_ROWS, POLICY, updated
+from trainer import UpdateReport, train
+from trainer.config import PublishConfig, TrainConfig
 
 _PATH = Path(__file__).parents[2] / "unit" / "trainer" / "conftest.py"
 _SPEC = importlib.util.spec_from_file_location("trainer_click_log", _PATH)
@@ -52,3 +55,52 @@ def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def models(published_once: Path, tmp_path: Path) -> Path:
     """A copy of `published_once` to publish deltas into."""
     return Path(shutil.copytree(published_once, tmp_path / "models"))
+
+
+@pytest.fixture(scope="session")
+def newer(tmp_path_factory: pytest.TempPathFactory, click_table: Callable[[int, int], pa.Table]) -> Path:
+    """Rows that came after training, the first of them by users that nobody has seen, who do not come again."""
+    table = click_table(NEWER_ROWS, 9)
+    users = table.column("user").to_numpy().copy()
+    users[:400:5] += 1_000_000
+    path = tmp_path_factory.mktemp("newer") / "newer.parquet"
+    pq.write_table(table.set_column(0, "user", pa.array(users)), path, row_group_size=400)
+    return path
+
+
+@pytest.fixture(scope="session")
+def config(clicks_config: Callable[..., TrainConfig]) -> TrainConfig:
+    """One epoch; a user's row leaves at the second publish without a click of theirs."""
+    plain = clicks_config(epochs="1", batch_size="128", checkpoint_every_steps="3")
+    tables = tuple(
+        table.model_copy(update={"expire_after_publishes": 2}) if table.name == "users" else table
+        for table in plain.tables
+    )
+    return plain.model_copy(update={"publish": POLICY, "tables": tables})
+
+
+@pytest.fixture(scope="session")
+def finished(clicks: Path, config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `run`, a finished training, and `models`, into which it was published."""
+    folder = tmp_path_factory.mktemp("finished")
+    plain = config.model_copy(update={"publish": PublishConfig(keep_states=32)})
+    train(plain, clicks, output=folder / "run", repository=folder / "models", limit=2000, progress=False)
+    (folder / "run" / "config.json").write_text(config.model_dump_json())
+    return folder
+
+
+@pytest.fixture
+def place(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished training to go on from."""
+    shutil.copytree(finished, tmp_path / "place")
+    return tmp_path / "place"
+
+
+@pytest.fixture(scope="session")
+def whole(
+    finished: Path, newer: Path, fresh_clicks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, UpdateReport]:
+    """An update that nothing interrupted."""
+    place = tmp_path_factory.mktemp("whole") / "place"
+    shutil.copytree(finished, place)
+    return place, updated(place, newer, valid=fresh_clicks)
