@@ -189,17 +189,17 @@ def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry
 def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
     """What is held, on trial and refused once something new is taken."""
     facts = _without_refusal(facts, take)
+    wanted = facts.canary is not None and facts.canary.snapshot is None and _is_wanted_canary(facts, take)
     changes: dict[str, object] = {}
-    if take.clears_holds:
+    if wanted:
+        # By name: what was given up with it may come again too, and what is held stays so.
+        again = {entry.id, *take.found.ancestors}
+        changes["abandoned"] = tuple(each for each in facts.abandoned if each not in again)
+    elif take.clears_holds:
         # Never to come back: at a later rollback they would look like news again.
         changes.update(abandoned=(*facts.abandoned, *facts.held), held=())
-    if facts.canary is not None and facts.canary.snapshot is None:
-        if _is_wanted_canary(facts, take):
-            # Wanted by name: what was given up with it may come again too.
-            again = {entry.id, *take.found.ancestors}
-            changes["abandoned"] = tuple(each for each in facts.abandoned if each not in again)
-        if _is_wanted_canary(facts, take) or not facts.canary.to:
-            changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
+    if facts.canary is not None and facts.canary.snapshot is None and (wanted or not facts.canary.to):
+        changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
     return facts.model_copy(update=changes)
 
 

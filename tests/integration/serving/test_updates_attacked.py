@@ -118,6 +118,27 @@ def test_a_delta_that_was_passed_over_ends_no_rollback(live: Live) -> None:
     assert live.report()["mode"] == "following"
 
 
+def test_what_was_given_up_by_mistake_is_named_and_comes_back_as_a_canary(live: Live) -> None:
+    start = live.version()
+    live.start()
+    one, two = live.chain(start, 2)
+    live.reaches(two)
+    live.repository.rollback(NAME, steps=2)
+    live.reaches(live.delta(start))
+    live.repository.rollback(NAME)
+    live.until(lambda: "1.1 was made from what was set aside" in (live.report()["waiting"] or ""))
+    live.repository.canary(NAME, fraction=0.5, to="1.1")
+    live.until(lambda: live.report()["canary"] is not None)
+    live.repository.promote(NAME)
+    live.reaches(one)
+    live.until(lambda: "1.2 was made from what was set aside" in (live.report()["waiting"] or ""))
+    live.repository.canary(NAME, fraction=0.5, to=two.id)
+    live.until(lambda: live.report()["canary"] is not None)
+    live.repository.promote(NAME)
+    live.reaches(two)
+    live.reaches(live.delta(two))
+
+
 # ---- unload and load
 
 
