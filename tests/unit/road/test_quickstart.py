@@ -143,7 +143,7 @@ def test_the_report_has_the_promised_keys(tmp_path: Path) -> None:
         },
         {"newer": replace(NEWER, load={"requests": 100, "failures": 1, "p99_ms": 5.0})},
         {"newer": replace(NEWER, parity={("m", "gRPC"): 1e-3})},
-        {"newer": replace(NEWER, back=1e-9)},
+        {"newer": replace(NEWER, back=1e-4)},
         {"newer": replace(NEWER, covered=False)},
     ],
     ids=[
