@@ -42,6 +42,8 @@ def command(path: Path, hottest: int, no_verify: bool) -> None:
         _delta(console, path, hottest, verify=not no_verify)
     elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
         _version(console, path, hottest, verify=not no_verify)
+    elif path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
+        _version(console, path.parent, hottest, verify=not no_verify)
     elif path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet"))):
         _parquet(console, path)
     elif path.is_dir():
@@ -179,7 +181,7 @@ def _repository(console: Console, path: Path, *, verify: bool) -> None:
             count += 1
             try:
                 version = open_version(model / str(number), verify=verify)
-            except CheckpointError as error:
+            except (CheckpointError, NotFound) as error:
                 models.add_row(model.name, str(number), "", "", "", f"refused: {error}")
                 continue
             size = sum(entry.size for entry in version.manifest.files) / 2**20

@@ -85,3 +85,15 @@ def test_a_planted_manifest_is_one_line(version: PublishedVersion) -> None:
     (path / "manifest.json").write_text('{"format":"emberline-delta-1"}')
     with pytest.raises(UnsafeArtifact, match=r"manifest\.json"):
         inspect(path)
+
+
+def test_the_folder_of_the_deltas_shows_its_version(version: PublishedVersion) -> None:
+    write(version, 3)
+    assert inspect(version.path / "deltas") == inspect(version.path)
+
+
+def test_a_file_called_like_a_version_is_refused_and_the_others_are_shown(version: PublishedVersion) -> None:
+    (version.path.parent / "7").write_text("x")
+    shown = inspect(version.path.parent)
+    assert "refused" in shown
+    assert "every digest holds" in shown
