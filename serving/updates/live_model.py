@@ -148,6 +148,12 @@ class LiveModel:
             )
         )
 
+    def keep_facts(self, facts: ModelState) -> None:
+        """Writes facts that change nothing that is served. Under the lock. Raises StoreError."""
+        if self.lines:
+            self.write(facts, {}, self.lines, self.default)
+        self.facts = facts
+
     def watch_releases(self, lane: Lane) -> None:
         """Hears when snapshots of a version fall free."""
         lane.model.line.on_release(self._on_release)

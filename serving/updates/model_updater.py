@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from serving.config import ServerConfig
 from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
+from serving.updates import refusals
 from serving.updates.applying import Outdated, take_delta
-from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder, files_stamp
+from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
 from serving.updates.live_model import LiveModel, Stopped
@@ -21,14 +21,13 @@ from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import restore_line
 from serving.updates.sharing import take_on_store
-from serving.updates.state import MAX_QUARANTINE, ModelState, Refusal
+from serving.updates.state import ModelState
 from serving.updates.steps import OnStep
 from serving.updates.version_diff import TooDifferent
 from storage.errors import (
     CheckpointError,
     ConfigError,
     EmberlineError,
-    IntegrityError,
     NotFound,
     SignatureError,
     StoreError,
@@ -228,7 +227,7 @@ class ModelUpdater:
             config = read_model_config(model.folder)
             if model.config is not None:
                 logger.info("%s: %s changed", model.name, CONFIG)
-                self._forget_refusals(lambda refusal: refusal.kind == "ConfigError")
+                refusals.forget(model, lambda refusal: refusal.kind == "ConfigError")
             model.config, self._config_mark = config, mark
         return model.config
 
@@ -238,14 +237,14 @@ class ModelUpdater:
         with model.lock:
             newer = {line.view.current.name.version: line.view.current.name.sequence for line in model.lines}
         catalog = self._folder.scan(newer)
-        self._forget_gone(catalog)
+        refusals.forget_gone(model, catalog)
         if model.default is None and not catalog.versions:
             raise NotFound(f"{model.folder} has no version: no folder with a number for a name; publish one")
         with model.lock:
             decision = decide(catalog, self._situation(catalog, config, model.default))
             self._note(decision)
         if isinstance(decision.action, Refuse):
-            self._quarantine(decision.action.found, decision.action.error)
+            refusals.quarantine(model, decision.action.found, decision.action.error)
             return True
         if isinstance(decision.action, Take):
             take = decision.action
@@ -262,7 +261,7 @@ class ModelUpdater:
             abandoned=frozenset(facts.abandoned),
             held_sequence=0 if line is None else _held_sequence(line, facts),
             choose=config.choose_versions,
-            refused=self._is_refused,
+            refused=partial(refusals.is_refused, model),
             awaiting=dict(model.awaiting),
             stopped="" if line is None else self._stopped(line),
             canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
@@ -298,7 +297,7 @@ class ModelUpdater:
                     ),
                 }
             )
-            self._keep_facts(facts)
+            model.keep_facts(facts)
             model.refuse_waiters(fresh, "it is held: it was made from a snapshot that was rolled back")
 
     def _take(self, config: ModelConfig, take: Take, decision: Decision) -> None:
@@ -347,7 +346,7 @@ class ModelUpdater:
                 with model.lock:
                     action = next_delta(catalog, self._situation(catalog, config, line))
                 if isinstance(action, Refuse):
-                    self._quarantine(action.found, action.error)
+                    refusals.quarantine(model, action.found, action.error)
                     return True
                 if isinstance(action, Take) and not self._stopped(line):
                     return self._attempt(action.found, partial(take_delta, model, line, Take(action.found)))
@@ -376,79 +375,15 @@ class ModelUpdater:
         except SignatureError as error:
             assert isinstance(found, FoundVersion)
             model.awaiting[found.version] = str(error)
-            self._count_refusal(error)
+            refusals.count(model, error)
             logger.error("%s: %s", model.name, error)
         except Exception as error:
             if found.path.exists():
-                self._quarantine(found, error)
+                refusals.quarantine(model, found, error)
         return True
-
-    def _is_refused(self, found: Found) -> bool:
-        refusal = self.model.facts.quarantine.get(found.key)
-        # Other bytes under the same manifest may be the right ones.
-        return refusal is not None and (not refusal.stamp or refusal.stamp == files_stamp(found.path))
-
-    def _quarantine(self, found: Found, error: Exception) -> None:
-        model = self.model
-        known = isinstance(error, EmberlineError)
-        reason = str(error) or type(error).__name__
-        logger.error(
-            "%s: %s is UNAVAILABLE, refused (%s): %s",
-            model.name,
-            found.name,
-            type(error).__name__,
-            reason,
-            exc_info=None if known else error,
-        )
-        refusal = Refusal(
-            path=str(found.path),
-            snapshot=found.snapshot,
-            reason=reason,
-            kind=type(error).__name__,
-            unix_ms=time.time_ns() // 1_000_000,
-            stamp=files_stamp(found.path) if isinstance(error, IntegrityError) else "",
-        )
-        with model.lock:
-            quarantine = dict(model.facts.quarantine)
-            quarantine.pop(found.key, None)
-            quarantine[found.key] = refusal
-            while len(quarantine) > MAX_QUARANTINE:
-                del quarantine[next(iter(quarantine))]
-            self._keep_facts(model.facts.model_copy(update={"quarantine": quarantine}))
-        self._count_refusal(error)
-        model.refuse_waiters(filter(None, (found.snapshot, found.name)), f"it is refused: {reason}")
-
-    def _count_refusal(self, error: Exception) -> None:
-        refused = self.model.counters.refused
-        refused[type(error).__name__] = refused.get(type(error).__name__, 0) + 1
-
-    def _forget_gone(self, catalog: Catalog) -> None:
-        """Forgets refusals of what has left the folder, and waits for versions that have."""
-        model = self.model
-        for version in [version for version in model.awaiting if version not in catalog.versions]:
-            del model.awaiting[version]
-        self._forget_refusals(lambda refusal: not _exists(refusal.path))
-
-    def _forget_refusals(self, gone: Callable[[Refusal], bool]) -> None:
-        model = self.model
-        with model.lock:
-            kept = {key: refusal for key, refusal in model.facts.quarantine.items() if not gone(refusal)}
-            if len(kept) != len(model.facts.quarantine):
-                self._keep_facts(model.facts.model_copy(update={"quarantine": kept}))
-
-    def _keep_facts(self, facts: ModelState) -> None:
-        """Writes facts that change nothing that is served. Under the lock."""
-        model = self.model
-        if model.lines:
-            model.write(facts, {}, model.lines, model.default)
-        model.facts = facts
 
 
 def _held_sequence(line: StoreLine, facts: ModelState) -> int:
     """The newest delta of the served version that was rolled back."""
     names = [entry.name for entry in line.view.entries[line.view.served + 1 :] if entry.id in facts.held]
     return max((name.sequence for name in names if name.version == line.view.current.name.version), default=0)
-
-
-def _exists(path: str) -> bool:
-    return Path(path).exists()

@@ -47,7 +47,7 @@ def test_removed_ids_are_absent_re_added_ones_are_new_and_edge_ids_work(live: Li
     for snapshot in (first, second):
         result = ask(live.repository, rows, min_snapshot=snapshot.id)
         np.testing.assert_array_equal(result.outputs[1], snapshot.answer(rows)["trace"])
-    while live.states().get("1.2") != "base":
+    while live.states().get("1.2") not in ("base", None):  # None: merges may be ahead of this look
         live.delta(list(live.snapshots.values())[-1])
         live.served(min_snapshot=list(live.snapshots)[-1])
     result = ask(live.repository, rows)
