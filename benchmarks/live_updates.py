@@ -31,6 +31,7 @@ from benchmarks.delta_world import DeltaWorld
 from benchmarks.machine import machine_line, rss_bytes
 from benchmarks.paced_load import PacedLoad, max_rate, save_bodies, window
 from emberline.quickstart.server import ServerProcess
+from trainer.publishing.policy import DeltaPolicy
 
 ROWS = 1_000_000
 BATCH = 32
@@ -73,18 +74,10 @@ class Bench:
 
     def visible(self, port: int, delta: Path, body: tuple[bytes, int]) -> float:
         """Milliseconds from the rename to the first answer from the delta's snapshot, over the wire."""
-        snapshot = json.loads((delta / "manifest.json").read_text())["snapshot"]
         answered: list[float] = []
 
         def ask() -> None:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
-            headers = {"Inference-Header-Content-Length": str(body[1]), "Emberline-Min-Snapshot": snapshot}
-            while True:
-                connection.request("POST", "/v2/models/ranker/infer", body[0], headers)
-                answer = connection.getresponse()
-                answer.read()
-                if answer.status == 200:
-                    break
+            answer_from(port, delta, body)
             answered.append(time.monotonic())
 
         asker = threading.Thread(target=ask)
@@ -94,6 +87,21 @@ class Bench:
         if not answered:
             raise TimeoutError(f"{delta} was not visible within {WAIT_S:g} s")
         return (answered[0] - began) * 1000
+
+
+def answer_from(port: int, published: Path, body: tuple[bytes, int]) -> None:
+    """Asks until an answer comes from the snapshot of a published folder, or a newer one."""
+    snapshot = json.loads((published / "manifest.json").read_text())["snapshot"]
+    headers = {"Inference-Header-Content-Length": str(body[1]), "Emberline-Min-Snapshot": snapshot}
+    deadline = time.monotonic() + WAIT_S
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)) as connection:
+        while time.monotonic() < deadline:
+            connection.request("POST", "/v2/models/ranker/infer", body[0], headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:
+                return
+    raise TimeoutError(f"{published} was not served within {WAIT_S:g} s")
 
 
 def folder_bytes(path: Path) -> int:
@@ -187,27 +195,45 @@ def rollback(bench: Bench, server: ServerProcess, turns: int) -> None:
         print(f"  {steps} back: median {statistics.median(times):.2f}, largest {max(times):.2f}")
 
 
-def thousand(bench: Bench, server: ServerProcess, count: int, rows: int) -> None:
-    """Many deltas in a row under a quiet load: what failed, and what they left behind."""
-    pid = server.process.pid
-    body = bench.world.bodies(1, 1)[0]
-    load = PacedLoad(server.http_port, "ranker", 50, bench.bodies, bench.work / "records.npy").start()
-    print(f"\n{count} deltas of {rows} rows in a row:")
-    print(f"{'deltas':>7} {'RSS MiB':>8} {'files':>6} {'store MiB':>10} {'visible ms, median':>19}")
-    times: list[float] = []
-    for done in range(count + 1):
-        if done % max(1, count // 10) == 0:
-            files = len(os.listdir(f"/proc/{pid}/fd"))
-            store = folder_bytes(bench.work / "store") / 2**20
-            median = statistics.median(times) if times else 0.0
-            print(f"{done:>7} {rss_bytes(pid) / 2**20:>8.0f} {files:>6} {store:>10.1f} {median:>19.1f}", flush=True)
-            times.clear()
-        if done < count:
-            delta, _ = bench.make(rows)
-            times.append(bench.visible(server.http_port, delta, body))
-            shutil.rmtree(delta)
-    records = load.stop()
-    print(f"  {int((records['good'] == 0).sum())} of {len(records):,} requests failed meanwhile")
+def thousand(work: Path, count: int, rows: int) -> None:
+    """Many deltas in a row by the trainer's own policy, under a quiet load: what failed, and what they left behind."""
+    world = DeltaWorld(work / "models", "ranker", 100_000, policy=DeltaPolicy())
+    bodies, records = work / "bodies.npz", work / "records.npy"
+    save_bodies(bodies, world.bodies(200, BATCH))
+    body = world.bodies(1, 1)[0]
+    print(f"\n{count} deltas of {rows} rows in a row, compacted and collected by the default policy:")
+    heads = ("deltas", 7), ("RSS MiB", 8), ("files", 6), ("store MiB", 10), ("repository MiB", 15), ("folders", 8)
+    print(" ".join(f"{head:>{width}}" for head, width in (*heads, ("visible ms", 11))))
+    with ServerProcess(work / "models", work / "store", work / "server.log") as server:
+        pid = server.process.pid
+        load = PacedLoad(server.http_port, "ranker", 50, bodies, records).start()
+        times: list[float] = []
+        for done in range(count + 1):
+            if done % max(1, count // 10) == 0:
+                files = len(os.listdir(f"/proc/{pid}/fd"))
+                folders = sum(1 for _ in (work / "models").rglob("manifest.json"))
+                sizes = [folder_bytes(work / name) / 2**20 for name in ("store", "models")]
+                median = statistics.median(times) if times else 0.0
+                print(
+                    f"{done:>7} {rss_bytes(pid) / 2**20:>8.0f} {files:>6} {sizes[0]:>10.1f} {sizes[1]:>15.1f} "
+                    f"{folders:>8} {median:>11.1f}",
+                    flush=True,
+                )
+                times.clear()
+            if done < count:
+                world.change(rows)
+                folder = world.publisher.publish()
+                began = time.monotonic()
+                answer_from(server.http_port, folder, body)
+                times.append((time.monotonic() - began) * 1000)
+        found = load.stop()
+    print(f"  {int((found['good'] == 0).sum())} of {len(found):,} requests failed meanwhile")
+    for what, store in (("with its store", "store"), ("with an empty store", "another")):
+        began = time.monotonic()
+        with ServerProcess(work / "models", work / store, work / "server.log") as server:
+            ready = time.monotonic() - began
+            answer_from(server.http_port, folder, body)
+        print(f"  start {what}: ready in {ready:.1f} s, at the newest snapshot")
 
 
 def main() -> None:
@@ -223,12 +249,8 @@ def main() -> None:
             proportion(bench, server, (1000, 10_000) if quick else (1000, 10_000, 100_000, 500_000), 3 if quick else 7)
             disturbance(bench, server, 10_000 if quick else 100_000, 3 if quick else 9)
             rollback(bench, server, 10)
-            thousand(bench, server, 100 if quick else 1000, 100)
-        began = time.monotonic()
-        with ServerProcess(bench.work / "models", bench.work / "store", log):
-            ready = time.monotonic() - began
-        deltas = len(os.listdir(bench.home / "1" / "deltas"))
-        print(f"\nstart after all of it: {ready:.1f} s; deltas in the repository: {deltas}")
+    with tempfile.TemporaryDirectory() as folder:
+        thousand(Path(folder), 100 if quick else 1000, 100)
 
 
 if __name__ == "__main__":
