@@ -33,8 +33,8 @@ quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; K
 
 test: test-cpp test-python  ## all tests, C++ and Python
 
-test-python: $(READY)  ## the Python tests alone
-	$(PY) -m pytest
+test-python: $(READY)  ## the Python tests alone, a file a process, JOBS at a time
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 test-cpp: $(READY)  ## the C++ tests alone
 	$(call cpp_tests,plain,)

@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -145,14 +146,29 @@ def proportion(bench: Bench, server: ServerProcess, sizes: Sequence[int], repeat
         )
 
 
+def settle(server: ServerProcess) -> None:
+    """Waits until nothing is merged any more: what came before must not be measured."""
+    deadline = time.monotonic() + 2 * WAIT_S
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"{server.url}/v2/repository/models/ranker/snapshots", timeout=WAIT_S) as answer:
+            staged = [entry for entry in json.loads(answer.read())["snapshots"] if entry["state"] != "base"]
+        if len(staged) <= RETAIN:
+            time.sleep(1)
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{len(staged)} snapshots are still unmerged")
+
+
 def disturbance(bench: Bench, server: ServerProcess, rows: int, pairs: int) -> None:
     """p99 at half of the largest load, in windows without and with a delta staged, switched to and one merged."""
+    settle(server)
     most = max_rate(server.http_port, "ranker", bench.bodies, bench.work / "records.npy")
     deltas = [bench.make(rows)[0] for _ in range(pairs)]
     load = PacedLoad(server.http_port, "ranker", most / 2, bench.bodies, bench.work / "records.npy").start()
     time.sleep(3)
     windows = []
     for delta in deltas:
+        settle(server)
         idle = time.monotonic()
         time.sleep(WINDOW_S)
         busy = bench.appear(delta)
@@ -239,6 +255,7 @@ def thousand(work: Path, count: int, rows: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows, deltas and repetitions")
+    parser.add_argument("--short", action="store_true", help="leave out the thousand deltas")
     options = parser.parse_args()
     quick = options.quick
     print(machine_line())
@@ -246,9 +263,12 @@ def main() -> None:
         bench = Bench(Path(folder), 100_000 if quick else ROWS)
         log = bench.work / "server.log"
         with ServerProcess(bench.work / "models", bench.work / "store", log) as server:
-            proportion(bench, server, (1000, 10_000) if quick else (1000, 10_000, 100_000, 500_000), 3 if quick else 7)
             disturbance(bench, server, 10_000 if quick else 100_000, 3 if quick else 9)
+            settle(server)
             rollback(bench, server, 10)
+            proportion(bench, server, (1000, 10_000) if quick else (1000, 10_000, 100_000, 500_000), 3 if quick else 7)
+    if options.short:
+        return
     with tempfile.TemporaryDirectory() as folder:
         thousand(Path(folder), 100 if quick else 1000, 100)
 

@@ -19,7 +19,7 @@ from storage.features.batch import Jagged
 
 # A request gives at most its first rows, so that a few large ones do not stand for all traffic.
 ROWS_PER_REQUEST = 16
-MAX_ROWS = 2048
+MAX_ROWS = 1024
 MAX_BYTES = 8 << 20
 MAX_REQUEST_BYTES = 64 << 10
 _INTERVAL_NS = 20_000_000

@@ -19,7 +19,7 @@ from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
 from storage.tiers.tiered import TieredStore
 
 # Rows scored at once, and the longest rest after them: live sessions get the interpreter and the cores in between.
-SLICE_ROWS = 32
+SLICE_ROWS = 64
 MAX_REST_S = 0.005
 
 

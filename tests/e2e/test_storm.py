@@ -12,7 +12,7 @@ from tests.e2e.planted_world import World
 from tests.e2e.storm_clients import Clients, Operator
 
 CLIENTS = 16
-ROUNDS = 4
+ROUNDS = 3
 # Planted generations shift every score by design, which is what the live guard refuses.
 OPTIONS = {"live_guard": "false", "retain_snapshots": "3"}
 
