@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +21,13 @@ from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
 from serving.updates.watcher import Watcher
+from storage.checkpoint.versions import is_version
 from storage.errors import ConfigError, NotFound, StoreError, Unavailable
 
 __all__ = ["ModelRepository", "VersionEntry"]
 
 logger = logging.getLogger("emberline.serving")
 
-_VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _UNLOAD_S = 30.0
 
 
@@ -313,4 +312,4 @@ def _stop_in_background(updater: ModelUpdater) -> None:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG).exists() or any(_VERSION.fullmatch(entry.name) for entry in folder.iterdir())
+    return (folder / CONFIG).exists() or any(is_version(entry.name) for entry in folder.iterdir())

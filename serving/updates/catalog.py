@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,9 +16,8 @@ from typing import TypeVar
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.deltas import DELTAS, list_deltas, sequence_name
 from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
+from storage.checkpoint.versions import is_version
 from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
-
-_VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 T = TypeVar("T")
 
@@ -105,7 +103,7 @@ class ModelFolder:
         newer_than = newer_than or {}
         versions: dict[int, FoundVersion] = {}
         seen: set[Path] = set()
-        for number in numbered(self.path, _VERSION):
+        for number in numbered(self.path):
             path = self.path / str(number)
             found = self._look(self._versions, path, seen, partial(_version, path, number))
             if found is None:
@@ -152,10 +150,10 @@ class ModelFolder:
         return found
 
 
-def numbered(folder: Path, pattern: re.Pattern[str] = _VERSION) -> list[int]:
-    """The numbers that folders in `folder` have for names, ascending."""
+def numbered(folder: Path) -> list[int]:
+    """The versions in a model's folder, ascending."""
     with os.scandir(folder) as entries:
-        return sorted(int(entry.name) for entry in entries if pattern.fullmatch(entry.name) and entry.is_dir())
+        return sorted(int(entry.name) for entry in entries if is_version(entry.name) and entry.is_dir())
 
 
 def files_stamp(folder: Path) -> str:

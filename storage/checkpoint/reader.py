@@ -70,6 +70,11 @@ class PublishedVersion(Published[Manifest]):
             )
         self._compared.add(table)
 
+    @property
+    def equals(self) -> str | None:
+        """The snapshot that it is a compaction of; None for any other version."""
+        return self.manifest.equals
+
     def table_digest(self, table: str) -> str:
         """A text that is the same for the same rows of a table."""
         digests = {entry.path: entry.sha256 for entry in self.manifest.files}

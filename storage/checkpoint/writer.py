@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from storage.checkpoint.model_config import config_text, write_config_if_absent
 from storage.checkpoint.reader import PublishedVersion
 from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
 from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
+from storage.checkpoint.versions import is_version
 from storage.errors import CheckpointError, ConfigError
 from storage.specs import check_model_name
 
@@ -127,7 +127,7 @@ def write_version(
 
 def next_version(model_dir: Path) -> int:
     """One more than the largest version number in use."""
-    taken = [int(entry.name) for entry in model_dir.iterdir() if re.fullmatch(r"[1-9][0-9]{0,17}", entry.name)]
+    taken = [int(entry.name) for entry in model_dir.iterdir() if is_version(entry.name)]
     return max(taken, default=0) + 1
 
 

@@ -12,8 +12,8 @@ from storage.checkpoint.tables import Shard
 from storage.specs import TableSpec
 
 
-class TableSource(Protocol):
-    """Tables of rows, readable several times over."""
+class RowSource(Protocol):
+    """Rows of some tables, readable several times over."""
 
     @property
     def path(self) -> Path:
@@ -21,36 +21,29 @@ class TableSource(Protocol):
 
     @property
     def snapshot(self) -> str:
-        """The identity of exactly these rows: 32 hex digits."""
+        """The snapshot that these rows are, or lead to: 32 hex digits."""
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """The tables, with their numbers of rows."""
+        """The tables that it has rows of, or touches, with their numbers of rows."""
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """A table's rows, ids ascending over all shards."""
+        """A table's rows, of a delta the new and changed ones, ids ascending over all shards."""
+
+
+class TableSource(RowSource, Protocol):
+    """Whole tables."""
+
+    @property
+    def equals(self) -> str | None:
+        """Another snapshot whose rows are exactly these."""
 
     def table_digest(self, table: str) -> str:
         """A text that is the same exactly when the rows are the same."""
 
 
-class DeltaSource(Protocol):
+class DeltaSource(RowSource, Protocol):
     """What changed in some tables between two snapshots; each id stands once, as a row or as removed."""
-
-    @property
-    def path(self) -> Path:
-        """Where it lies; for messages."""
-
-    @property
-    def snapshot(self) -> str:
-        """The snapshot that it leads to."""
-
-    @property
-    def tables(self) -> tuple[TableSpec, ...]:
-        """The tables that it touches, with their numbers of changed rows."""
-
-    def shards(self, table: str) -> Iterator[Shard]:
-        """A table's new and changed rows, ids ascending over all shards."""
 
     def removed(self, table: str) -> np.ndarray:
         """The ids (m,) int64, ascending, that are gone from a table."""

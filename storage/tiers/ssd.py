@@ -19,7 +19,7 @@ import rocksdict
 from storage.errors import EmberlineError, StoreError
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd_keys import KEY, SIGN, SPILLS, ids_of, marker_key, row_keys, row_values, table_prefix
+from storage.tiers.ssd_keys import KEY, SPILLS, ids_of, marker_key, row_keys, row_values, table_prefix
 from storage.tiers.ssd_options import SsdOptions, rocks_options, synced
 
 _INGEST_BYTES = 64 << 20
@@ -91,43 +91,21 @@ class SsdTier:
 
     def export_batch(self, table: int, cursor: int, limit: int, dim: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Rows in ascending order of ids. cursor: 0 starts; returns the next cursor, -1 at the end, ids, rows."""
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        prefix = table_prefix(table)
-        with disk_errors(f"reading from {self.path}"):
-            iterator = self._db.iter()
-            iterator.seek(prefix + cursor.to_bytes(8, "big"))
-            while len(keys) < limit and iterator.valid() and iterator.key().startswith(prefix):
-                keys.append(iterator.key())
-                values.append(iterator.value())
-                iterator.next()
-            iterator.status()
+        following, keys, values = self._scan(table, cursor, limit)
         if not keys:
             return -1, np.empty(0, np.int64), np.empty((0, dim), np.float32)
         self._check_sizes(values, dim)
         ids = ids_of(keys)
         rows = np.frombuffer(b"".join(values), np.dtype("<f4")).reshape(len(values), dim).astype(np.float32)
-        last = int(ids[-1:].view(np.uint64)[0] ^ SIGN)
-        following = last + 1 if len(keys) == limit and last + 1 < 1 << 64 else -1
         return following, ids, rows
 
     def ids(self, table: int, limit: int = 1 << 16) -> Iterator[np.ndarray]:
         """The ids of a table, ascending, at most `limit` at a time."""
-        cursor: int | None = 0
-        while cursor is not None:
-            keys: list[bytes] = []
-            prefix = table_prefix(table)
-            with disk_errors(f"reading from {self.path}"):
-                iterator = self._db.iter()
-                iterator.seek(prefix + cursor.to_bytes(8, "big"))
-                while len(keys) < limit and iterator.valid() and iterator.key().startswith(prefix):
-                    keys.append(iterator.key())
-                    iterator.next()
-                iterator.status()
+        cursor = 0
+        while cursor >= 0:
+            cursor, keys, _ = self._scan(table, cursor, limit, with_values=False)
             if keys:
                 yield ids_of(keys)
-            following = int.from_bytes(keys[-1][4:], "big") + 1 if len(keys) == limit else 1 << 64
-            cursor = following if following < 1 << 64 else None
 
     def is_empty(self, first: int, last: int | None = None) -> bool:
         """Whether the tables from `first` to before `last` (None: `first` alone) have no row."""
@@ -210,6 +188,26 @@ class SsdTier:
         with disk_errors(f"closing {self.path}"):
             self._db.close()
             self._options = None  # it holds the block cache
+
+    def _scan(
+        self, table: int, cursor: int, limit: int, *, with_values: bool = True
+    ) -> tuple[int, list[bytes], list[bytes]]:
+        """At most `limit` entries from a cursor on: the next cursor, -1 at the end, their keys and values."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        prefix = table_prefix(table)
+        with disk_errors(f"reading from {self.path}"):
+            iterator = self._db.iter()
+            iterator.seek(prefix + cursor.to_bytes(8, "big"))
+            while len(keys) < limit and iterator.valid() and iterator.key().startswith(prefix):
+                keys.append(iterator.key())
+                if with_values:
+                    values.append(iterator.value())
+                iterator.next()
+            iterator.status()
+        is_end = len(keys) < limit or not keys
+        following = 1 << 64 if is_end else int.from_bytes(keys[-1][len(prefix) :], "big") + 1
+        return following if following < 1 << 64 else -1, keys, values
 
     def _write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         batch = rocksdict.WriteBatch(raw_mode=True)

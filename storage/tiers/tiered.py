@@ -221,17 +221,16 @@ class TieredStore:
     def adopt(self, version: TableSource) -> None:
         """From now on SSD holds this version, whose rows must be those that it is `at`; nothing is read.
 
-        The version's snapshot must be `at`, or its manifest's `equals` must. Lookups may go on.
+        The version's snapshot must be `at`, or what it `equals` must. Lookups may go on.
         Raises StoreError.
         """
         self._check_tables(version)
         with self._merge_lock:
             self._check_open()
-            equals = getattr(getattr(version, "manifest", None), "equals", None)
-            if self.at == "" or self.at not in (version.snapshot, equals):
+            if self.at == "" or self.at not in (version.snapshot, version.equals):
                 raise StoreError(
-                    f"{version.path}: snapshot {version.snapshot} equals {equals}, but the store is at {self.at!r}; "
-                    "load it into a store of its own"
+                    f"{version.path}: snapshot {version.snapshot} equals {version.equals}, but the store is at "
+                    f"{self.at!r}; load it into a store of its own"
                 )
             self._content.adopt(version)
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from storage.checkpoint.install import sync_directory
 from storage.checkpoint.strict_json import canonical_json
 from storage.checkpoint.tensors import write_bytes, write_tensors
 from storage.errors import CheckpointError, ConfigError, NotFound
@@ -132,7 +133,7 @@ class CommitLog:
             commit = self._write(folder, state, tables, dense, None if full else base)
             target = commit_folder(self._home, commit.number)
             os.rename(folder, target)
-            _sync_directory(self._home)
+            sync_directory(self._home)
         except OSError as error:
             raise CheckpointError(f"{self._home}: the training checkpoint could not be written: {error}") from error
         finally:
@@ -199,8 +200,8 @@ class CommitLog:
         )
         text = canonical_json(to_json_value(commit))
         write_bytes(folder / STATE, text)
-        _sync_directory(folder / "tables")
-        _sync_directory(folder)
+        sync_directory(folder / "tables")
+        sync_directory(folder)
         return replace(commit, sha256=hashlib.sha256(text).hexdigest())
 
     def _carry_dense(self, folder: Path, files: dict[str, str]) -> int:
@@ -209,7 +210,8 @@ class CommitLog:
         while commit is not None:
             if DENSE in commit.files:
                 shutil.copyfile(commit.folder / DENSE, folder / DENSE)
-                _sync_file(folder / DENSE)
+                with (folder / DENSE).open("rb") as file:
+                    os.fsync(file.fileno())
                 files[DENSE] = commit.files[DENSE]
                 return (folder / DENSE).stat().st_size
             commit = self._commits.get(commit.parent)
@@ -249,19 +251,3 @@ def _dense_arrays(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
 def _array(value: Any) -> np.ndarray[Any, Any]:
     tensor = value if isinstance(value, Tensor) else torch.tensor(value)
     return tensor.detach().cpu().contiguous().numpy()  # numpy's own ascontiguousarray would give a scalar a dimension
-
-
-def _sync_directory(path: Path) -> None:
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync_file(path: Path) -> None:
-    _sync(path, os.O_RDONLY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

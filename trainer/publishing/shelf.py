@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,16 +9,15 @@ from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, op
 from storage.checkpoint.delta_manifest import REMOVED
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.signed import FileEntry
+from storage.checkpoint.versions import is_version
 from storage.errors import CheckpointError, NotFound
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def version_numbers(model_dir: Path) -> list[int]:
     """The numbers of the folders that are called like a version, ascending."""
     if not model_dir.is_dir():
         return []
-    return sorted(int(entry.name) for entry in model_dir.iterdir() if _NUMBER.fullmatch(entry.name))
+    return sorted(int(entry.name) for entry in model_dir.iterdir() if is_version(entry.name))
 
 
 def read_version(model_dir: Path, number: int) -> PublishedVersion | None:

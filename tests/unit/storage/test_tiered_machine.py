@@ -148,7 +148,7 @@ class OverlayMachine(RuleBasedStateMachine):
         """The trainer publishes a version of the rows that the base is at."""
         self._keep([self.served])
         version = rows_of(self.base, DIMS)
-        version.manifest.equals = self.at
+        version.equals = self.at
         for store in self.stores.values():
             store.adopt(version)
         assert version.reads == 0

@@ -394,7 +394,7 @@ def test_a_version_that_is_the_same_rows_is_adopted_and_nothing_is_read(
             store.adopt(same)
         store.merge(store.stage(delta), at=delta.snapshot)
         assert any(len(ids) for name in DIMS for ids in store._content.changed(name))
-        same.manifest.equals = delta.snapshot
+        same.equals = delta.snapshot
         store.adopt(same)
         assert same.reads == 0
         assert store.at == same.snapshot

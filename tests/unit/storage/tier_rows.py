@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ class Rows:
         self.content = content
         self.shard_rows = shard_rows
         self.reads = 0
-        self.manifest = SimpleNamespace(equals=None)
+        self.equals: str | None = None
 
     @property
     def snapshot(self) -> str:
