@@ -19,6 +19,7 @@ from serving.engine.repository import ModelRepository
 from serving.grpc.service import grpc_server
 from serving.http.app import HttpApp
 from serving.http.metrics import MetricsApp
+from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.ports import BACKLOG, listen, port_message
 from serving.protocol.metadata import server_version
 from serving.updates.steps import OnStep
@@ -46,13 +47,17 @@ class _HttpServer(uvicorn.Server):
 class Server:
     """One server. `start` and `stop` run it on a thread of its own; `serve` runs it in the foreground."""
 
-    def __init__(self, config: ServerConfig, on_step: OnStep | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, on_step: OnStep | None = None, *, on_loaded: Callable[[], None] | None = None
+    ) -> None:
         """Finds the models; raises NotFound when the repository is not there.
 
         on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them.
+        on_loaded: called on a thread of the server's when the models that were there at the start are loaded.
         """
         self.config = config
         self.repository = ModelRepository(config, on_step)
+        self._on_loaded = on_loaded
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0
@@ -155,6 +160,8 @@ class Server:
         states = [entry.state for entry in self.repository.index()]
         ready = states.count("READY")
         logger.info("%d of %d model versions ready", ready, len(states))
+        if self._on_loaded is not None:
+            self._on_loaded()
 
     def _close(self, timeout_s: float) -> None:
         if self._loader is not None:
@@ -183,7 +190,8 @@ def serve(config: ServerConfig) -> None:
 
     Raises NotFound when the repository is not there, ConfigError when a port is taken.
     """
-    server = Server(config)
+    share_gil()
+    server = Server(config, on_loaded=freeze_heap)
     signals = 0
 
     def stop() -> None:
@@ -199,7 +207,10 @@ def serve(config: ServerConfig) -> None:
             loop.add_signal_handler(number, stop)
         await server.run(lambda: None)
 
-    run_on_loop(run())
+    try:
+        run_on_loop(run())
+    finally:
+        thaw_heap()
     if server.is_loading():
         # A load cannot be interrupted; its store recovers as it does from any crash.
         logging.shutdown()

@@ -35,37 +35,13 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
     assert isinstance(found, FoundDelta)
     started = time.monotonic()
     view = line.view
-    lane = view.current.lane
     model.step("found")
     delta = open_delta(found.path)
     _check_same(delta, found)
     _check_tables(delta, line)
     model.step("verified")
-    kept = kept_folder(model.store_root, delta.snapshot)
-    with model.lock:
-        model.keeping.add(delta.snapshot)
-    entry: Entry | None = None
-    overlay: int | None = None
-    try:
-        delta = open_delta(keep(found.path, kept), verify=False)
-        _check_same(delta, found)
-        model.step("linked")
-        model.check_stop()
-        overlay = line.store.stage(delta)
-        model.step("staged")
-        model.check_stop()
-        entry = delta_entry(line, view, lane, delta, overlay, found.path)
-        report = judge_delta(model, lane, entry, delta, overlay)
-        entry = timed(model, entry, found.path)
-        dropped = append_entry(model, line, view, entry, take)
-    except BaseException:
-        if overlay is not None:
-            line.store.discard(overlay)
-        shutil.rmtree(kept, ignore_errors=True)
-        raise
-    finally:
-        with model.lock:
-            model.keeping.discard(delta.snapshot)
+    with model.taking(delta.snapshot):
+        entry, report, dropped = _stage_and_show(model, line, view, take)
     _count(model, entry)
     logger.info(
         "%s: %s is visible after %.0f ms (%.0f ms of work): %d rows, %d removed; golden requests within %.2g; %s",
@@ -79,6 +55,34 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
         report.guard,
     )
     drop_entries(model, line, dropped)
+
+
+def _stage_and_show(
+    model: LiveModel, line: StoreLine, view: LineView, take: Take
+) -> tuple[Entry, GateReport, tuple[Entry, ...]]:
+    """The snapshot that a delta becomes, how it passed the gate, and the snapshots that it replaces."""
+    found = take.found
+    assert isinstance(found, FoundDelta)
+    lane = view.current.lane
+    kept = kept_folder(model.store_root, found.snapshot)
+    overlay: int | None = None
+    try:
+        delta = open_delta(keep(found.path, kept), verify=False)
+        _check_same(delta, found)
+        model.step("linked")
+        model.check_stop()
+        overlay = line.store.stage(delta)
+        model.step("staged")
+        model.check_stop()
+        entry = delta_entry(line, view, lane, delta, overlay, found.path)
+        report = judge_delta(model, lane, entry, delta, overlay)
+        entry = timed(model, entry, found.path)
+        return entry, report, append_entry(model, line, view, entry, take)
+    except BaseException:
+        if overlay is not None:
+            line.store.discard(overlay)
+        shutil.rmtree(kept, ignore_errors=True)
+        raise
 
 
 def judge_delta(
@@ -136,12 +140,14 @@ def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[Entry, ...]) 
 
 
 def collect_kept(model: LiveModel) -> None:
-    """Deletes kept deltas that no line needs for a restart."""
+    """Deletes kept deltas and versions that no line needs for a restart."""
     with model.lock:
         if model.stopping.is_set():
             return  # its lines are being taken apart: they say nothing of what is needed
         wanted = {entry.id for line in model.lines for entry in line.view.entries}
         collect(model.store_root, wanted | model.keeping)
+        versions = {lane.published.snapshot for line in model.lines for lane in line.lanes.values()}
+        model.versions.collect(versions | {line.content.id for line in model.lines} | model.keeping)
     model.step("collected")
 
 

@@ -1,20 +1,27 @@
-"""Deltas in the store's own keeping: hard links, so that the repository may lose them; copies where links cannot be.
+"""Deltas and versions in the store's own keeping: hard links, so that the repository may lose them.
 
-One folder a snapshot, complete or not there. Whoever opens one later checks its digests again.
+Where links cannot be, deltas are copied; versions are not, they may be as large as the disk. One folder a snapshot,
+complete or not there. Whoever opens one later checks its digests again.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.install import sync_directory
 from storage.errors import StoreError
 
-KEPT = "deltas"
+KEPT_DELTAS = "deltas"
+KEPT_VERSIONS = "versions"
 _NEW = ".new"
+
+
+class NoLinks(Exception):  # noqa: N818 - no error: a store on another file system is as good
+    """A folder cannot be kept by links alone."""
 
 
 def keep(source: Path, kept: Path) -> Path:
@@ -22,6 +29,15 @@ def keep(source: Path, kept: Path) -> Path:
 
     One that is there already is replaced: nothing says that it is the same.
     """
+    return _keep(source, kept, _link_or_copy)
+
+
+def keep_version(source: Path, kept: Path) -> Path:
+    """Keeps a version without its deltas, by links alone. Raises NoLinks where those cannot be, StoreError."""
+    return _keep(source, kept, _link, ignored=DELTAS)
+
+
+def _keep(source: Path, kept: Path, put: Callable[[Path, Path], None], *, ignored: str = "") -> Path:
     temporary = kept.with_name(f".{kept.name}{_NEW}")
     if not source.is_dir():
         raise FileNotFoundError(f"{source} is not there any more")
@@ -30,18 +46,19 @@ def keep(source: Path, kept: Path) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         for place, folders, names in os.walk(source):
+            folders[:] = [name for name in folders if place != str(source) or name != ignored]
             target = temporary / Path(place).relative_to(source)
             for name in folders:
                 (target / name).mkdir()
             for name in names:
-                _link(Path(place) / name, target / name)
+                put(Path(place) / name, target / name)
             sync_directory(target)
         shutil.rmtree(kept, ignore_errors=True)
         os.rename(temporary, kept)
         sync_directory(kept.parent)
-    except FileNotFoundError:
+    except (FileNotFoundError, NoLinks):  # the repository has dropped it meanwhile
         shutil.rmtree(temporary, ignore_errors=True)
-        raise  # the repository has dropped it meanwhile
+        raise
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise StoreError(f"keeping {source} in {kept.parent}: {error}") from error
@@ -50,12 +67,17 @@ def keep(source: Path, kept: Path) -> Path:
 
 def kept_folder(store: Path, snapshot: str) -> Path:
     """Where the delta that leads to a snapshot is kept."""
-    return store / KEPT / snapshot
+    return store / KEPT_DELTAS / snapshot
 
 
-def collect(store: Path, wanted: Iterable[str]) -> None:
+def kept_version(store: Path, snapshot: str) -> Path:
+    """Where the version that is a snapshot is kept."""
+    return store / KEPT_VERSIONS / snapshot
+
+
+def collect(store: Path, wanted: Iterable[str], kind: str = KEPT_DELTAS) -> None:
     """Deletes what is kept for snapshots that are not `wanted`; a wanted one may be in the middle of being linked."""
-    folder, names = store / KEPT, set(wanted)
+    folder, names = store / kind, set(wanted)
     if not folder.is_dir():
         return
     with os.scandir(folder) as entries:
@@ -69,12 +91,19 @@ def _snapshot(name: str) -> str:
     return name[1:].removesuffix(_NEW) if name.startswith(".") else name
 
 
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        _link(source, target)
+    except NoLinks:
+        shutil.copyfile(source, target, follow_symlinks=False)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+
+
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except FileNotFoundError:
         raise
-    except OSError:  # another file system, too many links, or one without links
-        shutil.copyfile(source, target, follow_symlinks=False)
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
+    except OSError as error:  # another file system, too many links, or one without links
+        raise NoLinks(f"{source}: {error.strerror}") from error

@@ -97,7 +97,7 @@ class StoreLine:
     oldest overlay is merged, and to close it. left_behind: entries that are in no view any more, but in use.
     """
 
-    def __init__(self, folder: Path, store: TieredStore, lane: Lane, base: Entry, content: int) -> None:
+    def __init__(self, folder: Path, store: TieredStore, lane: Lane, base: Entry, content: SnapshotName) -> None:
         self.folder = folder
         self.store = store
         self.lanes: dict[int, Lane] = {lane.version: lane}
@@ -114,7 +114,8 @@ class StoreLine:
         base, *chain = view.entries
         return LineState(
             folder=self.folder.name,
-            content=self.content,
+            content=self.content.version,
+            content_snapshot=self.content.id,
             base=base.state,
             chain=tuple(entry.state for entry in chain),
             served=view.current.id,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from serving.config import ServerConfig
@@ -21,6 +22,7 @@ from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, Lane, LineView, StoreLine
 from serving.updates.state import MAX_REMEMBERED, ModelState, StateFile
 from serving.updates.steps import OnStep, check_step
+from serving.updates.versions import Versions
 from storage.errors import NotFound, Unavailable
 
 logger = logging.getLogger("emberline.serving")
@@ -46,6 +48,7 @@ class LiveModel:
         self.name = name
         self.folder = config.model_repository / name
         self.store_root = config.store_dir / name
+        self.versions = Versions(self.folder, self.store_root)
         self.lock = threading.RLock()
         self.file = StateFile(self.store_root)
         self.facts = ModelState()
@@ -63,7 +66,7 @@ class LiveModel:
         self.stopping = threading.Event()
         self.merge_wake = threading.Event()
         self.retiring: list[threading.Thread] = []
-        # Stores that are open, and deltas that are being staged, in a line or not: nobody may delete them.
+        # Stores that are open, and deltas and versions that are being taken, in a line or not: nobody may delete them.
         self.open_folders: set[str] = set()
         self.keeping: set[str] = set()
         self._on_step = on_step
@@ -74,6 +77,17 @@ class LiveModel:
         check_step(name)
         if self._on_step is not None:
             self._on_step(self.name, name)
+
+    @contextmanager
+    def taking(self, snapshot: str) -> Iterator[None]:
+        """Nothing that the store keeps of a snapshot is collected meanwhile, though no line has it yet."""
+        with self.lock:
+            self.keeping.add(snapshot)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.keeping.discard(snapshot)
 
     def check_stop(self) -> None:
         """Raises Stopped when the model is being unloaded."""

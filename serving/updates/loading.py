@@ -40,7 +40,7 @@ def load_line(
         close_store(model, folder, store)
         raise
     entry = Entry(version_state(published), snapshot, lane)
-    return StoreLine(folder, store, lane, entry, published.version)
+    return StoreLine(folder, store, lane, entry, entry.name)
 
 
 def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:

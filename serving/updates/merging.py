@@ -66,7 +66,7 @@ def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
                 line.store.adopt(oldest.lane.published)
             with model.lock:
                 if oldest.state.kind != "delta":
-                    line.content = oldest.lane.version
+                    line.content = oldest.name
                 model.write(model.facts, {}, model.lines, model.default)
         finally:
             line.merging = False

@@ -307,6 +307,13 @@ class ModelUpdater:
             assert line is not None
             take_delta(model, line, take)
             return
+        with model.taking(found.snapshot):
+            self._take_version(config, decision, take)
+
+    def _take_version(self, config: ModelConfig, decision: Decision, take: Take) -> None:
+        model, line = self.model, self.model.default
+        found = take.found
+        assert isinstance(found, FoundVersion)
         with model.lock:
             # The policy goes back to a version that is there already.
             there = [each for each in model.lines if each.view.current.name.version == found.version]

@@ -36,6 +36,7 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
         raise LineageError(f"{found.path} was replaced while it was looked at")
     if not side:
         check_version_signature(model, config, published)
+    model.versions.keep(published)
     model.step("verified")
     model.check_stop()
     served = None if before is None else before.view.current

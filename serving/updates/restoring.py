@@ -14,9 +14,10 @@ from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store
 from serving.updates.sharing import diff_on
-from serving.updates.state import EntryState, LineState
+from serving.updates.state import EntryState, LineState, SnapshotName
 from serving.updates.version_diff import TooDifferent
-from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta, open_version
+from serving.updates.versions import Versions
+from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta
 from storage.errors import LineageError, NotFound
 from storage.tiers.tiered import TieredStore
 
@@ -28,8 +29,9 @@ def restore_line(model: LiveModel, config: ModelConfig, state: LineState) -> Sto
     folder = model.store_root / state.folder
     if not folder.is_dir():
         raise NotFound(f"the store {folder} is gone")
-    versions = _Versions(model.folder)
-    content = versions.first([state.content, *(e.snapshot.version for e in state.chain if e.kind != "delta")])
+    versions = _Versions(model.versions)
+    others = [(e.snapshot.version, e.snapshot.id) for e in state.chain if e.kind != "delta"]
+    content = versions.first([(state.content, state.content_snapshot), *others])
     store = open_store(model, config, content, folder)
     try:
         return _restore(model, config, state, store, folder, versions)
@@ -48,9 +50,11 @@ def _restore(
 ) -> StoreLine:
     states, content = _above(state, store.at)
     at = store.at
-    fill(model, store, versions.get(content))
+    filled = versions.get(*content)
+    model.versions.keep(filled)
+    fill(model, store, filled)
     if store.at != at:
-        raise LineageError(f"{folder}: version {content} is not what the store was filled with")
+        raise LineageError(f"{folder}: version {filled.version} is not what the store was filled with")
     lanes: dict[int, Lane] = {}
     entries: list[Entry] = []
     try:
@@ -60,7 +64,7 @@ def _restore(
             model.check_stop()
             overlay: int | None = None
             rows = removed = 0
-            version = versions.get(entry_state.snapshot.version)
+            name = entry_state.snapshot
             delta: PublishedDelta | None = None
             if entry_state.kind == "delta":
                 delta = open_delta(kept_folder(model.store_root, entry_state.snapshot.id), verify=False)
@@ -69,8 +73,9 @@ def _restore(
                 if position > 0:
                     overlay = store.stage(delta)
                     mask |= 1 << overlay
-            elif entry_state.kind == "version" and position > 0:
-                diff = diff_on(store, model.store_root, versions.get(content), version, states[1:position], 1.0)
+            version = versions.get(name.version, name.id if delta is None else delta.base)
+            if entry_state.kind == "version" and position > 0:
+                diff = diff_on(store, model.store_root, filled, version, states[1:position], 1.0)
                 rows, removed = diff.rows, sum(len(ids) for ids in diff.gone.values())
                 overlay = store.stage(diff)
                 mask |= 1 << overlay
@@ -78,6 +83,7 @@ def _restore(
             graph = versions.graph(version) if lane is None else lane.graph
             snapshot = _snapshot(entry_state, version, delta, graph, mask)
             if lane is None:
+                model.versions.keep(version)
                 lane = make_lane(model, config, version, graph, store, snapshot, None)
                 lanes[version.version] = lane
             size = 0 if overlay is None else store.overlay_stats()[overlay].bytes
@@ -94,19 +100,20 @@ def _restore(
         if isinstance(error, TooDifferent):
             raise LineageError(f"{folder}: {error}") from None
         raise
-    line = StoreLine(folder, store, entries[0].lane, entries[0], content)
+    name = SnapshotName(id=filled.snapshot, version=filled.version, sequence=0)
+    line = StoreLine(folder, store, entries[0].lane, entries[0], name)
     line.lanes = lanes
     line.view = LineView(tuple(entries), served)
     return line
 
 
-def _above(state: LineState, at: str) -> tuple[list[EntryState], int]:
-    """The base and what is above it, by the store's own marker, and the version whose rows it holds."""
-    content = state.content
+def _above(state: LineState, at: str) -> tuple[list[EntryState], tuple[int, str]]:
+    """The base and what is above it, by the store's own marker, and the version that it holds: number, snapshot."""
+    content: tuple[int, str] = (state.content, state.content_snapshot)
     states = [state.base, *state.chain]
     for position, entry in enumerate(states):
         if position > 0 and entry.kind != "delta":
-            content = entry.snapshot.version
+            content = (entry.snapshot.version, entry.snapshot.id)
         if entry.snapshot.id == at:
             return states[position:], content
     raise LineageError(f"the store holds the snapshot {at or 'of nothing'}, which the state file does not name")
@@ -130,32 +137,33 @@ def _judge(model: LiveModel, config: ModelConfig, entry: Entry, versions: _Versi
         delta = open_delta(kept_folder(model.store_root, entry.id), verify=False)
         judge_delta(model, entry.lane, entry, delta, entry.overlay, live=False)
         return
-    published = versions.get(entry.name.version)
+    published = versions.get(entry.name.version, entry.id)
     claims = Claims.of_version(published.manifest)
     gate(entry.lane.model.parts, None, entry.snapshot, published.golden(), None, options=config.options, claims=claims)
 
 
 class _Versions:
-    """The versions of a model's folder, each opened once."""
+    """A model's versions, each opened once."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
         self._opened: dict[int, PublishedVersion] = {}
 
-    def get(self, number: int) -> PublishedVersion:
+    def get(self, number: int, snapshot: str = "") -> PublishedVersion:
         """A version. Raises NotFound when it is gone."""
-        if number not in self._opened:
-            self._opened[number] = open_version(self._folder / str(number), verify=False)
-        return self._opened[number]
+        found = self._opened.get(number)
+        if found is None or snapshot not in ("", found.snapshot):
+            found = self._opened[number] = self._versions.open(number, snapshot)
+        return found
 
-    def first(self, numbers: list[int]) -> PublishedVersion:
+    def first(self, names: list[tuple[int, str]]) -> PublishedVersion:
         """The first of these that is there."""
-        for number in numbers:
+        for number, snapshot in names:
             try:
-                return self.get(number)
+                return self.get(number, snapshot)
             except NotFound:
                 continue
-        raise NotFound(f"{self._folder} has none of the versions {numbers} that the store was filled with")
+        raise NotFound(f"the versions {[number for number, _ in names]} that the store was filled with are gone")
 
     def graph(self, version: PublishedVersion) -> DenseGraph:
         """A version's graph with its own weights."""

@@ -41,6 +41,7 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
     if found.equals == view.current.id:
         _check_tables(published, line)
     check_version_signature(model, config, published)
+    model.versions.keep(published)
     model.step("verified")
     graph = published.graph()
     before = view.current.lane
@@ -48,7 +49,7 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
     overlay: int | None = None
     mask = view.mask(view.served)
     if found.equals != view.current.id:
-        old = open_version(model.folder / str(line.content), verify=False)
+        old = model.versions.open(line.content.version, line.content.id)
         chain = [entry.state for entry in view.entries[1 : view.served + 1]]
         diff = diff_on(line.store, model.store_root, old, published, chain, config.options.version_reuse_share)
         overlay = line.store.stage(diff)

@@ -59,7 +59,8 @@ class EntryState(_Part):
 
 
 class LineState(_Part):
-    """One store. folder: its name. content: the version that its rows were loaded from, or have been relabelled to.
+    """One store. folder: its name. content: the version that its rows were loaded from, or have been relabelled to;
+    content_snapshot: its snapshot, "" in older files.
 
     base: what SSD holds without the chain, unless the store's own marker says that a merge has come further. covered:
     the newest snapshots that the base was made from.
@@ -67,6 +68,7 @@ class LineState(_Part):
 
     folder: str
     content: int
+    content_snapshot: HexId | Literal[""] = ""
     base: EntryState
     chain: tuple[EntryState, ...] = ()
     served: HexId

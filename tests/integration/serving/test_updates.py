@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -185,7 +188,7 @@ def test_a_version_with_the_served_rows_shares_the_store_and_one_can_go_back_ove
     live.reaches(chain[-1])
     compacted = live.version(equals=chain[-1])
     live.reaches(compacted)
-    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "state.json"}
+    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "versions", "state.json"}
     more = live.chain(compacted, 1)
     live.reaches(more[-1])
     live.repository.rollback(NAME, to="1.1")
@@ -209,8 +212,9 @@ def test_another_version_gets_a_store_of_its_own_and_the_old_one_goes(live: Live
     other = live.version()
     live.reaches(other)
     store = live.folder / "store" / NAME
-    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"2", "deltas"})
+    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"2", "deltas", "versions"})
     live.until(lambda: not list((store / "deltas").iterdir()))
+    live.until(lambda: len(list((store / "versions").iterdir())) == 1)
     assert live.repository.versions(NAME) == ["2"]
 
 
@@ -289,6 +293,61 @@ def test_a_restart_serves_the_same_snapshot_though_the_repository_lost_its_delta
     assert live.repository.update_counters(NAME).versions_loaded == 0
     live.repository.resume(NAME)
     live.reaches(chain[-1])
+
+
+@pytest.mark.parametrize("deltas", [0, 2, 6])
+def test_a_pin_outlives_the_version_that_the_publisher_deleted(live: Live, deltas: int) -> None:
+    start = live.version()
+    live.start()
+    served = [start, *live.chain(start, deltas)][-1]
+    live.reaches(served)
+    if deltas == 6:
+        live.until(lambda: live.repository.update_counters(NAME).merges == 3)
+    live.repository.pin(NAME, served.name)
+    shutil.rmtree(start.path)
+    newer = live.version()
+    for _ in range(2):
+        live.stop()
+        live.start()
+        assert live.served() is served
+        assert live.repository.update_counters(NAME).versions_loaded == 0
+    live.repository.resume(NAME)
+    live.reaches(newer)
+    kept = live.folder / "store" / NAME / "versions"
+    live.until(lambda: len(list(kept.iterdir())) == 1)
+
+
+def test_a_number_that_came_again_with_other_rows_is_not_taken_for_the_served_version(live: Live) -> None:
+    start = live.version()
+    live.start()
+    (served,) = live.chain(start, 1)
+    live.reaches(served)
+    live.repository.pin(NAME, served.name)
+    other = live.version()
+    shutil.rmtree(start.path)
+    shutil.copytree(other.path, start.path)
+    manifest = json.loads((start.path / "manifest.json").read_text())
+    assert manifest["version"] == 2  # a version under a wrong number: refused, but what is kept still serves
+    live.stop()
+    live.start()
+    assert live.served() is served
+
+
+def test_without_links_the_version_is_needed_in_the_repository(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    start = live.version()
+    live.start()
+    (served,) = live.chain(start, 1)
+    live.reaches(served)
+    assert not (live.folder / "store" / NAME / "versions").exists() or not list(
+        (live.folder / "store" / NAME / "versions").iterdir()
+    )
+    live.stop()
+    live.start()
+    assert live.served() is served
 
 
 def test_canary_pin_and_quarantine_outlive_a_restart(live: Live) -> None:

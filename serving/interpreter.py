@@ -1,0 +1,31 @@
+"""How Python is set in a process that only serves; a program that embeds a `Server` keeps its own settings."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+# How long a thread may keep the GIL once another wants it. An update computes in Python beside the event loop and the
+# sessions, each of which takes the GIL several times a request: with Python's 5 ms, one busy thread costs a request
+# many times its own work. Below half a millisecond the switches themselves begin to cost.
+GIL_SLICE_S = 0.0005
+
+
+def share_gil() -> None:
+    """Shortens the turns of threads that compute."""
+    sys.setswitchinterval(GIL_SLICE_S)
+
+
+def freeze_heap() -> None:
+    """Takes what is there now, mostly code, out of later garbage collections.
+
+    A full one walks every object of every library and stops all threads for 100 to 200 ms; afterwards it walks what
+    came since.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def thaw_heap() -> None:
+    """At the end of the process: native modules look for leaks, and what is frozen is never freed."""
+    gc.unfreeze()
