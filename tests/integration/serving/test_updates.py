@@ -249,7 +249,7 @@ def test_a_version_that_differs_in_few_rows_is_staged_on_the_same_store(live: Li
         newest = live.chain(newest, 4)[-1]
         live.reaches(newest)
         live.until(lambda: list(live.states().values()).count("base") == 1 and len(live.states()) == 4)
-    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "state.json"}
+    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "versions", "state.json"}
     assert live.repository.versions(NAME) == ["2"]
 
 
@@ -304,8 +304,8 @@ def test_a_pin_outlives_the_version_that_the_publisher_deleted(live: Live, delta
     if deltas == 6:
         live.until(lambda: live.repository.update_counters(NAME).merges == 3)
     live.repository.pin(NAME, served.name)
-    shutil.rmtree(start.path)
     newer = live.version()
+    shutil.rmtree(start.path)
     for _ in range(2):
         live.stop()
         live.start()
