@@ -28,10 +28,16 @@ class Program:
         self, columns: list[BoundColumn | None], batch: int
     ) -> tuple[
         list[numpy.typing.NDArray[numpy.float32]],
-        list[tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]],
+        list[
+            tuple[
+                numpy.typing.NDArray[numpy.int64],
+                numpy.typing.NDArray[numpy.int64],
+                numpy.typing.NDArray[numpy.float32] | None,
+            ]
+        ],
     ]:
         """
-        One BoundColumn or None an input -> ([dense (batch, width)], [(values, offsets)]).
+        One BoundColumn or None an input -> ([dense (batch, width)], [(values, offsets, weights or None)]).
         """
 
 class Builder:
@@ -52,7 +58,7 @@ class Builder:
         empty_is_null: bool,
         default: list[bytes | int | float] | None,
     ) -> None: ...
-    def add_ids_feature(self, name: str, inputs: Sequence[int], cut: int) -> None: ...
+    def add_ids_feature(self, name: str, inputs: Sequence[int], cut: int, weights: int | None = None) -> None: ...
     def add_dense_feature(self, name: str, inputs: Sequence[int], group: int, column: int, width: int) -> None: ...
     def cross(self, seed: int, buckets: int, max: int) -> None: ...
     def hash(self, seed: int, salt: str, buckets: int) -> None: ...

@@ -15,10 +15,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(slots=True)
 class Jagged:
-    """Bags of ids. values: (N,) int64; offsets: (B + 1,) int64, bag i is values[offsets[i]:offsets[i + 1]]."""
+    """Bags of ids. values: (N,) int64; offsets: (B + 1,) int64, bag i is values[offsets[i]:offsets[i + 1]].
+
+    weights: (N,) float32, of a feature with pooling weighted; None for any other.
+    """
 
     values: Array
     offsets: Array
+    weights: Array | None = None
 
     def lengths(self) -> Array:
         """(B,) int64: ids of each bag."""
@@ -59,4 +63,5 @@ def _concat(parts: Sequence[Jagged]) -> Jagged:
         offsets[row : row + rows] += base
         row += rows
         base += int(part.offsets[-1])
-    return Jagged(values, offsets)
+    weights = [part.weights for part in parts if part.weights is not None]
+    return Jagged(values, offsets, np.concatenate(weights) if weights else None)

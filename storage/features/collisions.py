@@ -73,7 +73,9 @@ def _upto_hash(feature: Feature, keep_buckets: bool) -> Feature:
     last = next(place for place, op in enumerate(ops) if isinstance(op, Hash | Cross) and op.buckets)
     if not keep_buckets:
         ops[last] = ops[last].model_copy(update={"buckets": None})
-    return feature.model_copy(update={"transforms": tuple(ops[: last + 1]), "pooling": "sum", "length": 0})
+    return feature.model_copy(
+        update={"transforms": tuple(ops[: last + 1]), "pooling": "sum", "length": 0, "weights": ""}
+    )
 
 
 def _distinct(spec: FeatureSpec, features: list[Feature], columns: Mapping[str, Column], batch: int) -> dict[str, int]:

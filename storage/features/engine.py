@@ -43,7 +43,7 @@ class FeatureEngine:
         return FeatureBatch(
             batch,
             dict(zip(self._groups, dense, strict=True)),
-            {name: Jagged(*pair) for name, pair in zip(self._ids, ids, strict=True)},
+            {name: Jagged(*arrays) for name, arrays in zip(self._ids, ids, strict=True)},
         )
 
 

@@ -35,7 +35,8 @@ def build_program(spec: FeatureSpec) -> Program:
     for feature in spec.features:
         inputs = [places[name] for name in feature.inputs]
         if feature.output == "ids":
-            builder.add_ids_feature(feature.name, inputs, feature.length)
+            weights = places[feature.weights] if feature.weights else None
+            builder.add_ids_feature(feature.name, inputs, feature.length, weights)
         else:
             width = spec.flow(feature.name).high
             builder.add_dense_feature(feature.name, inputs, groups.index(feature.group), filled[feature.group], width)

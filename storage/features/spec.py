@@ -14,6 +14,7 @@ from storage.features.dtypes import Dtype, element_type, integer_range
 from storage.features.pipeline import Flow, trace
 from storage.features.strict_model import StrictModel, did_you_mean
 from storage.features.transforms import MAX_LENGTH, Length, Transform, finite_number
+from storage.features.weights import check_weights
 
 
 def plain_scalar(value: Any) -> Any:
@@ -107,8 +108,8 @@ class InputSpec(StrictModel):
 class Feature(StrictModel):
     """One feature: inputs through transforms to the ids of a table or to columns of a dense group.
 
-    table, pooling and length belong to ids (length: with pooling none only, bags are
-    padded or cut to it); group to dense.
+    table, pooling, length and weights belong to ids (length: with pooling none only, bags are padded or cut to it;
+    weights: with pooling weighted only, the input that holds a weight for each id); group to dense.
     """
 
     name: str
@@ -116,8 +117,9 @@ class Feature(StrictModel):
     transforms: Annotated[tuple[Transform, ...], Field(max_length=64)] = ()
     output: Literal["ids", "dense"]
     table: str = ""
-    pooling: Literal["sum", "mean", "none"] = "sum"
+    pooling: Literal["sum", "mean", "none", "weighted"] = "sum"
     length: Annotated[StrictInt, Field(ge=0, le=MAX_LENGTH)] = 0
+    weights: str = ""
     group: str = "dense"
 
     @model_validator(mode="after")
@@ -125,8 +127,8 @@ class Feature(StrictModel):
         if not _PART_NAME.fullmatch(self.name):
             raise ValueError(f"feature name {self.name!r}: 1 to 128 letters, digits, '_', '-', '.' or ':'")
         if self.output == "dense":
-            if self.table or self.length or self.pooling != "sum":
-                raise ValueError(f"feature {self.name!r} is dense: table, pooling and length are for ids")
+            if self.table or self.length or self.pooling != "sum" or self.weights:
+                raise ValueError(f"feature {self.name!r} is dense: table, pooling, length and weights are for ids")
             if not _PART_NAME.fullmatch(self.group):
                 raise ValueError(f"feature {self.name!r}: the group {self.group!r} is not a plain name")
             return self
@@ -138,6 +140,10 @@ class Feature(StrictModel):
             raise ValueError(f"feature {self.name!r} has pooling none, so it needs a length")
         if self.pooling != "none" and self.length:
             raise ValueError(f"feature {self.name!r} is pooled: `length` is for pooling none; use truncate to cut")
+        if (self.pooling == "weighted") != bool(self.weights):
+            raise ValueError(
+                f"feature {self.name!r}: pooling weighted and `weights`, the input that holds them, go together"
+            )
         return self
 
 
@@ -168,6 +174,7 @@ class FeatureSpec(StrictModel):
                 if name not in names:
                     raise ValueError(f"feature {feature.name!r}: unknown input {name!r}{did_you_mean(name, names)}")
             trace(feature, [self.input(name) for name in feature.inputs])
+        check_weights(self)
         return self
 
     @cached_property
@@ -195,6 +202,11 @@ class FeatureSpec(StrictModel):
     def ids_features(self) -> tuple[Feature, ...]:
         """The features that give ids, in order."""
         return tuple(feature for feature in self.features if feature.output == "ids")
+
+    @cached_property
+    def weights_of(self) -> dict[str, str]:
+        """Input of weights -> the input of ids whose values it weighs, one weight a value."""
+        return {feature.weights: feature.inputs[0] for feature in self.features if feature.weights}
 
     @cached_property
     def dense_groups(self) -> dict[str, int]:

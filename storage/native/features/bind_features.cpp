@@ -103,12 +103,14 @@ class Builder {
     inputs_.push_back(std::move(input));
   }
 
-  void add_ids_feature(const std::string& name, std::vector<std::size_t> inputs, std::int64_t cut) {
+  void add_ids_feature(const std::string& name, std::vector<std::size_t> inputs, std::int64_t cut,
+                       std::optional<std::size_t> weights) {
     Feature feature;
     feature.name = name;
     feature.inputs = std::move(inputs);
     feature.slot = ids_++;
     feature.cut = cut;
+    feature.weights = weights;
     features_.push_back(std::move(feature));
   }
 
@@ -195,8 +197,10 @@ nb::tuple run(const Program& program, nb::list columns, std::int64_t batch) {
   }
   for (Jagged& jagged : out.ids) {
     const std::size_t values[1] = {jagged.values.size()}, offsets[1] = {jagged.offsets.size()};
+    nb::object weights = nb::none();
+    if (jagged.weighted) weights = nb::cast(Owned<float>(jagged.weights.data(), 1, values, owner));
     ids.append(nb::make_tuple(Owned<std::int64_t>(jagged.values.data(), 1, values, owner).cast(),
-                              Owned<std::int64_t>(jagged.offsets.data(), 1, offsets, owner).cast()));
+                              Owned<std::int64_t>(jagged.offsets.data(), 1, offsets, owner).cast(), weights));
   }
   return nb::make_tuple(dense, ids);
 }
@@ -249,8 +253,9 @@ NB_MODULE(_features, m) {
   nb::class_<Program>(m, "Program", "An immutable program; any number of threads may run it.")
       .def("run", &run, "columns"_a, "batch"_a,
            nb::sig("def run(self, columns: list[BoundColumn | None], batch: int) -> "
-                   "tuple[list[numpy.typing.NDArray[numpy.float32]], list[tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]]]"),
-           "One BoundColumn or None an input -> ([dense (batch, width)], [(values, offsets)]).");
+                   "tuple[list[numpy.typing.NDArray[numpy.float32]], list[tuple[numpy.typing.NDArray[numpy.int64], "
+                   "numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32] | None]]]"),
+           "One BoundColumn or None an input -> ([dense (batch, width)], [(values, offsets, weights or None)]).");
 
   nb::class_<Builder>(m, "Builder", "Collects inputs and features; transforms belong to the feature added last.")
       .def(nb::init<>())
@@ -258,7 +263,7 @@ NB_MODULE(_features, m) {
            "missing_is_null"_a, "empty_is_null"_a, nb::arg("default").none(),
            nb::sig("def add_input(self, name: str, dtype: int, is_list: bool, width: int, max_length: int, user_side: bool, "
                    "missing_is_null: bool, empty_is_null: bool, default: list[bytes | int | float] | None) -> None"))
-      .def("add_ids_feature", &Builder::add_ids_feature, "name"_a, "inputs"_a, "cut"_a)
+      .def("add_ids_feature", &Builder::add_ids_feature, "name"_a, "inputs"_a, "cut"_a, nb::arg("weights").none() = nb::none())
       .def("add_dense_feature", &Builder::add_dense_feature, "name"_a, "inputs"_a, "group"_a, "column"_a, "width"_a)
       .def("cross", &Builder::cross, "seed"_a, "buckets"_a, "max"_a)
       .def("hash", &Builder::hash, "seed"_a, "salt"_a, "buckets"_a)

@@ -55,6 +55,8 @@ struct Cells {
   std::vector<std::int64_t> ints;
   std::vector<double> floats;
   std::vector<std::uint8_t> null;          // empty: no nulls
+  std::vector<double> weights;             // one a value where `weighted`, else empty
+  bool weighted = false;
   std::vector<std::int64_t> offsets{0};    // rows + 1
 
   std::int64_t rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
@@ -66,6 +68,8 @@ struct Cells {
   }
   // int -> double, rounding to nearest; floats stay.
   void to_floats();
+  // One row becomes `rows` equal ones.
+  void repeat(std::int64_t rows);
 };
 
 }  // namespace emberline::features

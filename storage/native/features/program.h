@@ -18,6 +18,8 @@ inline constexpr std::int64_t kMaxBatch = std::int64_t{1} << 28;
 struct Jagged {
   std::vector<std::int64_t> values;
   std::vector<std::int64_t> offsets;  // rows + 1
+  std::vector<float> weights;         // one a value where `weighted`, else empty
+  bool weighted = false;
 };
 
 // What a run gives: dense group g is (batch, widths[g]) row-major; ids feature i is ids[i].
@@ -36,6 +38,7 @@ struct Feature {
   std::int64_t column = 0;             // dense: first column in the group
   std::int64_t width = 0;              // dense: columns
   std::int64_t cut = 0;                // ids: at most so many of a row (pooling none); 0: all
+  std::optional<std::size_t> weights;  // ids: the input that holds a weight for each value of the one input
 };
 
 class Program {
@@ -51,7 +54,10 @@ class Program {
 
  private:
   void check(const std::vector<const ColumnView*>& columns, std::int64_t batch) const;
-  Cells transform(const Feature& feature, const std::vector<const ColumnView*>& columns) const;
+  Cells transform(const Feature& feature, const std::vector<const ColumnView*>& columns, std::int64_t batch) const;
+  bool fits_weights(const Feature& feature) const;
+  void attach_weights(const Feature& feature, const std::vector<const ColumnView*>& columns, std::int64_t batch,
+                      Cells& cells) const;
   void write_dense(const Feature& feature, Cells&& cells, std::int64_t batch, std::vector<float>& out) const;
 
   std::vector<Input> inputs_;

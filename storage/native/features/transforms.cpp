@@ -37,11 +37,13 @@ void keep_ranges(Cells& cells, Range&& range) {
       for (std::int64_t place = begin; place < end; ++place, ++out) {
         values[out] = values[static_cast<std::size_t>(place)];
         if (nulls) cells.null[out] = cells.null[static_cast<std::size_t>(place)];
+        if (cells.weighted) cells.weights[out] = cells.weights[static_cast<std::size_t>(place)];
       }
       offsets[r + 1] = static_cast<std::int64_t>(out);
     }
     values.resize(out);
     if (nulls) cells.null.resize(out);
+    if (cells.weighted) cells.weights.resize(out);
   });
   cells.offsets = std::move(offsets);
 }

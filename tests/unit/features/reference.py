@@ -54,14 +54,19 @@ def to_id(hashed: int, buckets: int | None) -> int:
 def run_reference(
     spec: dict[str, Any], rows: dict[str, list[Any]], batch: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """dense: group -> rows of floats (doubles, before float32). ids: feature -> rows of ids."""
+    """dense: group -> rows of floats (doubles, before float32). ids: feature -> rows of ids, or of (id, weight)."""
     inputs = {entry["name"]: entry for entry in spec["inputs"]}
     dense: dict[str, Any] = {}
     ids: dict[str, Any] = {}
     for feature in spec["features"]:
         for row in range(batch):
             values = transform(feature, [row_values(inputs[name], rows.get(name), row) for name in feature["inputs"]])
-            if feature["output"] == "ids":
+            if feature.get("weights"):
+                raw = row_values(inputs[feature["weights"]], rows.get(feature["weights"]), row)
+                ids.setdefault(feature["name"], []).append(
+                    weighted(feature, inputs[feature["inputs"][0]], rows, row, raw)
+                )
+            elif feature["output"] == "ids":
                 kept = [value for value in values if value is not NULL]
                 kept = kept[: feature["length"]] if feature.get("length") else kept
                 ids.setdefault(feature["name"], []).append(kept)
@@ -69,6 +74,19 @@ def run_reference(
                 group = dense.setdefault(feature.get("group", "dense"), [[] for _ in range(batch)])
                 group[row].extend(0.0 if value is NULL else float(value) for value in values)
     return dense, ids
+
+
+def weighted(
+    feature: dict[str, Any], entry: dict[str, Any], rows: dict[str, list[Any]], row: int, weights: list[Any]
+) -> list[tuple[Any, float]]:
+    """(id, weight) of a row: every transform is run on a single pair at a time, or moves pairs as wholes."""
+    pairs = list(zip(row_values(entry, rows.get(entry["name"]), row), weights, strict=True))
+    for op in feature.get("transforms", []):
+        if op["op"] in ("select", "slice", "truncate"):
+            pairs = step(op, pairs)
+        else:
+            pairs = [(step(op, [value])[0], weight) for value, weight in pairs]
+    return [(value, weight) for value, weight in pairs if value is not NULL]
 
 
 def row_values(entry: dict[str, Any], column: list[Any] | None, row: int) -> list[Any]:

@@ -161,7 +161,40 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], int]:
         names = [part["name"] for part in parts]
         features.append({"name": "cross", "inputs": names, "output": "ids", "table": "t", "transforms": [cross]})
     rows = {entry["name"]: draw(rows_of(entry, batch)) for entry in inputs}
+    if draw(st.booleans()):
+        rows |= draw(weighted_parts(inputs, features, batch))
     return {"inputs": inputs, "features": features}, {k: v for k, v in rows.items() if v is not None}, batch
+
+
+@st.composite
+def weighted_parts(
+    draw: st.DrawFn, inputs: list[dict[str, Any]], features: list[dict[str, Any]], batch: int
+) -> dict[str, Any]:
+    """Adds an input of ids, one of their weights and a feature of both; returns their rows."""
+    entry = draw(input_entries("ids", ["INT64", "BYTES", "UINT64"])) | {"missing": "error"}
+    ops = [op for op in draw(pipelines(entry, "ids")) if op["op"] != "pad"]
+    weights = {"name": "weights", "dtype": "FP32", "kind": entry["kind"], "side": entry["side"]}
+    weights |= {key: entry[key] for key in ("width", "max_length") if key in entry}
+    inputs += [entry, weights]
+    features.append(
+        {
+            "name": "weighted",
+            "inputs": ["ids"],
+            "output": "ids",
+            "table": "t",
+            "pooling": "weighted",
+            "weights": "weights",
+            "transforms": ops,
+        }
+    )
+    rows = draw(rows_of(entry, batch))
+    assert rows is not None
+    given = []
+    for row in range(len(rows)):
+        values = reference.row_values(entry, rows, row)
+        drawn = [draw(st.floats(-8, 8, width=32)) for _ in values]
+        given.append(drawn if entry["kind"] == "list" or entry["width"] > 1 else drawn[0])
+    return {"ids": rows, "weights": given}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -175,7 +208,12 @@ def test_both_engines_agree(case: tuple[dict[str, Any], dict[str, Any], int]) ->
     assert result.ids.keys() == ids.keys()
     for name, expected in ids.items():
         jagged = result.ids[name]
-        ours = [jagged.values[a:b].tolist() for a, b in zip(jagged.offsets, jagged.offsets[1:], strict=False)]
+        pairs = jagged.values.tolist()
+        if name == "weighted":
+            assert jagged.weights is not None
+            assert jagged.weights.dtype == np.float32
+            pairs = list(zip(pairs, jagged.weights.tolist(), strict=True))
+        ours = [pairs[a:b] for a, b in zip(jagged.offsets, jagged.offsets[1:], strict=False)]
         assert ours == expected, name
     assert result.dense.keys() == dense.keys()
     for group, expected in dense.items():
