@@ -1,0 +1,199 @@
+"""Every tier behind one face, so that one suite asks all of them the same questions.
+
+A face adds nothing to what a tier does: a verb that a tier does not have is not in its `verbs`, and the suite does not
+ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.checkpoint.tables import Shard
+from storage.features import Jagged
+from storage.specs import LookupSpec, TableSpec
+from storage.tiers.dram import DramTier
+from storage.tiers.ssd import SsdTier
+from storage.tiers.tiered import TieredStore
+from tests.unit.storage.tier_rows import Delta
+
+DIM = 4
+FIND, PUT, EVICT, ASSIGN, ERASE, EXPORT, SIZE = (
+    "find",
+    "insert_or_assign",
+    "insert_and_evict",
+    "assign",
+    "erase",
+    "export_batch",
+    "size",
+)
+ALL_VERBS = frozenset({FIND, PUT, EVICT, ASSIGN, ERASE, EXPORT, SIZE})
+
+
+@dataclass
+class Face:
+    """The verbs of one tier over one table of DIM values a row. reopen: closes it and gives it anew."""
+
+    name: str
+    verbs: frozenset[str]
+    find: Callable[[Any], tuple[np.ndarray, np.ndarray]]
+    insert_or_assign: Callable[[Any, Any], object]
+    erase: Callable[[Any], int | None]
+    assign: Callable[[Any, Any], int] | None = None
+    insert_and_evict: Callable[[Any, Any], int] | None = None
+    export_batch: Callable[[int, int], tuple[int, np.ndarray, np.ndarray]] | None = None
+    size: Callable[[], int] | None = None
+    check_integrity: Callable[[], object] = lambda: None
+    reopen: Callable[[], Face] | None = None
+    close: Callable[[], object] = lambda: None
+
+    def has(self, *verbs: str) -> bool:
+        return self.verbs.issuperset(verbs)
+
+    def held(self, limit: int = 1000) -> dict[int, bytes]:
+        """Everything that `export_batch` gives, each id once."""
+        assert self.export_batch is not None
+        rows: dict[int, bytes] = {}
+        cursor = 0
+        while cursor != -1:
+            cursor, ids, values = self.export_batch(cursor, limit)
+            assert len(ids) == len(values) <= limit
+            for i, row in zip(ids.tolist(), values, strict=True):
+                assert i not in rows, f"{i} came twice"
+                rows[i] = row.tobytes()
+        return rows
+
+
+def _dram(capacity: int) -> Face:
+    tier = DramTier(DIM, capacity_rows=capacity)
+
+    def export(cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
+        following, ids, rows, freq = tier.export_batch(cursor, limit)
+        assert freq.shape == ids.shape
+        return following, ids, rows
+
+    return Face(
+        "dram",
+        ALL_VERBS,
+        tier.find,
+        tier.insert_or_assign,
+        tier.erase,
+        tier.assign,
+        tier.insert_and_evict,
+        export,
+        tier.size,
+        tier.table.check_integrity,
+    )
+
+
+def _ssd(path: Path) -> Face:
+    tier = SsdTier.open(path)
+    table = 3
+
+    def reopen() -> Face:
+        tier.close()
+        return _ssd(path)
+
+    return Face(
+        "ssd",
+        ALL_VERBS - {EVICT, SIZE},
+        lambda ids: tier.find(table, ids, DIM),
+        lambda ids, rows: tier.insert_or_assign(table, ids, rows),
+        lambda ids: tier.erase(table, ids),
+        lambda ids, rows: tier.assign(table, ids, rows),
+        export_batch=lambda cursor, limit: tier.export_batch(table, cursor, limit, DIM),
+        reopen=reopen,
+        close=tier.close,
+    )
+
+
+class _Empty:
+    """A version of two tables without a row: the store's table is the second."""
+
+    path = Path("empty")
+    snapshot = "0" * 32
+    equals: str | None = None
+    tables = (TableSpec("other", 2, rows=0), TableSpec("t", DIM, rows=0))
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        return iter(())
+
+    def table_digest(self, table: str) -> str:
+        return f"no rows of {table}"
+
+
+def _store(path: Path, budget: int | None, merged: bool) -> Face:
+    """A tiered store: writing is a delta that is staged, and merged or left as an overlay."""
+    version = _Empty()
+    store = TieredStore.open(path, version.tables, dram_bytes=budget)
+    store.load(version)
+    plan = store.plan([LookupSpec("x", "t", "none", 1)])
+    state = {"mask": 0, "count": 0}
+
+    def find(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        result = plan.lookup(len(ids), [Jagged(ids, np.arange(len(ids) + 1))], mask=state["mask"])
+        assert result.counts.unresolved == 0
+        flags = result.masks[0]
+        assert flags is not None
+        return result.outputs[0][:, 0], flags[:, 0]
+
+    def change(ids: np.ndarray, rows: np.ndarray, gone: np.ndarray) -> None:
+        state["count"] += 1
+        delta = Delta(f"{state['count']:032x}", {"t": (ids, rows)}, {"t": gone}, shard_rows=1000)
+        number = store.stage(delta, spill=state["count"] % 3 == 0)
+        if merged or len(store.overlay_stats()) > 50:
+            oldest = next(iter(store.overlay_stats()))
+            store.merge(oldest, at=f"{oldest:032x}")
+        state["mask"] |= 1 << number
+
+    def reopen() -> Face:
+        oldest = next(iter(store.overlay_stats()), None)
+        while oldest is not None:
+            store.merge(oldest, at=f"{oldest:032x}")
+            oldest = next(iter(store.overlay_stats()), None)
+        store.close()
+        return _store(path, budget, merged)
+
+    def check() -> None:
+        for tier, overlays in zip(store.dram, store.overlay_tables, strict=True):
+            tier.table.check_integrity()
+            overlays.check_integrity()
+
+    def put(ids: np.ndarray, rows: np.ndarray) -> None:
+        # A delta says each id once and in order; its maker, not the store, lets the last of equal ids win.
+        if len(ids) == 0:
+            return
+        last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
+        change(ids[last], rows[last], ids[:0])
+
+    def erase(ids: np.ndarray) -> int:
+        there = np.unique(ids[find(ids)[1] == 1])
+        change(there[:0], np.empty((0, DIM), np.float32), there)
+        return len(there)
+
+    return Face(
+        "store",
+        frozenset({FIND, PUT, ERASE}),
+        find,
+        put,
+        erase,
+        check_integrity=check,
+        reopen=reopen,
+        close=store.close,
+    )
+
+
+MAKERS: dict[str, Callable[[Path], Face]] = {
+    "dram": lambda path: _dram(0),
+    "dram, bounded": lambda path: _dram(200_000),
+    "ssd": lambda path: _ssd(path / "ssd"),
+    "store, everything in DRAM": lambda path: _store(path / "all", None, True),
+    "store, 100 KB": lambda path: _store(path / "some", 100_000, True),
+    "store, 400 B": lambda path: _store(path / "few", 400, True),
+    "store, no DRAM": lambda path: _store(path / "none", 0, True),
+    "store, overlays": lambda path: _store(path / "overlays", 0, False),
+}
