@@ -8,13 +8,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 JOBS   ?= 2
+SECONDS ?= 600
 NATIVE := $(shell find storage/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 READY  := $(VENV)/.ready
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp lint format type sanitize bench clean
+.PHONY: help setup quickstart test test-python test-cpp lint format type sanitize soak bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -54,6 +55,9 @@ type: $(READY)  ## mypy --strict
 sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,asan,address$(comma)undefined)
 	$(call cpp_tests,tsan,thread)
+
+soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and folds for ten minutes; SECONDS=60 for less
+	$(PY) -m tests.soak.store --seconds $(SECONDS)
 
 bench: $(READY)  ## every benchmark, in its quick form
 	@for name in parity session_memory synthetic_tiers live_updates random_kills; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done

@@ -76,7 +76,7 @@ class PlantedRows:
             written[name] = np.flatnonzero(touched & ~gone)
             removed[name] = self.ids[name][gone & (old != ABSENT)]
         after = PlantedState(generation, wrote)
-        return after, PlantedDelta(self, generation, written, removed)
+        return after, PlantedDelta(self, generation, one_in, written, removed)
 
     def rows(self, table: str, positions: Array, generations: Array | int) -> Array:
         """What a generation writes to the ids at these places of the universe: (n, dim) float32."""
@@ -154,14 +154,20 @@ class PlantedDelta:
     """What a generation writes and removes, readable as a published delta is."""
 
     def __init__(
-        self, world: PlantedRows, generation: int, written: Mapping[str, Array], gone: Mapping[str, Array]
+        self,
+        world: PlantedRows,
+        generation: int,
+        one_in: int,
+        written: Mapping[str, Array],
+        gone: Mapping[str, Array],
     ) -> None:
         self.path = Path(f"delta-{generation}")
         self.snapshot = snapshot_name(world.seed, generation)
         self.tables = tuple(
             TableSpec(name, world.dims[name], world.row_type, rows=len(places)) for name, places in written.items()
         )
-        self._world, self._generation, self._written, self._gone = world, generation, written, gone
+        self._world, self._generation, self._one_in = world, generation, one_in
+        self._written, self._gone = written, gone
 
     def shards(self, table: str) -> Iterator[Shard]:
         """In the order of ids."""
@@ -174,3 +180,7 @@ class PlantedDelta:
     def removed(self, table: str) -> Array:
         """Ids that had a row and have none now."""
         return self._gone[table]
+
+    def applied_to(self, before: PlantedState) -> PlantedState:
+        """The state that it leads to."""
+        return self._world.change(before, self._generation, one_in=self._one_in)[0]
