@@ -5,7 +5,7 @@ Embedding tables in DRAM, lookups over them, and tables that train. The core is 
 import numpy
 import numpy.typing
 
-class CapacityExceeded(RuntimeError):  # noqa: N818
+class CapacityExceeded(RuntimeError):
     pass
 
 class Table:
@@ -206,9 +206,12 @@ class TrainingTable:
 
     slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are
     uniform in [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row.
+    tiered: a part of the rows lies in a store, and the caller brings them before they are trained.
     """
 
-    def __init__(self, dim: int, *, slots: int, seed: int, init_scale: float, admit_after: int) -> None: ...
+    def __init__(
+        self, dim: int, *, slots: int, seed: int, init_scale: float, admit_after: int, tiered: bool = False
+    ) -> None: ...
     @property
     def dim(self) -> int: ...
     @property
@@ -225,10 +228,13 @@ class TrainingTable:
         out: numpy.typing.NDArray[numpy.float32],
         train: bool,
         initial_slot: float,
+        side_ids: numpy.typing.NDArray[numpy.int64] | None = None,
+        side_rows: numpy.typing.NDArray[numpy.float32] | None = None,
     ) -> int:
         """
         out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that are due.
 
+        side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone.
         Returns the occurrences that have a row.
         """
 
@@ -240,6 +246,8 @@ class TrainingTable:
         out: numpy.typing.NDArray[numpy.float32],
         train: bool,
         initial_slot: float,
+        side_ids: numpy.typing.NDArray[numpy.int64] | None = None,
+        side_rows: numpy.typing.NDArray[numpy.float32] | None = None,
     ) -> int:
         """
         As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row included.
@@ -356,3 +364,111 @@ class TrainingTable:
         ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, or was
         erased. The stamp must be one of the last 64.
         """
+
+    @property
+    def record_bytes(self) -> int:
+        """
+        Bytes of a row in a store: count and stamp (u32 each), weights and optimizer values (float32).
+        """
+
+    def begin(self) -> None:
+        """
+        Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.
+        """
+
+    def unknown(
+        self, ids: numpy.typing.NDArray[numpy.int64], hold: bool
+    ) -> tuple[numpy.typing.NDArray[numpy.int64], int]:
+        """
+        Ids (k,), each once, of which only the store can tell; and how many different ids have no row here.
+
+        hold: the rows that are here stay until begin().
+        """
+
+    def settle(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """
+        Until begin(), the store has nothing of these ids. Returns how many they are.
+        """
+
+    def bring(self, ids: numpy.typing.NDArray[numpy.int64], records: numpy.typing.NDArray[numpy.uint8]) -> None:
+        """
+        Takes in rows of the store, records (n, record_bytes); rows that are here already stay as they are.
+        """
+
+    def bring_bare(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        counts: numpy.typing.NDArray[numpy.uint32],
+        waiting: numpy.typing.NDArray[numpy.uint32],
+        removed: numpy.typing.NDArray[numpy.uint32],
+    ) -> None:
+        """
+        Takes in ids without a row: counts, stamps of their last change, stamps of an erasure; 0 is none.
+        """
+
+    def coldest(self, n: int) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Ids ascending, at most n, of the rows that were used least; none that is held.
+        """
+
+    def held(self) -> int:
+        """Rows that are held."""
+
+    def pack(
+        self, ids: numpy.typing.NDArray[numpy.int64]
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.uint8],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint8],
+    ]:
+        """
+        records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty (n,): 1
+        where the copy is not the row.
+        """
+
+    def encode(
+        self,
+        rows: numpy.typing.NDArray[numpy.float32],
+        slots: numpy.typing.NDArray[numpy.float32],
+        counts: numpy.typing.NDArray[numpy.uint32],
+        stamps: numpy.typing.NDArray[numpy.uint32],
+    ) -> numpy.typing.NDArray[numpy.uint8]:
+        """The records (n, record_bytes) of rows that restore would take."""
+
+    def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """Drops rows that the store has taken. Returns how many ids were given."""
+
+    def pack_bare(
+        self,
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.int64],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
+    ]:
+        """
+        All ids without a row: counts, stamps of their last change, stamps of an erasure. Behind them ids that lost
+        their count lately: count 0, erasure 0. Both parts ascending.
+        """
+
+    def drop_bare(self) -> None:
+        """Drops what pack_bare gave, which the store has taken."""
+
+    def bare_size(self) -> int:
+        """Ids without a row here."""
+
+    def waiting_size(self) -> int:
+        """Ids here that were seen and have no row."""
+
+    def row_ids(self) -> numpy.typing.NDArray[numpy.int64]:
+        """Ids (n,) ascending of the rows here."""
+
+    def has_row(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]:
+        """1 where an id has a row here."""
+
+    def has_waited(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]:
+        """1 where the last change of an id's count is known here."""
+
+    def written(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
+        """The stamps in the store's copies of rows that are here; 0 for none."""

@@ -1,11 +1,5 @@
 // TrainingTable for Python.
-#include <nanobind/nanobind.h>
-
-#include "table/bind_arrays.h"
-#include "table/training.h"
-
-namespace nb = nanobind;
-using namespace nb::literals;
+#include "table/bind_training.h"
 
 namespace emberline::bind {
 namespace {
@@ -48,6 +42,14 @@ nb::list exported(const TrainingTable& table, TrainingRows&& all) {
   return parts;
 }
 
+// Rows beside the table; both None, or both given.
+SideRows side_of(const TrainingTable& table, nb::handle ids, nb::handle rows) {
+  if (ids.is_none() && rows.is_none()) return {};
+  const Ids id = Ids::of_rank(1, ids, "side_ids");
+  const Floats row(rows, "side_rows", {id.size(), table.dim()});
+  return {id.data(), id.size(), row.data()};
+}
+
 template <auto Method>
 nb::object since(const TrainingTable& table, std::uint32_t stamp) {
   std::vector<std::int64_t> ids;
@@ -61,12 +63,15 @@ nb::object since(const TrainingTable& table, std::uint32_t stamp) {
 }  // namespace
 
 void bind_training(nb::module_& module) {
-  nb::class_<TrainingTable>(module, "TrainingTable",
-                            "A table that trains: rows appear when an id was seen often enough, and are stepped in place.\n\n"
-                            "slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are\n"
-                            "uniform in [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row.")
-      .def(nb::init<std::uint32_t, std::uint32_t, std::uint64_t, float, std::uint32_t>(), "dim"_a, nb::kw_only(), "slots"_a,
-           "seed"_a, "init_scale"_a, "admit_after"_a)
+  nb::class_<TrainingTable> bound(
+      module, "TrainingTable",
+      "A table that trains: rows appear when an id was seen often enough, and are stepped in place.\n\n"
+      "slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are\n"
+      "uniform in [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row.\n"
+      "tiered: a part of the rows lies in a store, and the caller brings them before they are trained.");
+  bound
+      .def(nb::init<std::uint32_t, std::uint32_t, std::uint64_t, float, std::uint32_t, bool>(), "dim"_a, nb::kw_only(),
+           "slots"_a, "seed"_a, "init_scale"_a, "admit_after"_a, "tiered"_a = false)
       .def_prop_ro("dim", &TrainingTable::dim)
       .def_prop_ro("slots", &TrainingTable::slots)
       .def("size", &TrainingTable::size, "Rows in the table.")
@@ -74,32 +79,40 @@ void bind_training(nb::module_& module) {
            "Bytes of memory that index, rows and counters take.")
       .def(
           "lookup",
-          [](TrainingTable& table, nb::handle ids, nb::handle out, bool train, float initial_slot) {
+          [](TrainingTable& table, nb::handle ids, nb::handle out, bool train, float initial_slot, nb::handle side_ids,
+             nb::handle side_rows) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const ArrayView<float> to(out, "out", {id.size(), table.dim()});
+            const SideRows side = side_of(table, side_ids, side_rows);
             const nb::gil_scoped_release release;
-            return table.lookup(id.data(), id.size(), to.data(), train, initial_slot);
+            return table.lookup(id.data(), id.size(), to.data(), train, initial_slot, side);
           },
-          "ids"_a, "out"_a, "train"_a, "initial_slot"_a,
+          "ids"_a, "out"_a, "train"_a, "initial_slot"_a, "side_ids"_a = nb::none(), "side_rows"_a = nb::none(),
           nb::sig("def lookup(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], train: bool, "
-                  "initial_slot: float) -> int"),
+                  "initial_slot: float, side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
+                  "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
           "out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that are due.\n\n"
+          "side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone.\n"
           "Returns the occurrences that have a row.")
       .def(
           "pool",
           [](TrainingTable& table, nb::handle values, nb::handle offsets, int mode, nb::handle out, bool train,
-             float initial_slot) {
+             float initial_slot, nb::handle side_ids, nb::handle side_rows) {
             const Ids ids = Ids::of_rank(1, values, "values");
             const Ids ends = Ids::of_rank(1, offsets, "offsets");
             const std::size_t batch = bags_of(ends);
             const ArrayView<float> to(out, "out", {batch, table.dim()});
             const Pooling pooling = pooling_of(mode);
+            const SideRows side = side_of(table, side_ids, side_rows);
             const nb::gil_scoped_release release;
-            return table.pool(ids.data(), ends.data(), batch, ids.size(), pooling, to.data(), train, initial_slot);
+            return table.pool(ids.data(), ends.data(), batch, ids.size(), pooling, to.data(), train, initial_slot, side);
           },
-          "values"_a, "offsets"_a, "mode"_a, "out"_a, "train"_a, "initial_slot"_a,
+          "values"_a, "offsets"_a, "mode"_a, "out"_a, "train"_a, "initial_slot"_a, "side_ids"_a = nb::none(),
+          "side_rows"_a = nb::none(),
           nb::sig("def pool(self, values: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], mode: int, "
-                  "out: numpy.typing.NDArray[numpy.float32], train: bool, initial_slot: float) -> int"),
+                  "out: numpy.typing.NDArray[numpy.float32], train: bool, initial_slot: float, "
+                  "side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
+                  "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
           "As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row included.")
       .def_static("pool_backward", &pool_backward_of, "offsets"_a, "mode"_a, "grad"_a,
                   nb::sig("def pool_backward(offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: numpy.typing.NDArray[numpy.float32]) -> "
@@ -258,6 +271,7 @@ void bind_training(nb::module_& module) {
           nb::sig("def waiting_since(self, stamp: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
           "ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, or was\n"
           "erased. The stamp must be one of the last 64.");
+  bind_training_tier(bound);
 }
 
 }  // namespace emberline::bind

@@ -32,8 +32,8 @@ void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t
 }
 
 TrainingTable::TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64_t seed, float init_scale,
-                             std::uint32_t admit_after)
-    : table_(dim, slots, 0), seed_(seed), init_scale_(init_scale), admit_after_(admit_after) {
+                             std::uint32_t admit_after, bool tiered)
+    : table_(dim, slots, 0), seed_(seed), init_scale_(init_scale), admit_after_(admit_after), tiered_(tiered) {
   if (!(init_scale >= 0) || std::isinf(init_scale)) {
     throw std::invalid_argument("init_scale: must be 0 or more, got " + std::to_string(init_scale));
   }
@@ -42,12 +42,15 @@ TrainingTable::TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64
 std::size_t TrainingTable::memory_bytes() const {
   const std::lock_guard lock(mutex_);
   return table_.memory_bytes() + uses_.capacity() * sizeof(Use) + seen_.bytes() + removed_.bytes() +
-         changes_.bytes() + waiting_.bytes() + waiting_stamps_.bytes();
+         changes_.bytes() + waiting_.bytes() + waiting_stamps_.bytes() + tiers_.capacity() * sizeof(Tier) +
+         settled_.bytes();
 }
 
-std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot) {
+std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot,
+                                  const SideRows& side) {
   const std::lock_guard lock(mutex_);
   find_rows(ids, n, train, initial_slot);
+  add_side(ids, n, side);
   const std::size_t bytes = dim() * sizeof(float);
   std::size_t hits = 0;
   for (std::size_t i = 0; i < n; ++i, out += dim()) {
@@ -62,10 +65,12 @@ std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float*
 }
 
 std::size_t TrainingTable::pool(const std::int64_t* values, const std::int64_t* offsets, std::size_t batch,
-                                std::size_t value_count, Pooling pooling, float* out, bool train, float initial_slot) {
+                                std::size_t value_count, Pooling pooling, float* out, bool train, float initial_slot,
+                                const SideRows& side) {
   check_offsets(offsets, batch, value_count, "offsets");
   const std::lock_guard lock(mutex_);
   find_rows(values, value_count, train, initial_slot);
+  add_side(values, value_count, side);
   for (std::size_t b = 0; b < batch; ++b) {
     pool_rows(rows_.data() + offsets[b], static_cast<std::size_t>(offsets[b + 1] - offsets[b]), dim(), pooling,
               out + b * dim());
@@ -73,13 +78,18 @@ std::size_t TrainingTable::pool(const std::int64_t* values, const std::int64_t* 
   return value_count - static_cast<std::size_t>(std::count(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(value_count), nullptr));
 }
 
-// Fills rows_; all occurrences of an id in one call see the same row, also the call in which it is admitted.
-void TrainingTable::find_rows(const std::int64_t* ids, std::size_t n, bool train, float initial_slot) {
+// Fills rows_ and slots_.
+void TrainingTable::locate_rows(const std::int64_t* ids, std::size_t n) {
   if (rows_.size() < n) {
     rows_.resize(n);
     slots_.resize(n);
   }
   RowPipeline(table_, ids, n, rows_.data(), slots_.data()).advance(n);
+}
+
+// Fills rows_; all occurrences of an id in one call see the same row, also the call in which it is admitted.
+void TrainingTable::find_rows(const std::int64_t* ids, std::size_t n, bool train, float initial_slot) {
+  locate_rows(ids, n);
   if (!train) return;
   bool created = false;
   for (std::size_t i = 0; i < n; ++i) {
@@ -120,8 +130,19 @@ std::uint32_t TrainingTable::admit(std::int64_t id, std::uint32_t count, float i
 
 // Notes a row that is new, or whose count and stamp come from outside.
 void TrainingTable::set_use(std::int64_t id, std::uint32_t slot, Use use) {
-  if (uses_.size() <= slot) uses_.resize(std::max<std::size_t>(std::size_t{slot} + 1, uses_.size() * 3 / 2));
+  if (uses_.size() <= slot) {
+    const std::size_t size = std::max<std::size_t>(std::size_t{slot} + 1, uses_.size() * 5 / 4);
+    uses_.reserve(size);  // a vector that grows by itself doubles
+    uses_.resize(size);
+    if (tiered_) {
+      tiers_.reserve(size);
+      tiers_.resize(size);
+    }
+  }
   uses_[slot] = use;
+  if (tiered_) {
+    tiers_[slot] = {tiers_[slot].live ? tiers_[slot].written : 0, batch_, 1, true, true};
+  }
   removed_.erase(id);
   changes_.note(id, use.stamp);
 }
@@ -140,11 +161,7 @@ std::uint32_t TrainingTable::latest(std::int64_t id) const {
 
 // Adds up the gradients of each row that exists, in the order given: stepped_ and sums_, one entry a row.
 std::size_t TrainingTable::gather_gradients(const std::int64_t* ids, std::size_t n, const float* grads) {
-  if (rows_.size() < n) {
-    rows_.resize(n);
-    slots_.resize(n);
-  }
-  RowPipeline(table_, ids, n, rows_.data(), slots_.data()).advance(n);
+  locate_rows(ids, n);
   positions_.clear();
   stepped_.clear();
   sums_.clear();
@@ -247,15 +264,19 @@ IdCounts TrainingTable::export_counts() const {
   return all;
 }
 
+void TrainingTable::check_stamp(std::uint32_t stamp) const {
+  if (stamp == 0 || stamp > stamp_) {
+    throw std::invalid_argument("stamps: expected 1 to " + std::to_string(stamp_) + ", the table's own, got " +
+                                std::to_string(stamp) + "; set_stamp first");
+  }
+}
+
 void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slot_values,
                             const std::uint32_t* counts, const std::uint32_t* stamps) {
   const std::lock_guard lock(mutex_);
   table_.reserve(table_.size() + n);
   for (std::size_t i = 0; i < n; ++i) {
-    if (stamps[i] == 0 || stamps[i] > stamp_) {
-      throw std::invalid_argument("stamps: expected 1 to " + std::to_string(stamp_) + ", the table's own, got " +
-                                  std::to_string(stamps[i]) + "; set_stamp first");
-    }
+    check_stamp(stamps[i]);
     std::uint32_t slot = table_.locate(ids[i]);
     if (slot == kEmptySlot) slot = table_.create(ids[i]);
     float* row = table_.row(slot);
@@ -292,7 +313,9 @@ std::size_t TrainingTable::erase(const std::int64_t* ids, std::size_t n) {
       seen_.erase(ids[i]);
       note_waiting(ids[i]);
     }
+    const std::uint32_t slot = tiered_ ? table_.locate(ids[i]) : kEmptySlot;
     if (table_.erase(&ids[i], 1) == 0) continue;
+    if (slot != kEmptySlot) tiers_[slot] = {};
     removed_[ids[i]] = stamp_;
     ++erased;
   }

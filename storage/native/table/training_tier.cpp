@@ -1,0 +1,299 @@
+// A training table of which a part lies in a store: what comes in, what may leave, what only the store can tell.
+//
+// The caller moves the rows. What it must keep to: a row leaves (let_go) after the store has taken it (pack), and an id of which
+// only the store can tell (unknown) is asked for there, and brought or settled, before training looks it up. Then the table
+// does what it would do with every row in it, to the bit: a record carries all that a row is.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "table/training.h"
+
+namespace emberline {
+namespace {
+
+// Heats are halved after so many uses a row, so that what was hot long ago does not stay.
+constexpr std::uint64_t kUsesPerRow = 16;
+constexpr std::size_t kHeats = 256;  // above, rows are equally hot: they are the last to leave
+constexpr std::size_t kHead = 2 * sizeof(std::uint32_t);
+
+}  // namespace
+
+void TrainingTable::begin() {
+  const std::lock_guard lock(mutex_);
+  ++batch_;
+  settled_.clear();
+}
+
+void TrainingTable::use_now(std::uint32_t slot) {
+  Tier& tier = tiers_[slot];
+  if (tier.used == batch_) return;
+  tier.used = batch_;
+  tier.heat = static_cast<std::uint16_t>(std::min<std::uint32_t>(tier.heat + 1u, std::numeric_limits<std::uint16_t>::max()));
+  ++marks_;
+}
+
+std::vector<std::int64_t> TrainingTable::unknown(const std::int64_t* ids, std::size_t n, bool hold, std::size_t* rowless) {
+  const std::lock_guard lock(mutex_);
+  locate_rows(ids, n);
+  positions_.clear();
+  std::vector<std::int64_t> found;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (slots_[i] != kEmptySlot) {
+      if (hold) use_now(slots_[i]);
+      continue;
+    }
+    std::uint32_t& met = positions_[ids[i]];
+    if (met != 0) continue;
+    met = 1;
+    if (seen_.find(ids[i]) == nullptr && removed_.find(ids[i]) == nullptr && settled_.find(ids[i]) == nullptr) {
+      found.push_back(ids[i]);
+    }
+  }
+  if (rowless != nullptr) *rowless = positions_.size();
+  return found;
+}
+
+void TrainingTable::settle(const std::int64_t* ids, std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) settled_[ids[i]] = 1;
+}
+
+void TrainingTable::bring(const std::int64_t* ids, std::size_t n, const std::uint8_t* records) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t bytes = record_bytes();
+  for (std::size_t i = 0; i < n; ++i, records += bytes) {
+    if (table_.locate(ids[i]) != kEmptySlot) continue;
+    Use use;
+    std::memcpy(&use.count, records, sizeof(use.count));
+    std::memcpy(&use.stamp, records + sizeof(use.count), sizeof(use.stamp));
+    const std::uint32_t slot = table_.create(ids[i]);
+    std::memcpy(table_.row(slot), records + kHead, bytes - kHead);
+    set_use(ids[i], slot, use);
+    // Its heat is not kept outside; how often it was ever used says something of it.
+    tiers_[slot] = {use.stamp, batch_, static_cast<std::uint16_t>(std::bit_width(use.count)), true, false};
+    ++marks_;
+  }
+}
+
+void TrainingTable::bring_bare(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts,
+                               const std::uint32_t* waiting, const std::uint32_t* removed) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (table_.locate(ids[i]) != kEmptySlot || seen_.find(ids[i]) != nullptr || removed_.find(ids[i]) != nullptr) continue;
+    if (counts[i] > 0) {
+      seen_[ids[i]] = counts[i];
+      if (waiting[i] > 0) {
+        waiting_stamps_[ids[i]] = waiting[i];
+        waiting_.note(ids[i], waiting[i]);
+      }
+    }
+    if (removed[i] > 0) removed_[ids[i]] = removed[i];
+  }
+}
+
+// By heat, then by age. Two passes over small counters find the bounds, so that no list of all rows is made.
+std::vector<std::int64_t> TrainingTable::coldest(std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  const auto heat_of = [](const Tier& tier) { return std::min<std::size_t>(tier.heat, kHeats - 1); };
+  const auto may_leave = [this](const Tier& tier) { return tier.live && tier.used != batch_; };
+  std::size_t counts[kHeats] = {};
+  for (const Tier& tier : tiers_) {
+    if (may_leave(tier)) ++counts[heat_of(tier)];
+  }
+  std::size_t bound = 0;  // rows below this heat leave, and of those at it the oldest
+  std::size_t below = 0;
+  while (bound < kHeats && below + counts[bound] <= n) below += counts[bound++];
+  std::vector<std::uint32_t> ages;
+  std::uint32_t newest = 0;  // rows at the bound that were used before this batch leave
+  if (bound < kHeats && below < n) {
+    ages.reserve(counts[bound]);
+    for (const Tier& tier : tiers_) {
+      if (may_leave(tier) && heat_of(tier) == bound) ages.push_back(tier.used);
+    }
+    const auto at = ages.begin() + static_cast<std::ptrdiff_t>(n - below);
+    std::nth_element(ages.begin(), at, ages.end());
+    newest = *at;
+  }
+  std::vector<std::int64_t> ids;
+  std::vector<std::int64_t> ties;
+  table_.each([&](std::int64_t id, std::uint32_t slot) {
+    const Tier& tier = tiers_[slot];
+    if (!may_leave(tier) || heat_of(tier) > bound) return;
+    if (heat_of(tier) < bound || tier.used < newest) {
+      ids.push_back(id);
+    } else if (tier.used == newest && ids.size() + ties.size() < n) {
+      ties.push_back(id);
+    }
+  });
+  const std::size_t room = n - std::min(n, ids.size());
+  ids.insert(ids.end(), ties.begin(), ties.begin() + static_cast<std::ptrdiff_t>(std::min(ties.size(), room)));
+  std::sort(ids.begin(), ids.end());
+  age();
+  return ids;
+}
+
+void TrainingTable::age() {
+  if (marks_ < kUsesPerRow * table_.size()) return;
+  marks_ = 0;
+  for (Tier& tier : tiers_) tier.heat = static_cast<std::uint16_t>(tier.heat / 2);
+}
+
+std::size_t TrainingTable::held() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(
+      std::count_if(tiers_.begin(), tiers_.end(), [this](const Tier& tier) { return tier.live && tier.used == batch_; }));
+}
+
+PackedRows TrainingTable::pack(const std::int64_t* ids, std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  const std::size_t bytes = record_bytes();
+  PackedRows all;
+  all.records.resize(n * bytes);
+  all.stamps.reserve(n);
+  all.written.reserve(n);
+  all.dirty.reserve(n);
+  std::uint8_t* record = all.records.data();
+  for (std::size_t i = 0; i < n; ++i, record += bytes) {
+    const std::uint32_t slot = table_.locate(ids[i]);
+    if (slot == kEmptySlot) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row here");
+    std::memcpy(record, &uses_[slot].count, sizeof(std::uint32_t));
+    std::memcpy(record + sizeof(std::uint32_t), &uses_[slot].stamp, sizeof(std::uint32_t));
+    std::memcpy(record + kHead, table_.row(slot), bytes - kHead);
+    all.stamps.push_back(uses_[slot].stamp);
+    all.written.push_back(tiers_[slot].written);
+    all.dirty.push_back(tiers_[slot].dirty ? 1 : 0);
+  }
+  return all;
+}
+
+std::vector<std::uint8_t> TrainingTable::encode(std::size_t n, const float* rows, const float* slot_values,
+                                                const std::uint32_t* counts, const std::uint32_t* stamps) const {
+  const std::lock_guard lock(mutex_);
+  const std::size_t bytes = record_bytes();
+  const std::size_t row_bytes = dim() * sizeof(float);
+  std::vector<std::uint8_t> records(n * bytes);
+  std::uint8_t* record = records.data();
+  for (std::size_t i = 0; i < n; ++i, record += bytes) {
+    check_stamp(stamps[i]);
+    std::memcpy(record, &counts[i], sizeof(std::uint32_t));
+    std::memcpy(record + sizeof(std::uint32_t), &stamps[i], sizeof(std::uint32_t));
+    std::memcpy(record + kHead, rows + i * dim(), row_bytes);
+    if (slots() > 0) std::memcpy(record + kHead + row_bytes, slot_values + i * slots(), bytes - kHead - row_bytes);
+  }
+  return records;
+}
+
+void TrainingTable::let_go(const std::int64_t* ids, std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t slot = table_.locate(ids[i]);
+    if (slot == kEmptySlot) continue;
+    tiers_[slot] = {};
+    table_.erase(&ids[i], 1);
+    settled_.erase(ids[i]);
+  }
+  // Rows come and go between two stamps: without this the log would grow with every coming.
+  changes_.compact(table_.size(), [this](std::int64_t id) { return latest(id); });
+}
+
+BareIds TrainingTable::pack_bare() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::int64_t> ids;
+  std::vector<std::int64_t> lost;
+  ids.reserve(seen_.size() + removed_.size());
+  seen_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
+  removed_.each([&](std::int64_t id, std::uint32_t) {
+    if (seen_.find(id) == nullptr) ids.push_back(id);
+  });
+  waiting_stamps_.each([&](std::int64_t id, std::uint32_t) {
+    if (seen_.find(id) == nullptr && removed_.find(id) == nullptr) lost.push_back(id);
+  });
+  std::sort(ids.begin(), ids.end());
+  std::sort(lost.begin(), lost.end());
+  BareIds all;
+  ids.insert(ids.end(), lost.begin(), lost.end());
+  all.counts.reserve(ids.size());
+  all.waiting.reserve(ids.size());
+  all.removed.reserve(ids.size());
+  const auto value = [](const IdMap& map, std::int64_t id) {
+    const std::uint32_t* found = map.find(id);
+    return found == nullptr ? 0 : *found;
+  };
+  for (const std::int64_t id : ids) {
+    all.counts.push_back(value(seen_, id));
+    all.waiting.push_back(value(waiting_stamps_, id));
+    all.removed.push_back(value(removed_, id));
+  }
+  all.ids = std::move(ids);
+  return all;
+}
+
+void TrainingTable::drop_bare() {
+  const std::lock_guard lock(mutex_);
+  seen_.clear();
+  removed_.clear();
+  waiting_stamps_.clear();
+  waiting_ = ChangeLog();
+  settled_.clear();
+}
+
+std::size_t TrainingTable::bare_size() const {
+  const std::lock_guard lock(mutex_);
+  return std::max(seen_.size(), waiting_stamps_.size()) + removed_.size();
+}
+
+std::size_t TrainingTable::waiting_size() const {
+  const std::lock_guard lock(mutex_);
+  return seen_.size();
+}
+
+std::vector<std::int64_t> TrainingTable::row_ids() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::int64_t> ids;
+  ids.reserve(table_.size());
+  table_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<std::uint8_t> TrainingTable::has_row(const std::int64_t* ids, std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint8_t> found(n);
+  for (std::size_t i = 0; i < n; ++i) found[i] = table_.locate(ids[i]) != kEmptySlot;
+  return found;
+}
+
+std::vector<std::uint8_t> TrainingTable::has_waited(const std::int64_t* ids, std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint8_t> found(n);
+  for (std::size_t i = 0; i < n; ++i) found[i] = waiting_stamps_.find(ids[i]) != nullptr;
+  return found;
+}
+
+std::vector<std::uint32_t> TrainingTable::written(const std::int64_t* ids, std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint32_t> stamps(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t slot = table_.locate(ids[i]);
+    stamps[i] = slot == kEmptySlot ? 0 : tiers_[slot].written;
+  }
+  return stamps;
+}
+
+// Ids that have no row here and one beside the table read that one.
+void TrainingTable::add_side(const std::int64_t* ids, std::size_t n, const SideRows& side) {
+  if (side.n == 0) return;
+  positions_.clear();
+  for (std::size_t k = 0; k < side.n; ++k) positions_[side.ids[k]] = static_cast<std::uint32_t>(k + 1);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (rows_[i] != nullptr) continue;
+    const std::uint32_t* place = positions_.find(ids[i]);
+    if (place != nullptr) rows_[i] = side.rows + std::size_t{*place - 1} * dim();
+  }
+}
+
+}  // namespace emberline
