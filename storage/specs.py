@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from storage.errors import ConfigError
 
-POOLINGS = ("sum", "mean", "none")
-ROW_TYPES = ("fp32",)
+# The native code numbers them in this order.
+POOLINGS = ("sum", "mean", "none", "weighted")
+RowType = Literal["fp32", "fp16", "bf16", "int8"]
+ROW_TYPES: tuple[RowType, ...] = get_args(RowType)
 MAX_DIM = 4096
 MAX_LENGTH = 1 << 20
 
@@ -28,9 +31,26 @@ def check_model_name(name: str, *, field: str = "name") -> str:
     return name
 
 
+def check_row_type(row_type: str, *, what: str = "rows", field: str = "row_type") -> RowType:
+    """Returns the row type. Raises ConfigError for an unknown one. what: whose it is, for the message."""
+    for known in ROW_TYPES:
+        if row_type == known:
+            return known
+    raise ConfigError(f"{what}: row_type is {row_type!r}, expected one of {', '.join(ROW_TYPES)}", field=field)
+
+
+def encoded_bytes(row_type: str, dim: int) -> int:
+    """Bytes of a row as it is stored: its values, of int8 with a float32 scale, in whole words of 4 bytes."""
+    size = {"fp32": 4 * dim, "fp16": 2 * dim, "bf16": 2 * dim, "int8": 4 + dim}[check_row_type(row_type)]
+    return -(-size // 4) * 4
+
+
 @dataclass(frozen=True)
 class TableSpec:
-    """One embedding table: `rows` rows of `dim` values. Raises ConfigError for a name or size that cannot be stored."""
+    """One embedding table: `rows` rows of `dim` values, stored as `row_type` says (storage.rows).
+
+    Raises ConfigError for a name, size or row type that cannot be stored.
+    """
 
     name: str
     dim: int
@@ -47,25 +67,22 @@ class TableSpec:
             raise ConfigError(
                 f"table {self.name!r}: dim is {self.dim}, expected 1 to {MAX_DIM}", field=f"tables.{self.name}.dim"
             )
-        if self.row_type not in ROW_TYPES:
-            raise ConfigError(
-                f"table {self.name!r}: row_type is {self.row_type!r}, expected one of {', '.join(ROW_TYPES)}",
-                field=f"tables.{self.name}.row_type",
-            )
+        check_row_type(self.row_type, what=f"table {self.name!r}", field=f"tables.{self.name}.row_type")
         if self.rows < 0:
             raise ConfigError(f"table {self.name!r}: rows is {self.rows}, expected 0 or more", field="tables.rows")
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return 4 * self.dim
+        """Bytes of one row as it is stored."""
+        return encoded_bytes(self.row_type, self.dim)
 
 
 @dataclass(frozen=True)
 class LookupSpec:
     """One ids feature of a model: which table, and how the rows of a bag become its tensor.
 
-    pooling: "sum" or "mean" gives (B, dim); "none" gives (B, length, dim), bags padded or cut to `length`.
+    pooling: "sum", "mean" or "weighted" (the sum of weight * row) gives (B, dim); "none" gives (B, length, dim), bags
+    padded or cut to `length`.
     """
 
     feature: str

@@ -129,8 +129,8 @@ def diff_on(
         raise TooDifferent("the store was filled with another version than lies in the folder")
     if any(state.kind == "version" for state in states):
         raise TooDifferent("the version before is staged as a difference itself")
-    if {(t.name, t.dim) for t in old.tables} != {(t.name, t.dim) for t in new.tables}:
-        raise TooDifferent("it has other tables")
+    if {(t.name, t.dim, t.row_type) for t in old.tables} != {(t.name, t.dim, t.row_type) for t in new.tables}:
+        raise TooDifferent("it has other tables, or stores their rows otherwise")
     touched: dict[str, list[np.ndarray]] = {spec.name: list(store.changed(spec.name)) for spec in store.tables}
     for state in states:
         if state.kind == "delta":
@@ -143,9 +143,9 @@ def diff_on(
 
 def _check_tables(published: PublishedVersion, line: StoreLine) -> None:
     """Raises CheckpointError unless a version has the tables of a line."""
-    own = {spec.name: spec.dim for spec in line.store.tables}
-    given = {spec.name: spec.dim for spec in published.tables}
+    own = {spec.name: (spec.dim, spec.row_type) for spec in line.store.tables}
+    given = {spec.name: (spec.dim, spec.row_type) for spec in published.tables}
     if own != given:
         raise CheckpointError(
-            f"{published.path} says that it has the served rows, but its tables are {given}, not {own}"
+            f"{published.path} says that it has the served rows, but its tables (dim, row type) are {given}, not {own}"
         )

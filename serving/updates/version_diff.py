@@ -66,13 +66,12 @@ def version_diff(
             where = _positions(before.ids, after.ids)
             known = where >= 0
             same = np.zeros(len(after.ids), np.bool_)
-            # Bits, not values: -0.0 is another row than 0.0.
-            ours, theirs = after.rows[known].view(np.uint32), before.rows[where[known]].view(np.uint32)
-            same[known] = (ours == theirs).all(axis=1)
+            # Bytes, not values: -0.0 is another row than 0.0.
+            same[known] = (after.encoded[known] == before.encoded[where[known]]).all(axis=1)
             same &= ~np.isin(after.ids, ids_touched, assume_unique=True)
             fresh = ~same
             if fresh.any():
-                parts.append(Shard(after.ids[fresh], after.rows[fresh], after.freq[fresh]))
+                parts.append(after.take(fresh))
                 count += len(parts[-1].ids)
             missing.append(before.ids[_positions(after.ids, before.ids) < 0])
             if count > most:
@@ -116,14 +115,9 @@ def _side_by_side(old: Iterator[Shard], new: Iterator[Shard]) -> Iterator[tuple[
         last = min(before.ids[-1], after.ids[-1])
         cut_before = int(np.searchsorted(before.ids, last, side="right"))
         cut_after = int(np.searchsorted(after.ids, last, side="right"))
-        yield _cut(before, 0, cut_before), _cut(after, 0, cut_after)
-        before, after = _cut(before, cut_before, None), _cut(after, cut_after, None)
+        yield before.take(slice(cut_before)), after.take(slice(cut_after))
+        before, after = before.take(slice(cut_before, None)), after.take(slice(cut_after, None))
     while len(before.ids) or len(after.ids):
         yield before, after
-        before = next(old, None) or _cut(before, 0, 0)
-        after = next(new, None) or _cut(after, 0, 0)
-
-
-def _cut(shard: Shard, start: int, stop: int | None) -> Shard:
-    part = slice(start, stop)
-    return Shard(shard.ids[part], shard.rows[part], shard.freq[part])
+        before = next(old, None) or before.take(slice(0))
+        after = next(new, None) or after.take(slice(0))

@@ -20,6 +20,7 @@ from storage.checkpoint.manifest import (
     check_shards,
 )
 from storage.checkpoint.signed import SNAPSHOT_PATTERN, FileEntry, Part, SignedManifest, check_files
+from storage.specs import RowType
 
 REMOVED = "removed.safetensors"
 DELTA_FORMAT = "emberline-delta-1"
@@ -30,7 +31,7 @@ class DeltaTableEntry(Part):
 
     name: str = Field(pattern=TABLE_PATTERN)
     dim: int = Field(ge=1, le=4096)
-    row_type: Literal["fp32"] = "fp32"
+    row_type: RowType = Field(default="fp32", description="that of the version")
     rows: int = Field(ge=0, lt=2**48)
     removed: int = Field(ge=0, lt=2**48)
     shards: tuple[str, ...] = Field(description="none when no row changed")

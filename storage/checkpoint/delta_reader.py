@@ -53,7 +53,7 @@ class PublishedDelta(Published[DeltaManifest]):
     def shards(self, table: str) -> Iterator[Shard]:
         """A table's new and changed rows, shard by shard, in ascending order of ids."""
         entry, removed = self._table(table), self.removed(table)
-        for shard in read_table(self._folder, entry.name, entry.dim, entry.rows, entry.shards):
+        for shard in read_table(self._folder, self._spec(entry), entry.shards):
             if (both := first_common(shard.ids, removed)) is not None:
                 raise IntegrityError(f"table {table!r}: the id {both} is changed and removed by one delta")
             yield shard

@@ -24,6 +24,7 @@ from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, LineageError, NotFound
+from storage.specs import check_row_type
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class DeltaTable:
 
     ids: (n,) int64 strictly ascending, new or changed; rows: (n, dim) float32, finite; freq: (n,) uint8, logarithmic
     use count. removed: (m,) int64 strictly ascending, none of `ids`; ids that the server does not have are allowed.
+    row_type: that of the version.
     """
 
     name: str
@@ -40,6 +42,7 @@ class DeltaTable:
     rows: np.ndarray
     freq: np.ndarray
     removed: np.ndarray
+    row_type: str = "fp32"
 
     def __post_init__(self) -> None:
         _ = self.changed
@@ -56,7 +59,7 @@ class DeltaTable:
     @cached_property
     def changed(self) -> TableData:
         """The new and changed rows."""
-        return TableData(self.name, self.dim, self.ids, self.rows, self.freq)
+        return TableData(self.name, self.dim, self.ids, self.rows, self.freq, self.row_type)
 
 
 def write_delta(
@@ -121,11 +124,12 @@ def write_delta(
             shards = write_table(folder, table.changed, shard_bytes=shard_bytes) if len(table.ids) else []
             files.extend(shards)
             given = fingerprints.get(table.name)
-            computed = table_fingerprint(table.ids, table.rows, table.removed) if given is None else given
+            computed = table_fingerprint(table.ids, table.changed.encoded, table.removed) if given is None else given
             entries.append(
                 DeltaTableEntry(
                     name=table.name,
                     dim=table.dim,
+                    row_type=check_row_type(table.row_type),
                     rows=len(table.ids),
                     removed=len(table.removed),
                     shards=tuple(shard.path for shard in shards),
@@ -166,17 +170,23 @@ def _read_version(version_dir: Path) -> Manifest:
 
 
 def _check_tables(version: Manifest, tables: Sequence[DeltaTable], fingerprints: Mapping[str, int]) -> None:
-    dims = {table.name: table.dim for table in version.tables}
+    own = {table.name: table for table in version.tables}
     names = [table.name for table in tables]
     if len(set(names)) != len(names):
         raise CheckpointError(f"tables: a name stands twice in {names}")
     for name in sorted(set(fingerprints) - set(names)):
         raise CheckpointError(f"fingerprints: names {name!r}, which is not among the tables {names}")
     for table in tables:
-        if dims.get(table.name) != table.dim:
+        if table.name not in own or own[table.name].dim != table.dim:
+            dims = {name: entry.dim for name, entry in own.items()}
             raise CheckpointError(
                 f"table {table.name!r} of dim {table.dim} is not in the version, whose tables (and dims) are {dims}; "
                 "publish a version instead"
+            )
+        if own[table.name].row_type != table.row_type:
+            raise CheckpointError(
+                f"table {table.name!r}: the delta's rows are {table.row_type}, the version's are "
+                f"{own[table.name].row_type}; a delta keeps the row types of its version, so publish a version instead"
             )
 
 

@@ -3,8 +3,8 @@
 A digest says that a file is what was written; a fingerprint says that what was written is what the trainer has. It is a
 sum over rows, so parts of a table can be computed anywhere and added modulo 2^64. A row's term is a multilinear hash
 (Lemire and Kaser, "Strongly universal string hashing is fast", 2014) of its bits, keyed by its id and then mixed by a
-bijection: any change within one value of one row changes the term for certain, any other but for one chance in about
-2^64. It guards against mistakes and not against an attacker, who could write the manifest too.
+bijection: any change within one word (4 bytes) of one row changes the term for certain, any other but for one chance in
+about 2^64. It guards against mistakes and not against an attacker, who could write the manifest too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ _CHUNK_VALUES = 1 << 18
 
 
 def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
-    """The fingerprint of rows, in any order; 0 for none. ids: (n,) int64. rows: (n, dim) float32."""
-    words = np.ascontiguousarray(rows, np.float32).view(np.uint32)
-    keys = _keys(rows.shape[1])
-    step = max(1, _CHUNK_VALUES // max(1, rows.shape[1]))
+    """The fingerprint of rows, in any order; 0 for none.
+
+    ids: (n,) int64. rows: (n, row_bytes) uint8 as they are stored, or (n, dim) float32, which are stored as they are.
+    """
+    stored = np.ascontiguousarray(rows if rows.dtype == np.uint8 else rows.astype(np.float32, copy=False))
+    words = stored.view(np.uint32)
+    keys = _keys(words.shape[1])
+    step = max(1, _CHUNK_VALUES // max(1, words.shape[1]))
     total = 0
     for start in range(0, len(ids), step):
         part = slice(start, start + step)
@@ -48,7 +52,7 @@ def removed_fingerprint(ids: np.ndarray) -> int:
 
 
 def table_fingerprint(ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> int:
-    """What a delta's manifest says about a table: changed rows and removed ids together."""
+    """What a delta's manifest says about a table: changed rows, as `rows_fingerprint` takes them, and removed ids."""
     return (rows_fingerprint(ids, rows) + removed_fingerprint(removed)) & MASK
 
 
@@ -79,9 +83,9 @@ def _bits(value: Any) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _keys(dim: int) -> np.ndarray:
-    # Odd, so that a change of one value alone can never cancel.
-    keys = _mixed(np.arange(1, dim + 1, dtype=np.uint64) * _GOLDEN_RATIO) | np.uint64(1)
+def _keys(words: int) -> np.ndarray:
+    # Odd, so that a change of one word alone can never cancel.
+    keys = _mixed(np.arange(1, words + 1, dtype=np.uint64) * _GOLDEN_RATIO) | np.uint64(1)
     keys.setflags(write=False)
     return keys
 

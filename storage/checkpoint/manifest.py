@@ -22,6 +22,7 @@ from storage.checkpoint.signed import (
     SignedManifest,
     check_files,
 )
+from storage.specs import RowType
 
 __all__ = [
     "MANIFEST",
@@ -60,7 +61,7 @@ class TableEntry(Part):
 
     name: str = Field(pattern=TABLE_PATTERN)
     dim: int = Field(ge=1, le=4096)
-    row_type: Literal["fp32"] = "fp32"
+    row_type: RowType = "fp32"
     rows: int = Field(ge=0, lt=2**48)
     shards: tuple[str, ...] = Field(min_length=1)
     fingerprint: Fingerprint | Literal[""] = Field(default="", description="of all rows; empty in older versions")

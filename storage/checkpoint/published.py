@@ -41,12 +41,16 @@ class Published(Generic[M]):
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         """The tables that it names, with the numbers of rows that it holds."""
-        return tuple(TableSpec(t.name, t.dim, t.row_type, t.rows) for t in self.manifest.tables)
+        return tuple(self._spec(entry) for entry in self.manifest.tables)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its files; the deltas of a version are not counted."""
         return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
+
+    @staticmethod
+    def _spec(entry: TableEntry | DeltaTableEntry) -> TableSpec:
+        return TableSpec(entry.name, entry.dim, entry.row_type, entry.rows)
 
     def _table(self, name: str) -> TableEntry | DeltaTableEntry:
         for entry in self.manifest.tables:

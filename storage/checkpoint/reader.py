@@ -53,7 +53,7 @@ class PublishedVersion(Published[Manifest]):
         Raises ParityError then.
         """
         entry = self._table(table)
-        shards = read_table(self._folder, entry.name, entry.dim, entry.rows, entry.shards)
+        shards = read_table(self._folder, self._spec(entry), entry.shards)
         if not entry.fingerprint or table in self._compared:
             return shards
         return self._comparing(entry.name, entry.fingerprint, shards)
@@ -61,7 +61,7 @@ class PublishedVersion(Published[Manifest]):
     def _comparing(self, table: str, fingerprint: str, shards: Iterator[Shard]) -> Iterator[Shard]:
         total = 0
         for shard in shards:
-            total += rows_fingerprint(shard.ids, shard.rows)
+            total += rows_fingerprint(shard.ids, shard.encoded)
             yield shard
         if (found := fingerprint_hex(total & MASK)) != fingerprint:
             raise ParityError(

@@ -1,9 +1,13 @@
-"""Rows of embedding tables in a published version: sorted shards, written and read one at a time."""
+"""Rows of embedding tables in a published version: sorted shards, written and read one at a time.
+
+n rows, dim values a row, row_bytes bytes of a row as it is stored (storage.rows).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +15,22 @@ import numpy as np
 from storage.checkpoint.finite import first_bad_row
 from storage.checkpoint.folder import MAX_SHARD_BYTES, VerifiedFolder
 from storage.checkpoint.manifest import FileEntry, shard_paths
+from storage.checkpoint.row_tensors import ROW_DTYPES, encoded_rows, row_tensor
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
+from storage.rows import Rounding, RowCodec
 from storage.specs import TableSpec
 
 SHARD_BYTES = 128 << 20
-_TENSORS = {"ids": "I64", "rows": "F32", "freq": "U8"}
 
 
 @dataclass(frozen=True)
 class TableData:
     """One table as it is published.
 
-    ids: (n,) int64, strictly ascending. rows: (n, dim) float32, finite. freq: (n,) uint8, logarithmic use count.
+    ids: (n,) int64, strictly ascending. rows: (n, dim) float32, finite, as they were trained. freq: (n,) uint8,
+    logarithmic use count. row_type: how rows are stored; what a server has are the decoded `encoded`, not `rows`.
+    Raises CheckpointError for arrays that do not fit, or rows that the row type cannot hold.
     """
 
     name: str
@@ -31,9 +38,10 @@ class TableData:
     ids: np.ndarray
     rows: np.ndarray
     freq: np.ndarray
+    row_type: str = "fp32"
 
     def __post_init__(self) -> None:
-        TableSpec(self.name, self.dim)
+        TableSpec(self.name, self.dim, self.row_type)
         count = len(self.ids)
         for what, array, dtype, shape in (
             ("ids", self.ids, np.int64, (count,)),
@@ -51,55 +59,91 @@ class TableData:
             raise CheckpointError(
                 f"table {self.name!r}: the row of id {self.ids[bad]} holds NaN or infinity; the training went wrong"
             )
+        if self.row_type != "fp32" and (bad := self.codec.first_not_finite(self.encoded)) is not None:
+            raise CheckpointError(
+                f"table {self.name!r}: the row of id {self.ids[bad]} holds {np.abs(self.rows[bad]).max():g}, which "
+                f"{self.row_type} cannot hold; publish the table as fp32"
+            )
+
+    @property
+    def codec(self) -> RowCodec:
+        """What encodes its rows."""
+        return RowCodec(self.row_type, self.dim)
+
+    @cached_property
+    def encoded(self) -> np.ndarray:
+        """The rows as they are stored: (n, row_bytes) uint8."""
+        return self.codec.encode(self.rows)
+
+    @cached_property
+    def rounding(self) -> Rounding:
+        """How far the stored rows are from the trained ones."""
+        return Rounding.of(self.codec, self.rows, self.encoded)
 
 
-@dataclass(frozen=True)
 class Shard:
-    """Some rows of a table. ids (n,) int64 ascending, rows (n, dim) float32, freq (n,) uint8: read-only views."""
+    """Some rows of a table. ids: (n,) int64 ascending. freq: (n,) uint8. codec: of `encoded`.
 
-    ids: np.ndarray
-    rows: np.ndarray
-    freq: np.ndarray
+    Made of rows (n, dim) float32, or of encoded rows (n, row_bytes) uint8 and their codec. Arrays are not copied.
+    """
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return iter((self.ids, self.rows, self.freq))
+    def __init__(self, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray, codec: RowCodec | None = None) -> None:
+        self.ids = ids
+        self.freq = freq
+        self.codec = codec or RowCodec("fp32", rows.shape[1])
+        self.encoded: np.ndarray = rows if rows.dtype == np.uint8 else self.codec.encode(rows)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """(n, dim) float32: what the rows decode to; of fp32 a view of `encoded`."""
+        return self.codec.decode(self.encoded)
+
+    def take(self, which: np.ndarray | slice) -> Shard:
+        """Some of its rows: a slice, places or flags."""
+        return Shard(self.ids[which], self.encoded[which], self.freq[which], self.codec)
 
 
 def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> list[FileEntry]:
     """Writes a table's shards under folder/tables, in order. An empty table has one empty shard."""
-    row_bytes = table.dim * 4 + 9
+    row_bytes = table.codec.row_bytes + 9
     per_shard = max(1, shard_bytes // row_bytes)
     if per_shard * row_bytes > MAX_SHARD_BYTES // 2:
         raise CheckpointError(f"shard_bytes is {shard_bytes}, expected at most {MAX_SHARD_BYTES // 2}")
+    dtypes = {"rows": ROW_DTYPES[table.codec.row_type]}
     files: list[FileEntry] = []
     for index, path in enumerate(shard_paths(table.name, max(1, -(-len(table.ids) // per_shard)))):
         part = slice(index * per_shard, (index + 1) * per_shard)
-        written = write_tensors(
-            folder / path, {"ids": table.ids[part], "rows": table.rows[part], "freq": table.freq[part]}
-        )
+        rows = row_tensor(table.codec, table.encoded[part])
+        written = write_tensors(folder / path, {"ids": table.ids[part], "rows": rows, "freq": table.freq[part]}, dtypes)
         files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
     return files
 
 
-def read_table(folder: VerifiedFolder, table: str, dim: int, rows: int, shards: Sequence[str]) -> Iterator[Shard]:
+def read_table(folder: VerifiedFolder, spec: TableSpec, shards: Sequence[str]) -> Iterator[Shard]:
     """Yields a table's shards in ascending order of ids. Raises UnsafeArtifact or IntegrityError, naming the file.
 
     Each shard's bytes are read into memory and hashed before they are parsed; the caller lets go of them.
     """
+    codec = RowCodec(spec.row_type, spec.dim)
     last: int | None = None
     found = 0
     for path in shards:
-        shard = _parse_shard(folder.read(path), path, dim)
+        shard = _parse_shard(folder.read(path), path, codec)
         if len(shard.ids):
             if not ascending(shard.ids) or (last is not None and int(shard.ids[0]) <= last):
                 raise IntegrityError(f"{path}: ids are not strictly ascending")
             last = int(shard.ids[-1])
-        if (bad := first_bad_row(shard.rows)) is not None:
-            raise IntegrityError(f"table {table!r}: the row of id {shard.ids[bad]} in {path} holds NaN or infinity")
+        where = f"table {spec.name!r}: the row of id {{}} in {path}"
+        if (bad := codec.first_not_finite(shard.encoded)) is not None:
+            raise IntegrityError(f"{where.format(shard.ids[bad])} holds NaN or infinity")
+        if (bad := codec.first_unusual(shard.encoded)) is not None:
+            raise IntegrityError(
+                f"{where.format(shard.ids[bad])} is no row that {codec.row_type} encodes to; publish the table again"
+            )
         found += len(shard.ids)
         yield shard
-    if found != rows:
-        raise IntegrityError(f"table {table!r}: the manifest says {rows} rows, its files hold {found}")
+    if found != spec.rows:
+        raise IntegrityError(f"table {spec.name!r}: the manifest says {spec.rows} rows, its files hold {found}")
 
 
 def ascending(ids: np.ndarray) -> bool:
@@ -116,12 +160,16 @@ def first_common(ids: np.ndarray, others: np.ndarray) -> int | None:
     return int(common[0]) if len(common) else None
 
 
-def _parse_shard(data: np.ndarray, name: str, dim: int) -> Shard:
+def _parse_shard(data: np.ndarray, name: str, codec: RowCodec) -> Shard:
     file = TensorFile.from_bytes(name, data)
-    if file.dtypes != _TENSORS:
-        raise UnsafeArtifact(f"{name}: expected the tensors {_TENSORS}, got {file.dtypes}")
+    expected = {"ids": "I64", "rows": ROW_DTYPES[codec.row_type], "freq": "U8"}
+    if file.dtypes != expected:
+        raise UnsafeArtifact(f"{name}: expected the tensors {expected}, got {file.dtypes}")
     ids, rows, freq = file.arrays["ids"], file.arrays["rows"], file.arrays["freq"]
     count = ids.shape[0] if ids.ndim == 1 else -1
-    if rows.shape != (count, dim) or freq.shape != (count,):
-        raise UnsafeArtifact(f"{name}: the shapes {ids.shape}, {rows.shape}, {freq.shape} do not make rows of {dim}")
-    return Shard(ids, rows, freq)
+    encoded = encoded_rows(codec, rows, count) if freq.shape == (count,) else None
+    if encoded is None:
+        raise UnsafeArtifact(
+            f"{name}: the shapes {ids.shape}, {rows.shape}, {freq.shape} do not make rows of {codec.dim}"
+        )
+    return Shard(ids, encoded, freq, codec)

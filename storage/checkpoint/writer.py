@@ -30,7 +30,7 @@ from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
 from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
 from storage.checkpoint.versions import is_version
 from storage.errors import CheckpointError, ConfigError
-from storage.specs import check_model_name
+from storage.specs import check_model_name, check_row_type
 
 if TYPE_CHECKING:
     import torch
@@ -99,9 +99,10 @@ def write_version(
                 TableEntry(
                     name=table.name,
                     dim=table.dim,
+                    row_type=check_row_type(table.row_type),
                     rows=len(table.ids),
                     shards=tuple(shard.path for shard in shards),
-                    fingerprint=fingerprint_hex(rows_fingerprint(table.ids, table.rows)),
+                    fingerprint=fingerprint_hex(rows_fingerprint(table.ids, table.encoded)),
                 )
             )
         manifest = Manifest(
