@@ -5,22 +5,50 @@ Embedding tables in DRAM, lookups over them, and tables that train. The core is 
 import numpy
 import numpy.typing
 
-class CapacityExceeded(RuntimeError):
+def row_bytes(row_type: str, dim: int) -> int:
+    """
+    Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.
+    """
+
+def encode_rows(row_type: str, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.uint8]:
+    """
+    rows (n, dim) -> (n, row_bytes). Raises ValueError for a value that is not finite, where int8 cannot hold it.
+    """
+
+def decode_rows(
+    row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]
+) -> numpy.typing.NDArray[numpy.float32]:
+    """encoded (n, row_bytes) -> rows (n, dim)."""
+
+class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
 
-class Table:
+class RowSource:
+    """
+    Where a Lookup reads the rows of one table: a Table, or a table's share of a cache.
+    """
+
+class Table(RowSource):
     """
     Rows of one embedding table in DRAM, by int64 id. Readers take no lock; one writer at a time.
 
-    dim: float32 values of a row. extra: float32 values behind them. capacity_rows: 0 grows without bound.
+    dim: values of a row. extra: float32 values behind them, of fp32 rows. capacity_rows: 0 grows without bound.
+    row_type: how rows are held, fp32, fp16, bf16 or int8. Rows given as float32 are encoded, rows given as uint8
+    (n, row_bytes) are taken as encoded already; for fp32 these are the same bytes.
     Arrays are C-contiguous and of the exact dtype. Raises TypeError or ValueError that names the argument.
     """
 
-    def __init__(self, dim: int, *, extra: int = 0, capacity_rows: int = 0) -> None: ...
+    def __init__(self, dim: int, *, extra: int = 0, capacity_rows: int = 0, row_type: str = "fp32") -> None: ...
     @property
     def dim(self) -> int: ...
     @property
     def extra(self) -> int: ...
+    @property
+    def row_type(self) -> str: ...
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an encoded row, `extra` included."""
+
     @property
     def capacity_rows(self) -> int: ...
     def size(self) -> int:
@@ -42,17 +70,19 @@ class Table:
     def insert_or_assign(
         self,
         ids: numpy.typing.NDArray[numpy.int64],
-        rows: numpy.typing.NDArray[numpy.float32],
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
         freq: numpy.typing.NDArray[numpy.uint8] | None = None,
     ) -> None:
         """
-        ids (n,), rows (n, dim + extra), freq (n,) logarithmic use counts as export_batch gives them.
+        ids (n,), rows (n, dim + extra) or encoded, freq (n,) logarithmic use counts as export_batch gives them.
 
         Raises CapacityExceeded at the first id that does not fit; those before it are in.
         """
 
     def insert_and_evict(
-        self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32]
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
     ) -> int:
         """
         As a cache: leaves rows that are there; when full, admits an id that is hotter than the row it displaces.
@@ -60,7 +90,11 @@ class Table:
         Returns the number admitted.
         """
 
-    def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32]) -> int:
+    def assign(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
+    ) -> int:
         """
         Replaces rows that are there, leaves out the others. Returns the number replaced.
         """
@@ -82,6 +116,13 @@ class Table:
         Every row comes once if nothing is inserted between the calls.
         """
 
+    def export_encoded(
+        self, cursor: int, limit: int
+    ) -> tuple[
+        int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]
+    ]:
+        """As export_batch, with the rows as they are held: uint8 (m, row_bytes)."""
+
     def check_integrity(self) -> None:
         """
         Raises RuntimeError that says which rule of the table is broken. Slow; for tests.
@@ -94,9 +135,11 @@ class OverlayTable:
     Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.
     """
 
-    def __init__(self, dim: int) -> None: ...
+    def __init__(self, dim: int, *, row_type: str = "fp32") -> None: ...
     @property
     def dim(self) -> int: ...
+    @property
+    def row_type(self) -> str: ...
     def size(self) -> int:
         """Ids that any overlay says something of."""
 
@@ -110,11 +153,12 @@ class OverlayTable:
         self,
         overlay: int,
         ids: numpy.typing.NDArray[numpy.int64],
-        rows: numpy.typing.NDArray[numpy.float32] | None,
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8] | None,
         kind: int,
     ) -> None:
         """
-        Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim); 1 removed, 2 spilled, with None.
+        Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim) or encoded;
+        1 removed, 2 spilled, with None.
 
         All or nothing. Raises ValueError for an id that the overlay has already, CapacityExceeded.
         """
@@ -155,12 +199,12 @@ class Lookup:
     """
     The lookups of one lane over shared tables, in one call for all features. Not thread-safe.
 
-    features: (table index, pooling 0 sum 1 mean 2 none, length of an unpooled one), one each.
+    features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each.
     overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.
     """
 
     def __init__(
-        self, tables: list[Table], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None
+        self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None
     ) -> None: ...
     def begin(
         self,
@@ -170,10 +214,12 @@ class Lookup:
         outputs: list[numpy.typing.NDArray[numpy.float32]],
         masks: list[numpy.typing.NDArray[numpy.uint8] | None],
         mask: int = 0,
+        weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None,
     ) -> int:
         """
         values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written
-        in place, by finish where rows are missing. mask: bit i makes overlay i visible.
+        in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f] (N,) of a weighted
+        feature, else None.
 
         Returns how many distinct ids are missing.
         """
@@ -188,10 +234,14 @@ class Lookup:
         """
 
     def supply(
-        self, table: int, rows: numpy.typing.NDArray[numpy.float32], state: numpy.typing.NDArray[numpy.uint8]
+        self,
+        table: int,
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
+        state: numpy.typing.NDArray[numpy.uint8],
     ) -> None:
         """
-        rows (m, dim) and state (m,) for the ids of missing(table), copied: 0 absent, 1 found, 2 unresolved.
+        rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied: 0 absent,
+        1 found, 2 unresolved.
         """
 
     def finish(self) -> tuple[int, int, int, int, int]:

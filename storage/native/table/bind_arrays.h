@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "rows/codec.h"
+
 namespace emberline::bind {
 
 namespace nb = nanobind;
@@ -94,6 +96,28 @@ class ArrayView {
 
 using Ids = ArrayView<const std::int64_t>;
 using Floats = ArrayView<const float>;
+using Bytes = ArrayView<const std::uint8_t>;
+
+// Rows to be written: float32 (n, width), encoded on the way, or uint8 (n, stride) encoded already.
+class RowsArgument {
+ public:
+  RowsArgument(nb::handle value, const std::string& name, std::size_t n, std::size_t width, std::size_t stride)
+      : owner_(nb::borrow(value)), input_(take(value, name, n, width, stride)) {}
+
+  RowInput input() const { return input_; }
+
+ private:
+  static RowInput take(nb::handle value, const std::string& name, std::size_t n, std::size_t width, std::size_t stride) {
+    nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu> bytes;
+    if (nb::try_cast(value, bytes, false)) {
+      return reinterpret_cast<const char*>(Bytes(value, name, {n, stride}).data());
+    }
+    return Floats(value, name, {n, width}).data();
+  }
+
+  nb::object owner_;  // numpy's memory stays while its array does
+  RowInput input_;
+};
 
 // Gives a vector to numpy; the array owns it.
 template <class T>

@@ -13,8 +13,14 @@ void bind_overlay(nb::module_& module) {
   nb::class_<OverlayTable>(module, "OverlayTable",
                            "Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.\n\n"
                            "Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.")
-      .def(nb::init<std::uint32_t>(), "dim"_a)
+      .def(
+          "__init__",
+          [](OverlayTable* self, std::uint32_t dim, const std::string& row_type) {
+            new (self) OverlayTable(dim, row_type_named(row_type));
+          },
+          "dim"_a, nb::kw_only(), "row_type"_a = "fp32")
       .def_prop_ro("dim", &OverlayTable::dim)
+      .def_prop_ro("row_type", [](const OverlayTable& table) { return row_type_name(table.format().type); })
       .def("size", &OverlayTable::size, "Ids that any overlay says something of.")
       .def("entries", &OverlayTable::entries, "overlay"_a, "Entries of one overlay: rows, removed and spilled ids.")
       .def("memory_bytes", &OverlayTable::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
@@ -24,9 +30,9 @@ void bind_overlay(nb::module_& module) {
           [](OverlayTable& table, std::uint32_t overlay, nb::handle ids, nb::handle rows, int kind) {
             if (kind < 0 || kind > 2) fail("kind: expected 0 row, 1 removed or 2 spilled, got " + std::to_string(kind));
             const Ids id = Ids::of_rank(1, ids, "ids");
-            const float* data = nullptr;
+            RowInput data;
             if (kind == 0) {
-              data = Floats(rows, "rows", {id.size(), table.dim()}).data();
+              data = RowsArgument(rows, "rows", id.size(), table.dim(), table.format().bytes()).input();
             } else if (!rows.is_none()) {
               fail("rows: removed and spilled ids have none here, expected None");
             }
@@ -34,8 +40,9 @@ void bind_overlay(nb::module_& module) {
             table.stage(overlay, id.data(), id.size(), data, static_cast<CoverState>(kind + 1));
           },
           "overlay"_a, "ids"_a, "rows"_a.none(), "kind"_a,
-          nb::sig("def stage(self, overlay: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | None, kind: int) -> None"),
-          "Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim); 1 removed, 2 spilled, with None.\n\n"
+          nb::sig("def stage(self, overlay: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8] | None, kind: int) -> None"),
+          "Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim) or encoded;\n"
+          "1 removed, 2 spilled, with None.\n\n"
           "All or nothing. Raises ValueError for an id that the overlay has already, CapacityExceeded.")
       .def(
           "discard",

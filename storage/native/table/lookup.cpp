@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "table/pipeline.h"
 
 namespace emberline {
 namespace {
@@ -16,23 +15,7 @@ constexpr std::int64_t kNowhere = INT64_MIN;
 
 }  // namespace
 
-void check_offsets(const std::int64_t* offsets, std::size_t batch, std::size_t values, const char* name) {
-  if (offsets[0] != 0) {
-    throw std::invalid_argument(std::string(name) + ": must start at 0, starts at " + std::to_string(offsets[0]));
-  }
-  for (std::size_t b = 0; b < batch; ++b) {
-    if (offsets[b + 1] < offsets[b]) {
-      throw std::invalid_argument(std::string(name) + ": must not fall, but " + std::to_string(offsets[b + 1]) +
-                                  " follows " + std::to_string(offsets[b]));
-    }
-  }
-  if (static_cast<std::size_t>(offsets[batch]) != values) {
-    throw std::invalid_argument(std::string(name) + ": must end at the number of values, " + std::to_string(values) +
-                                ", ends at " + std::to_string(offsets[batch]));
-  }
-}
-
-Lookup::Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features,
+Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
                std::vector<const OverlayTable*> overlays)
     : tables_(std::move(tables)),
       features_(std::move(features)),
@@ -50,9 +33,15 @@ Lookup::Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> feat
                                 std::to_string(overlays_.size()));
   }
   for (std::size_t t = 0; t < tables_.size(); ++t) {
-    if (overlays_[t]->dim() != tables_[t]->dim()) {
-      throw std::invalid_argument("overlays[" + std::to_string(t) + "]: dim " + std::to_string(overlays_[t]->dim()) +
-                                  " over a table of dim " + std::to_string(tables_[t]->dim()));
+    const RowFormat over = overlays_[t]->format(), under = tables_[t]->format();
+    const std::string name = "overlays[" + std::to_string(t) + "]: ";
+    if (over.dim != under.dim) {
+      throw std::invalid_argument(name + "dim " + std::to_string(over.dim) + " over a table of dim " +
+                                  std::to_string(under.dim));
+    }
+    if (over.type != under.type) {
+      throw std::invalid_argument(name + "rows of " + row_type_name(over.type) + " over a table of " +
+                                  row_type_name(under.type));
     }
   }
 }
@@ -63,6 +52,9 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   for (std::size_t f = 0; f < inputs.size(); ++f) {
     const std::string name = "offsets[" + std::to_string(f) + "]";
     check_offsets(inputs[f].offsets, batch, inputs[f].value_count, name.c_str());
+    if (features_[f].pooling == Pooling::kWeighted && inputs[f].weights == nullptr && inputs[f].value_count > 0) {
+      throw std::invalid_argument("weights[" + std::to_string(f) + "]: a weighted feature needs one weight an id");
+    }
   }
   for (Misses& misses : misses_) {
     misses.positions.clear();
@@ -88,7 +80,8 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
 }
 
 void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const LookupInput& input) {
-  const Table& from = *tables_[features_[feature].table];
+  const RowSource& from = *tables_[features_[feature].table];
+  PipelineSpace space;
   std::size_t bag = 0;
   while (bag < batch) {
     // A window of whole bags: those that fit, or one that is larger.
@@ -99,7 +92,7 @@ void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const Lookup
     if (rows_.size() < count) rows_.resize(count);
     const ReaderSection section;
     const bool covered = ask_overlay(features_[feature].table, input.values + start, count);
-    RowPipeline pipeline(from, input.values + start, count, rows_.data());
+    RowPipeline& pipeline = from.start(space, input.values + start, count, rows_.data());
     if (covered) {
       pool_window<true>(feature, input, bag, last, pipeline);
     } else {
@@ -113,7 +106,8 @@ void Lookup::begin_pooled(std::uint32_t feature, std::size_t batch, const Lookup
 template <bool kCovered>
 void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::size_t bag, std::size_t last,
                          RowPipeline& pipeline) {
-  const std::uint32_t dim = tables_[features_[feature].table]->dim();
+  const RowFormat format = tables_[features_[feature].table]->format();
+  const std::uint32_t dim = format.dim;
   const auto start = static_cast<std::size_t>(input.offsets[bag]);
   const Pooling pooling = features_[feature].pooling;
   for (; bag < last; ++bag) {
@@ -121,23 +115,26 @@ void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::s
     const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
     pipeline.advance(end_at);
     const std::size_t n = end_at - begin_at;
-    const float** rows = rows_.data() + begin_at;
+    const char** rows = rows_.data() + begin_at;
+    const float* weights = pooling == Pooling::kWeighted ? input.weights + start + begin_at : nullptr;
     float* output = input.output + bag * dim;
     const Cover* covers = kCovered ? covers_.data() + begin_at : nullptr;
     const std::size_t laid = kCovered ? lay_over(covers, n, rows) : 0;
     const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
     totals_.dram += hits - laid;
     if (hits == n) {
-      pool_rows(rows, n, dim, pooling, output);
+      pool_rows(format, rows, weights, n, pooling, output);
     } else {
-      keep_aside(feature, input.values + start + begin_at, rows, covers, n, output);
+      keep_aside(feature, input.values + start + begin_at, rows, covers, n, weights, output);
     }
   }
 }
 
 void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input) {
-  const Table& from = *tables_[features_[feature].table];
-  const std::uint32_t dim = from.dim();
+  const RowSource& from = *tables_[features_[feature].table];
+  const RowFormat format = from.format();
+  const std::uint32_t dim = format.dim;
+  PipelineSpace space;
   const std::size_t length = features_[feature].length;
   const std::size_t bags_at_once = std::max<std::size_t>(1, kWindow / std::max<std::size_t>(1, length));
   const auto used = [&](std::size_t bag) {
@@ -153,7 +150,7 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
     if (rows_.size() < window_ids_.size()) rows_.resize(window_ids_.size());
     const ReaderSection section;
     const bool covered = ask_overlay(features_[feature].table, window_ids_.data(), window_ids_.size());
-    RowPipeline pipeline(from, window_ids_.data(), window_ids_.size(), rows_.data());
+    RowPipeline& pipeline = from.start(space, window_ids_.data(), window_ids_.size(), rows_.data());
     std::size_t at = 0;
     for (; bag < last; ++bag) {
       const std::size_t n = used(bag);
@@ -162,16 +159,16 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
       float* output = input.output + bag * length * dim;
       std::uint8_t* mask = input.mask + bag * length;
       for (std::size_t i = 0; i < n; ++i, ++at) {
-        const float* row = rows_[at];
+        const char* row = rows_[at];
         mask[i] = row != nullptr;
         if (row != nullptr) {
-          std::memcpy(output + i * dim, row, dim * sizeof(float));
+          decode_rows(format, row, 1, output + i * dim);
           ++totals_.dram;
           continue;
         }
         std::memset(output + i * dim, 0, dim * sizeof(float));
         if (covered && covers_[at].state == CoverState::kRemoved) continue;
-        late_.push_back({feature, 1, sources_.size(), output + i * dim, mask + i});
+        late_.push_back({feature, 1, sources_.size(), nullptr, output + i * dim, mask + i});
         sources_.push_back(miss(features_[feature].table, window_ids_[at], covered ? covers_[at].overlay : kNoOverlay));
       }
       std::memset(output + n * dim, 0, (length - n) * dim * sizeof(float));
@@ -190,7 +187,7 @@ bool Lookup::ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size
 
 // Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how many
 // rows it put, and counts them and the removed.
-std::size_t Lookup::lay_over(const Cover* covers, std::size_t n, const float** rows) {
+std::size_t Lookup::lay_over(const Cover* covers, std::size_t n, const char** rows) {
   std::size_t laid = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (covers[i].state == CoverState::kNone) continue;
@@ -203,11 +200,11 @@ std::size_t Lookup::lay_over(const Cover* covers, std::size_t n, const float** r
 }
 
 // covers: of the bag's ids, or null in a window that is not covered.
-void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, const Cover* covers,
-                        std::size_t n, float* output) {
+void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const char* const* rows, const Cover* covers,
+                        std::size_t n, const float* weights, float* output) {
   const std::uint32_t table = features_[feature].table;
-  const std::uint32_t dim = tables_[table]->dim();
-  late_.push_back({feature, static_cast<std::uint32_t>(n), sources_.size(), output, nullptr});
+  const RowFormat format = tables_[table]->format();
+  late_.push_back({feature, static_cast<std::uint32_t>(n), sources_.size(), weights, output, nullptr});
   for (std::size_t i = 0; i < n; ++i) {
     if (rows[i] == nullptr) {
       const bool removed = covers != nullptr && covers[i].state == CoverState::kRemoved;
@@ -215,9 +212,10 @@ void Lookup::keep_aside(std::uint32_t feature, const std::int64_t* ids, const fl
       continue;
     }
     sources_.push_back(static_cast<std::int64_t>(kept_.size()));
-    kept_.insert(kept_.end(), rows[i], rows[i] + dim);
+    kept_.resize(kept_.size() + format.dim);
+    decode_rows(format, rows[i], 1, kept_.data() + kept_.size() - format.dim);
   }
-  std::memset(output, 0, dim * sizeof(float));
+  std::memset(output, 0, format.dim * sizeof(float));
 }
 
 std::int64_t Lookup::miss(std::uint32_t table, std::int64_t id, std::uint8_t source) {
@@ -231,7 +229,7 @@ std::int64_t Lookup::miss(std::uint32_t table, std::int64_t id, std::uint8_t sou
   return -static_cast<std::int64_t>(position);
 }
 
-void Lookup::supply(std::size_t table, const float* rows, const std::uint8_t* states) {
+void Lookup::supply(std::size_t table, RowInput rows, const std::uint8_t* states) {
   Misses& misses = misses_[table];
   const std::size_t count = misses.ids.size();
   for (std::size_t i = 0; i < count; ++i) {
@@ -239,7 +237,13 @@ void Lookup::supply(std::size_t table, const float* rows, const std::uint8_t* st
       throw std::invalid_argument("state: 0 absent, 1 found, 2 unresolved; got " + std::to_string(states[i]));
     }
   }
-  misses.rows.assign(rows, rows + count * tables_[table]->dim());
+  const RowFormat format = tables_[table]->format();
+  misses.rows.resize(count * format.dim);
+  if (rows.encoded != nullptr) {
+    decode_rows(format, rows.encoded, count, misses.rows.data());
+  } else if (count > 0) {
+    std::memcpy(misses.rows.data(), rows.floats, misses.rows.size() * sizeof(float));
+  }
   misses.states.assign(states, states + count);
   misses.supplied = true;
 }
@@ -253,13 +257,15 @@ LookupTotals Lookup::finish() {
   }
   for (const Late& late : late_) {
     const LookupFeature& feature = features_[late.feature];
-    const std::uint32_t dim = tables_[feature.table]->dim();
+    // What waited was decoded when it was set aside, which changes no bit of the sum.
+    const std::uint32_t dim = tables_[feature.table]->format().dim;
+    const RowFormat decoded{RowType::kFp32, dim};
     const Misses& misses = misses_[feature.table];
     if (rows_.size() < late.count) rows_.resize(late.count);
     for (std::size_t i = 0; i < late.count; ++i) {
       const std::int64_t source = sources_[late.first + i];
       if (source >= 0) {
-        rows_[i] = kept_.data() + source;
+        rows_[i] = reinterpret_cast<const char*>(kept_.data() + source);
         continue;
       }
       if (source == kNowhere) {
@@ -268,13 +274,13 @@ LookupTotals Lookup::finish() {
       }
       const auto position = static_cast<std::size_t>(-source - 1);
       const auto state = static_cast<RowState>(misses.states[position]);
-      rows_[i] = state == RowState::kFound ? misses.rows.data() + position * dim : nullptr;
+      rows_[i] = state == RowState::kFound ? reinterpret_cast<const char*>(misses.rows.data() + position * dim) : nullptr;
       totals_.supplied += state == RowState::kFound;
       totals_.absent += state == RowState::kAbsent;
       totals_.unresolved += state == RowState::kUnresolved;
     }
     if (feature.pooling != Pooling::kNone) {
-      pool_rows(rows_.data(), late.count, dim, feature.pooling, late.output);
+      pool_rows(decoded, rows_.data(), late.weights, late.count, feature.pooling, late.output);
     } else if (rows_[0] != nullptr) {
       std::memcpy(late.output, rows_[0], dim * sizeof(float));
       *late.mask = 1;

@@ -12,14 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "rows/pooling.h"
 #include "table/id_map.h"
 #include "table/overlay.h"
-#include "table/pooling.h"
-#include "table/table.h"
+#include "table/source.h"
 
 namespace emberline {
-
-class RowPipeline;
 
 enum class RowState : std::uint8_t { kAbsent = 0, kFound = 1, kUnresolved = 2 };
 
@@ -36,6 +34,7 @@ struct LookupInput {
   const std::int64_t* offsets;  // (B + 1)
   float* output;                // (B, D) or (B, length, D)
   std::uint8_t* mask;           // (B, length) or null
+  const float* weights = nullptr;  // (N) of a weighted feature
 };
 
 struct LookupTotals {
@@ -45,11 +44,11 @@ struct LookupTotals {
 class Lookup {
  public:
   // The tables outlive the lookup. overlays: one a table, or none at all. Throws std::invalid_argument.
-  Lookup(std::vector<const Table*> tables, std::vector<LookupFeature> features,
+  Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
          std::vector<const OverlayTable*> overlays = {});
 
   const std::vector<LookupFeature>& features() const { return features_; }
-  const Table& table(std::size_t index) const { return *tables_[index]; }
+  RowFormat format(std::size_t table) const { return tables_[table]->format(); }
   std::size_t table_count() const { return tables_.size(); }
 
   // inputs: one a feature. mask: bit i makes overlay i visible. Returns the number of missing ids, each counted once a table.
@@ -57,8 +56,8 @@ class Lookup {
   const std::vector<std::int64_t>& missing(std::size_t table) const { return misses_[table].ids; }
   // (m) where the rows of missing(table) lie: the overlay that spilled it, or kNoOverlay for the base.
   const std::vector<std::uint8_t>& missing_sources(std::size_t table) const { return misses_[table].sources; }
-  // rows (m, D), states (m) for the ids of missing(table), copied.
-  void supply(std::size_t table, const float* rows, const std::uint8_t* states);
+  // rows (m, D) or encoded (m, row_bytes), states (m) for the ids of missing(table), copied.
+  void supply(std::size_t table, RowInput rows, const std::uint8_t* states);
   // Pools the late bags. Throws std::invalid_argument when a table with missing ids was not supplied.
   LookupTotals finish();
 
@@ -76,6 +75,7 @@ class Lookup {
     std::uint32_t feature;
     std::uint32_t count;      // ids
     std::size_t first;        // in sources_
+    const float* weights;     // (count), or null
     float* output;
     std::uint8_t* mask;       // of the one position, or null
   };
@@ -85,12 +85,12 @@ class Lookup {
   void pool_window(std::uint32_t feature, const LookupInput& input, std::size_t bag, std::size_t last, RowPipeline& pipeline);
   void begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
   bool ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size_t n);
-  std::size_t lay_over(const Cover* covers, std::size_t n, const float** rows);
-  void keep_aside(std::uint32_t feature, const std::int64_t* ids, const float* const* rows, const Cover* covers,
-                  std::size_t n, float* output);
+  std::size_t lay_over(const Cover* covers, std::size_t n, const char** rows);
+  void keep_aside(std::uint32_t feature, const std::int64_t* ids, const char* const* rows, const Cover* covers,
+                  std::size_t n, const float* weights, float* output);
   std::int64_t miss(std::uint32_t table, std::int64_t id, std::uint8_t source);
 
-  std::vector<const Table*> tables_;
+  std::vector<const RowSource*> tables_;
   std::vector<LookupFeature> features_;
   std::vector<const OverlayTable*> overlays_;
   std::vector<Misses> misses_;
@@ -98,7 +98,7 @@ class Lookup {
   // Where a late id's row is: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the misses.
   std::vector<std::int64_t> sources_;
   std::vector<float> kept_;
-  std::vector<const float*> rows_;
+  std::vector<const char*> rows_;
   std::vector<Cover> covers_;  // beside rows_, where a window is covered
   std::uint64_t mask_ = 0;
   std::vector<std::int64_t> window_ids_;

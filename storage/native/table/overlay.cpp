@@ -12,13 +12,16 @@
 namespace emberline {
 namespace {
 
-constexpr std::uint32_t kHeadFloats = 4;
+constexpr std::uint32_t kHeadFloats = 4;  // a head takes the place of so many values
 constexpr std::size_t kWindow = 1024;  // ids whose heads are found, and unlinked, in one go
 
 }  // namespace
 
-OverlayTable::OverlayTable(std::uint32_t dim)
-    : dim_(dim), index_(kHeadFloats, 0, 0), links_(kHeadFloats, grace_), rows_(std::max<std::uint32_t>(1, dim), grace_) {
+OverlayTable::OverlayTable(std::uint32_t dim, RowType type)
+    : format_{type, dim},
+      index_(kHeadFloats, 0, 0),
+      links_(kHeadFloats * sizeof(float), grace_),
+      rows_(std::max<std::size_t>(4, format_.bytes()), grace_) {
   if (dim < 1 || dim > 4096) throw std::invalid_argument("dim must be 1 to 4096, got " + std::to_string(dim));
 }
 
@@ -27,7 +30,7 @@ std::uint32_t OverlayTable::checked(std::uint32_t overlay) {
   throw std::invalid_argument("overlay: expected a number from 0 to 62, got " + std::to_string(overlay));
 }
 
-OverlayTable::Head OverlayTable::head_at(const float* row) {
+OverlayTable::Head OverlayTable::head_at(const char* row) {
   Head head;
   std::memcpy(&head, row, sizeof(head));
   return head;
@@ -42,13 +45,14 @@ std::size_t OverlayTable::memory_bytes() const {
   return bytes;
 }
 
-void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, const float* rows,
+void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, RowInput rows,
                          CoverState state) {
   Staged& staged = staged_[checked(overlay)];
   const bool with_rows = state == CoverState::kRow;
-  if (state == CoverState::kNone || (with_rows && rows == nullptr && n > 0) || (!with_rows && rows != nullptr)) {
+  if (state == CoverState::kNone || (with_rows && rows.empty() && n > 0) || (!with_rows && !rows.empty())) {
     throw std::invalid_argument("rows: entries with rows need them, removed and spilled ones have none");
   }
+  if (rows.floats != nullptr) check_encodable(format_, rows.floats, n);
   const std::lock_guard lock(mutex_);
   refuse_repeated(overlay, ids, n);
   const std::size_t before = staged.ids.size();
@@ -57,17 +61,22 @@ void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::si
     staged.ids.insert(staged.ids.end(), ids, ids + n);
     staged.states.insert(staged.states.end(), n, state);
     heads.reserve(n);
-    const float* old[kWindow];
+    const char* old[kWindow];
     for (std::size_t start = 0; start < n; start += kWindow) {
       const std::size_t count = std::min(kWindow, n - start);
-      RowPipeline pipeline(index_, ids + start, count, old);  // no section: nobody else writes the index
+      TablePipeline pipeline(index_, ids + start, count, old);  // no section: nobody else writes the index
       for (std::size_t i = 0; i < count; ++i) {
         pipeline.advance(i + 1);
         heads.push_back({0, 0, state, static_cast<std::uint8_t>(overlay), {}});
         Head& head = heads.back();
         if (with_rows) {
           head.row = rows_.take();
-          std::memcpy(rows_.row(head.row), rows + (start + i) * dim_, dim_ * sizeof(float));
+          char* to = rows_.row(head.row);
+          if (rows.encoded != nullptr) {
+            std::memcpy(to, rows.encoded + (start + i) * format_.bytes(), format_.bytes());
+          } else {
+            encode_rows(format_, rows.floats + (start + i) * format_.dim, 1, to);  // was checked: does not throw
+          }
         }
         if (old[i] == nullptr) continue;
         const Head covered = head_at(old[i]);
@@ -79,12 +88,12 @@ void OverlayTable::stage(std::uint32_t overlay, const std::int64_t* ids, std::si
         below.overlay = covered.overlay;
       }
     }
-    index_.insert_or_assign(ids, n, reinterpret_cast<const float*>(heads.data()), nullptr);
+    index_.insert_or_assign(ids, n, reinterpret_cast<const char*>(heads.data()), nullptr);
   } catch (...) {
     // No mask shows this overlay yet. What got in is unlinked, what did not is given back.
     for (std::size_t i = 0; i < heads.size(); ++i) {
       const std::uint32_t at = index_.locate(ids[i]);
-      if (at != kEmptySlot && head_at(index_.row(at)).overlay == overlay) {
+      if (at != kEmptySlot && head_at(index_.address(at)).overlay == overlay) {
         unlink(overlay, ids + i, 1);
         continue;
       }
@@ -112,10 +121,10 @@ void OverlayTable::refuse_repeated(std::uint32_t overlay, const std::int64_t* id
     }
   }
   if (staged_[overlay].ids.empty()) return;
-  const float* old[kWindow];
+  const char* old[kWindow];
   for (std::size_t start = 0; start < n; start += kWindow) {
     const std::size_t count = std::min(kWindow, n - start);
-    RowPipeline pipeline(index_, ids + start, count, old);
+    TablePipeline pipeline(index_, ids + start, count, old);
     for (std::size_t i = 0; i < count; ++i) {
       pipeline.advance(i + 1);
       if (old[i] != nullptr && holds(head_at(old[i]), overlay)) refuse(ids[start + i], " is in it already");
@@ -154,16 +163,16 @@ std::size_t OverlayTable::discard(std::uint32_t overlay, std::size_t limit) {
 // Takes the overlay's entries of these ids out of their chains.
 void OverlayTable::unlink(std::uint32_t overlay, const std::int64_t* ids, std::size_t n) {
   Unlinked unlinked;
-  const float* heads[kWindow];
+  const char* heads[kWindow];
   for (std::size_t start = 0; start < n; start += kWindow) {
     const std::size_t count = std::min(kWindow, n - start);
-    RowPipeline pipeline(index_, ids + start, count, heads);
+    TablePipeline pipeline(index_, ids + start, count, heads);
     for (std::size_t i = 0; i < count; ++i) {
       pipeline.advance(i + 1);
       if (heads[i] != nullptr) unlink_one(overlay, ids[start + i], head_at(heads[i]), unlinked);
     }
   }
-  index_.assign(unlinked.replaced.data(), unlinked.replaced.size(), reinterpret_cast<const float*>(unlinked.heads.data()));
+  index_.assign(unlinked.replaced.data(), unlinked.replaced.size(), reinterpret_cast<const char*>(unlinked.heads.data()));
   index_.erase(unlinked.gone.data(), unlinked.gone.size());
   for (const std::uint32_t slot : unlinked.links) links_.retire(slot);
   for (const std::uint32_t slot : unlinked.rows) rows_.retire(slot);
@@ -215,11 +224,11 @@ StagedIds OverlayTable::staged(std::uint32_t overlay) const {
 }
 
 std::size_t OverlayTable::find_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, Cover* covers) const {
-  const float* heads[kWindow];
+  const char* heads[kWindow];
   std::size_t covered = 0;
   for (std::size_t start = 0; start < n; start += kWindow) {
     const std::size_t count = std::min(kWindow, n - start);
-    RowPipeline pipeline(index_, ids + start, count, heads);
+    TablePipeline pipeline(index_, ids + start, count, heads);
     for (std::size_t i = 0; i < count; ++i) {
       if (i % RowPipeline::kBlock == 0) pipeline.advance(std::min(count, i + RowPipeline::kBlock));
       Cover& cover = covers[start + i];
@@ -256,11 +265,11 @@ std::size_t OverlayTable::find(std::uint64_t mask, const std::int64_t* ids, std:
     const ReaderSection section;
     covered += find_rows(mask, ids + start, count, covers);
     for (std::size_t i = 0; i < count; ++i) {
-      float* to = out + (start + i) * dim_;
+      float* to = out + (start + i) * format_.dim;
       if (covers[i].row != nullptr) {
-        std::memcpy(to, covers[i].row, dim_ * sizeof(float));
+        decode_rows(format_, covers[i].row, 1, to);
       } else {
-        std::memset(to, 0, dim_ * sizeof(float));
+        std::memset(to, 0, format_.dim * sizeof(float));
       }
       states[start + i] = static_cast<std::uint8_t>(covers[i].state);
       overlays[start + i] = covers[i].overlay;

@@ -20,7 +20,7 @@
 //
 // The caller sees to it that an overlay is merged only when every mask in use has it, and is the oldest in each: whoever did
 // not want it would find it in the base.
-// N ids, D dim.
+// N ids, D dim. Rows are held encoded, as those of the table beneath.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ inline bool visible(std::uint64_t mask, std::uint8_t overlay) { return ((mask >>
 enum class CoverState : std::uint8_t { kNone = 0, kRow = 1, kRemoved = 2, kSpilled = 3 };
 
 struct Cover {
-  const float* row;  // of kRow, else null
+  const char* row;  // of kRow, else null
   CoverState state;
   std::uint8_t overlay;  // kNoOverlay for kNone
 };
@@ -57,17 +57,18 @@ struct StagedIds {
 
 class OverlayTable {
  public:
-  explicit OverlayTable(std::uint32_t dim);  // throws std::invalid_argument
+  explicit OverlayTable(std::uint32_t dim, RowType type = RowType::kFp32);  // throws std::invalid_argument
 
-  std::uint32_t dim() const { return dim_; }
+  std::uint32_t dim() const { return format_.dim; }
+  RowFormat format() const { return format_; }
   // Ids that any overlay says something of.
   std::uint64_t size() const { return size_.load(std::memory_order_acquire); }
   std::size_t entries(std::uint32_t overlay) const { return staged_[checked(overlay)].count.load(std::memory_order_relaxed); }
   std::size_t memory_bytes() const;
 
-  // Puts ids (n) on top of what is staged; rows (n, D) for kRow, else null. All of them or, when it throws, none.
-  // Throws std::invalid_argument for an id that the overlay has already, CapacityExceeded.
-  void stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, const float* rows, CoverState state);
+  // Puts ids (n) on top of what is staged; rows (n, D) or (n, row_bytes) for kRow, else null. All of them or, when it throws, none.
+  // Throws std::invalid_argument for an id that the overlay has already and for rows that cannot be encoded, CapacityExceeded.
+  void stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, RowInput rows, CoverState state);
   // Unlinks the overlay's entries wherever they stand, at most `limit`, those staged last first. Returns how many. The number
   // may be staged anew when no mask in use has its bit: under an old mask the new entries would be visible.
   std::size_t discard(std::uint32_t overlay, std::size_t limit);
@@ -111,7 +112,7 @@ class OverlayTable {
   };
 
   static std::uint32_t checked(std::uint32_t overlay);
-  static Head head_at(const float* row);
+  static Head head_at(const char* row);
   Link& link(std::uint32_t slot) const { return *reinterpret_cast<Link*>(links_.row(slot)); }
   bool holds(const Head& head, std::uint32_t overlay) const;
   void refuse_repeated(std::uint32_t overlay, const std::int64_t* ids, std::size_t n) const;
@@ -119,7 +120,7 @@ class OverlayTable {
   void unlink_one(std::uint32_t overlay, std::int64_t id, Head head, Unlinked& unlinked);
   void changed(Staged& staged);
 
-  std::uint32_t dim_;
+  RowFormat format_;
   mutable std::mutex mutex_;
   Grace grace_;
   Table index_;

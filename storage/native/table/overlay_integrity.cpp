@@ -33,7 +33,7 @@ void OverlayTable::check_integrity() const {
       if ((state == CoverState::kRow) != (row != 0)) throw std::logic_error(name + " has a row and should not, or lacks it");
       if (row != 0) claim(used_rows, row, name + ", row");
     };
-    const Head head = head_at(index_.row(at));
+    const Head head = head_at(index_.address(at));
     enter(head.overlay, head.state, head.row);
     for (std::uint32_t slot = head.below; slot != 0; slot = link(slot).below.load(std::memory_order_relaxed)) {
       claim(used_links, slot, name + ", link");
@@ -51,7 +51,7 @@ void OverlayTable::check_integrity() const {
     }
     for (const std::int64_t id : staged.ids) {
       const std::uint32_t at = index_.locate(id);
-      if (at == kEmptySlot || !holds(head_at(index_.row(at)), overlay)) {
+      if (at == kEmptySlot || !holds(head_at(index_.address(at)), overlay)) {
         throw std::logic_error(name + " staged id " + std::to_string(id) + ", whose chain lacks it");
       }
     }

@@ -1,6 +1,7 @@
 #include "table/pipeline.h"
 
 #include <cstring>
+#include <new>
 
 namespace emberline {
 namespace {
@@ -18,7 +19,11 @@ std::uint32_t thread_random() {
 
 }  // namespace
 
-void RowPipeline::prefetch_lines() {
+RowPipeline& Table::start(PipelineSpace& space, const std::int64_t* ids, std::size_t n, const char** rows) const {
+  return *new (space.memory()) TablePipeline(*this, ids, n, rows);
+}
+
+void TablePipeline::prefetch_lines() {
   const std::size_t end = std::min(count_, mixed_end_ + kBlock);
   std::uint64_t* mixed = mixed_[(mixed_end_ / kBlock) & 1];
   for (std::size_t i = mixed_end_; i < end; ++i) {
@@ -29,7 +34,7 @@ void RowPipeline::prefetch_lines() {
   mixed_end_ = end;
 }
 
-void RowPipeline::match_block() {
+void TablePipeline::match_block() {
   const std::size_t start = matched_;
   const std::size_t end = std::min(count_, start + kBlock);
   const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
@@ -43,9 +48,9 @@ void RowPipeline::match_block() {
     const std::uint32_t slot = probe(head, ids_[start + i]);
     slots_[i] = slot;
     if (slot != kEmptySlot) {
-      const float* row = table_.slab_.row(slot);
+      const char* row = table_.slab_.row(slot);
       rows_[start + i] = row;
-      prefetch_row(row);
+      prefetch_row(row, row_bytes_);
     } else {
       if ((version & kOverflowBit) != 0) __builtin_prefetch(&lines_.second(mixed[i]), 0, 3);
       versions[late] = version;
@@ -56,16 +61,16 @@ void RowPipeline::match_block() {
     const std::size_t i = later[k];
     const std::uint32_t slot = lines_.find_on(ids_[start + i], mixed[i], versions[k]);
     slots_[i] = slot;
-    const float* row = slot == kEmptySlot ? nullptr : table_.slab_.row(slot);
+    const char* row = slot == kEmptySlot ? nullptr : table_.slab_.row(slot);
     rows_[start + i] = row;
-    if (row != nullptr) prefetch_row(row);
+    if (row != nullptr) prefetch_row(row, row_bytes_);
   }
   if (slots_out_ != nullptr) std::memcpy(slots_out_ + start, slots_, (end - start) * sizeof(slots_[0]));
   matched_ = end;
   if (table_.capacity_ > 0 && thread_random() % kSample == 0) touch(start, end);
 }
 
-void RowPipeline::touch(std::size_t start, std::size_t end) {
+void TablePipeline::touch(std::size_t start, std::size_t end) {
   for (std::size_t i = 0; i < end - start; ++i) {
     if (slots_[i] == kEmptySlot) continue;
     // Two readers may count at once and one use be lost: it is a sample anyway.

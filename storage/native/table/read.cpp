@@ -3,6 +3,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "rows/kernels.h"
 #include "table/pipeline.h"
 #include "table/table.h"
 
@@ -15,23 +16,24 @@ constexpr std::size_t kWindow = 1024;
 }  // namespace
 
 std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const {
-  const float* rows[kWindow];
-  const std::size_t bytes = dim_ * sizeof(float);
+  const char* rows[kWindow];
+  const std::uint32_t dim = format_.dim;
+  const RowKernels::Gather gather = row_kernels().gather[static_cast<int>(format_.type)];
   std::size_t hits = 0;
   for (std::size_t start = 0; start < n; start += kWindow) {
     const std::size_t count = std::min(kWindow, n - start);
     const ReaderSection section;
-    RowPipeline pipeline(*this, ids + start, count, rows);
+    TablePipeline pipeline(*this, ids + start, count, rows);
     for (std::size_t block = 0; block < count; block += RowPipeline::kBlock) {
       const std::size_t end = std::min(count, block + RowPipeline::kBlock);
       pipeline.advance(end);
       for (std::size_t i = block; i < end; ++i) {
-        float* to = out + (start + i) * dim_;
+        float* to = out + (start + i) * dim;
         const bool hit = rows[i] != nullptr;
         if (hit) {
-          std::memcpy(to, rows[i], bytes);
+          gather(rows + i, 1, dim, to);
         } else {
-          std::memset(to, 0, bytes);
+          std::memset(to, 0, dim * sizeof(float));
         }
         found[start + i] = hit;
         hits += hit;
@@ -43,10 +45,14 @@ std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std:
 
 std::uint32_t Table::locate(std::int64_t id) const { return lines().find(id, mix_id(id)); }
 
-ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const {
+ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const { return export_rows(cursor, limit, false); }
+
+ExportedRows Table::export_encoded(std::uint64_t cursor, std::size_t limit) const { return export_rows(cursor, limit, true); }
+
+ExportedRows Table::export_rows(std::uint64_t cursor, std::size_t limit, bool encoded) const {
   const std::lock_guard lock(mutex_);
   const LineArray& array = lines();
-  const std::size_t floats = dim_ + extra_;
+  const std::size_t floats = format_.dim + extra_;
   ExportedRows batch;
   std::uint64_t position = cursor;
   const std::uint64_t end = array.count() * kLineIds;
@@ -55,8 +61,15 @@ ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const 
     const std::uint32_t slot = line.slots[position % kLineIds].load(std::memory_order_relaxed);
     if (slot == kEmptySlot) continue;
     batch.ids.push_back(line.ids[position % kLineIds].load(std::memory_order_relaxed));
-    const float* row = slab_.row(slot);
-    batch.rows.insert(batch.rows.end(), row, row + floats);
+    const char* row = slab_.row(slot);
+    if (encoded) {
+      batch.encoded.insert(batch.encoded.end(), row, row + stride());
+    } else {
+      batch.rows.resize(batch.rows.size() + floats);
+      float* to = batch.rows.data() + batch.rows.size() - floats;
+      decode_rows(format_, row, 1, to);
+      if (extra_ > 0) std::memcpy(to + format_.dim, row + format_.bytes(), extra_ * sizeof(float));
+    }
     batch.freq.push_back(slab_.score(slot).load(std::memory_order_relaxed));
   }
   batch.next_cursor = position < end ? static_cast<std::int64_t>(position) : -1;

@@ -11,8 +11,8 @@ constexpr int kMinShift = 6;
 
 }  // namespace
 
-Slab::Slab(std::size_t row_floats, std::uint64_t most_slots)
-    : row_bytes_(row_floats * sizeof(float)),
+Slab::Slab(std::size_t row_bytes, std::uint64_t most_slots)
+    : row_bytes_(row_bytes),
       most_slots_(std::min<std::uint64_t>(most_slots, UINT32_MAX)),
       shift_(kMinShift) {
   while ((row_bytes_ << (shift_ + 1)) <= kChunkBytes && (std::uint64_t{1} << shift_) <= most_slots_) ++shift_;

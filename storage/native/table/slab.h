@@ -12,12 +12,10 @@ namespace emberline {
 
 class Slab {
  public:
-  // most_slots: slots run from 1 to this number (0 is "empty").
-  Slab(std::size_t row_floats, std::uint64_t most_slots);
+  // row_bytes: a multiple of 4. most_slots: slots run from 1 to this number (0 is "empty").
+  Slab(std::size_t row_bytes, std::uint64_t most_slots);
 
-  float* row(std::uint32_t slot) const {
-    return reinterpret_cast<float*>(chunk(slot) + (slot & mask_) * row_bytes_);
-  }
+  char* row(std::uint32_t slot) const { return chunk(slot) + (slot & mask_) * row_bytes_; }
   std::atomic<std::uint8_t>& score(std::uint32_t slot) const {
     return reinterpret_cast<std::atomic<std::uint8_t>*>(chunk(slot) + scores_at_)[slot & mask_];
   }

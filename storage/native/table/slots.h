@@ -16,9 +16,9 @@ namespace emberline {
 class RecycledSlots {
  public:
   // grace: that of the writer, which outlives this.
-  RecycledSlots(std::size_t row_floats, Grace& grace) : slab_(row_floats, UINT32_MAX), grace_(grace) {}
+  RecycledSlots(std::size_t row_bytes, Grace& grace) : slab_(row_bytes, UINT32_MAX), grace_(grace) {}
 
-  float* row(std::uint32_t slot) const { return slab_.row(slot); }
+  char* row(std::uint32_t slot) const { return slab_.row(slot); }
   // A slot of its own, never 0. Throws CapacityExceeded.
   std::uint32_t take();
   // For a slot that no reader has seen.

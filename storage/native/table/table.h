@@ -1,7 +1,8 @@
 // A table of embedding rows in DRAM: exact ids, readers without locks beside one writer at a time.
 //
 // Rows are immutable once visible: an update fills a fresh slot and publishes it with one store. Old slots, and old line arrays
-// after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim + extra.
+// after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim + extra. Rows are held
+// encoded (rows/codec.h); `extra` float32 values, which only a table of fp32 rows has, lie behind.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "table/lines.h"
 #include "table/sketch.h"
 #include "table/slab.h"
+#include "table/source.h"
 
 namespace emberline {
 
@@ -29,17 +31,25 @@ struct CapacityExceeded : std::runtime_error {
 struct ExportedRows {
   std::int64_t next_cursor = -1;
   std::vector<std::int64_t> ids;
-  std::vector<float> rows;
+  std::vector<float> rows;             // (n, D), of export_batch
+  std::vector<std::uint8_t> encoded;   // (n, row_bytes), of export_encoded
   std::vector<std::uint8_t> freq;
 };
 
-class Table {
+class Table : public RowSource {
  public:
   // extra: floats per row behind dim. capacity_rows: 0 grows without bound. Throws std::invalid_argument.
-  Table(std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows);
+  Table(std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows, RowType type = RowType::kFp32);
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
 
-  std::uint32_t dim() const { return dim_; }
+  RowFormat format() const override { return format_; }
+  RowPipeline& start(PipelineSpace& space, const std::int64_t* ids, std::size_t n, const char** rows) const override;
+
+  std::uint32_t dim() const { return format_.dim; }
   std::uint32_t extra() const { return extra_; }
+  // Bytes of a row as it is held, `extra` included.
+  std::size_t stride() const { return format_.bytes() + extra_ * sizeof(float); }
   std::uint64_t capacity_rows() const { return capacity_; }
   std::uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   std::size_t memory_bytes() const;
@@ -47,23 +57,26 @@ class Table {
   // ids (n), out (n, dim), found (n). Rows of absent ids are zeros. Returns the number found.
   std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const;
 
-  // rows (n, D). freq: use counts as in line.cuh, or null. Throws CapacityExceeded; the ids before the one that did not fit are in.
-  void insert_or_assign(const std::int64_t* ids, std::size_t n, const float* rows, const std::uint8_t* freq);
+  // rows (n, D) float32, or (n, row_bytes) encoded. freq: use counts as in line.cuh, or null. Throws CapacityExceeded; the ids
+  // before the one that did not fit are in. Throws std::invalid_argument for rows that cannot be encoded; then none is in.
+  void insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput rows, const std::uint8_t* freq);
   // Leaves rows that are there. A full table admits an id that was asked for more often than the row it displaces.
-  std::size_t insert_and_evict(const std::int64_t* ids, std::size_t n, const float* rows);
-  std::size_t assign(const std::int64_t* ids, std::size_t n, const float* rows);
+  std::size_t insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows);
+  std::size_t assign(const std::int64_t* ids, std::size_t n, RowInput rows);
   std::size_t erase(const std::int64_t* ids, std::size_t n);
   void reserve(std::uint64_t rows);
 
   // From cursor 0 until next_cursor is -1. A table that nobody inserts into meanwhile gives every row once.
   ExportedRows export_batch(std::uint64_t cursor, std::size_t limit) const;
+  ExportedRows export_encoded(std::uint64_t cursor, std::size_t limit) const;
   // Throws std::logic_error that says which rule is broken.
   void check_integrity() const;
 
   // For the training phases, in which nobody reads beside the one caller: rows may be written in place.
   std::uint32_t locate(std::int64_t id) const;           // slot, or kEmptySlot
   std::uint32_t create(std::int64_t id);                 // the id must be absent; the row is not initialised
-  float* row(std::uint32_t slot) const { return slab_.row(slot); }
+  const char* address(std::uint32_t slot) const { return slab_.row(slot); }
+  float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }  // of an fp32 table
   template <class Visit>
   void each(Visit visit) const {  // visit(id, slot), in no order that means anything
     for (std::uint64_t index = 0; index < lines().count(); ++index) {
@@ -76,7 +89,7 @@ class Table {
   }
 
  private:
-  friend class RowPipeline;
+  friend class TablePipeline;
 
   struct Place {
     Line* line = nullptr;
@@ -86,10 +99,10 @@ class Table {
   // write.cpp, under the mutex
   Place find_place(std::int64_t id) const;
   std::uint32_t take_slot();
-  void write_row(std::uint32_t slot, const float* row);
-  bool insert_new(std::int64_t id, const float* row, std::uint8_t score, bool may_grow);
+  void write_row(std::uint32_t slot, RowInput rows, std::size_t at);
+  bool insert_new(std::int64_t id, RowInput rows, std::size_t at, std::uint8_t score, bool may_grow);
   bool enter(std::int64_t id, std::uint32_t slot, bool may_grow);
-  void replace_row(Place place, const float* row);
+  void replace_row(Place place, RowInput rows, std::size_t at);
   void remove(Place place);
   void reclaim();
   bool make_room(std::uint32_t candidate_count);
@@ -104,9 +117,10 @@ class Table {
   void set_owner(const LineArray& lines, Line& line, int at, std::int64_t id, std::uint32_t slot, bool shared);
   void grow(std::uint64_t count);
 
+  ExportedRows export_rows(std::uint64_t cursor, std::size_t limit, bool encoded) const;
   LineArray& lines() const { return *lines_.load(std::memory_order_relaxed); }
 
-  std::uint32_t dim_;
+  RowFormat format_;
   std::uint32_t extra_;
   std::uint64_t capacity_;
   std::atomic<std::uint64_t> size_{0};

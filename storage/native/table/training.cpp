@@ -72,8 +72,8 @@ std::size_t TrainingTable::pool(const std::int64_t* values, const std::int64_t* 
   find_rows(values, value_count, train, initial_slot);
   add_side(values, value_count, side);
   for (std::size_t b = 0; b < batch; ++b) {
-    pool_rows(rows_.data() + offsets[b], static_cast<std::size_t>(offsets[b + 1] - offsets[b]), dim(), pooling,
-              out + b * dim());
+    pool_rows(table_.format(), rows_.data() + offsets[b], nullptr, static_cast<std::size_t>(offsets[b + 1] - offsets[b]),
+              pooling, out + b * dim());
   }
   return value_count - static_cast<std::size_t>(std::count(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(value_count), nullptr));
 }
@@ -84,7 +84,7 @@ void TrainingTable::locate_rows(const std::int64_t* ids, std::size_t n) {
     rows_.resize(n);
     slots_.resize(n);
   }
-  RowPipeline(table_, ids, n, rows_.data(), slots_.data()).advance(n);
+  TablePipeline(table_, ids, n, rows_.data(), slots_.data()).advance(n);
 }
 
 // Fills rows_; all occurrences of an id in one call see the same row, also the call in which it is admitted.
@@ -115,7 +115,7 @@ void TrainingTable::find_rows(const std::int64_t* ids, std::size_t n, bool train
   for (std::size_t i = 0; i < n; ++i) {
     if (rows_[i] != nullptr) continue;
     const std::uint32_t slot = slots_[i] != kEmptySlot ? slots_[i] : table_.locate(ids[i]);
-    if (slot != kEmptySlot) rows_[i] = table_.row(slot);
+    if (slot != kEmptySlot) rows_[i] = table_.address(slot);
   }
 }
 

@@ -13,7 +13,7 @@
 
 #include "table/changes.h"
 #include "table/id_map.h"
-#include "table/pooling.h"
+#include "rows/pooling.h"
 #include "table/table.h"
 
 namespace emberline {
@@ -200,7 +200,7 @@ class TrainingTable {
   std::uint32_t batch_ = 1;
   std::uint64_t marks_ = 0;      // uses since the last ageing
   // scratch
-  std::vector<const float*> rows_;
+  std::vector<const char*> rows_;
   std::vector<std::uint32_t> slots_;
   IdMap positions_;
   std::vector<std::uint32_t> stepped_;  // slots

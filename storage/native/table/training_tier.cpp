@@ -292,7 +292,7 @@ void TrainingTable::add_side(const std::int64_t* ids, std::size_t n, const SideR
   for (std::size_t i = 0; i < n; ++i) {
     if (rows_[i] != nullptr) continue;
     const std::uint32_t* place = positions_.find(ids[i]);
-    if (place != nullptr) rows_[i] = side.rows + std::size_t{*place - 1} * dim();
+    if (place != nullptr) rows_[i] = reinterpret_cast<const char*>(side.rows + std::size_t{*place - 1} * dim());
   }
 }
 

@@ -29,15 +29,19 @@ std::uint64_t slots_for(std::uint64_t capacity) {
 
 }  // namespace
 
-Table::Table(std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows)
-    : dim_(dim),
+Table::Table(std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows, RowType type)
+    : format_{type, dim},
       extra_(extra),
       capacity_(capacity_rows),
-      slab_(std::max<std::size_t>(1, std::size_t{dim} + extra), slots_for(std::min(capacity_rows, kMostRows))),
+      slab_(std::max<std::size_t>(4, stride()), slots_for(std::min(capacity_rows, kMostRows))),
       changed_(kChangedEntries, 0) {
   if (dim < 1 || dim > kMostDim || extra > kMostDim) {
     throw std::invalid_argument("dim must be 1 to 4096 and extra 0 to 4096, got " + std::to_string(dim) + " and " +
                                 std::to_string(extra));
+  }
+  if (extra > 0 && type != RowType::kFp32) {
+    throw std::invalid_argument(std::string("extra: only fp32 rows have values behind them, row_type is ") +
+                                row_type_name(type));
   }
   if (capacity_rows > kMostRows - kMostRows / 32) {
     throw std::invalid_argument("capacity_rows must be below 2^32, got " + std::to_string(capacity_rows));
@@ -55,25 +59,26 @@ std::size_t Table::memory_bytes() const {
   return bytes + (sketch_ ? sketch_->bytes() : 0);
 }
 
-void Table::insert_or_assign(const std::int64_t* ids, std::size_t n, const float* rows, const std::uint8_t* freq) {
+void Table::insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput rows, const std::uint8_t* freq) {
+  if (rows.floats != nullptr) check_encodable(format_, rows.floats, n);
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
     if (i + kWriteAhead < n) __builtin_prefetch(&lines().first(mix_id(ids[i + kWriteAhead])), 1, 3);
-    const float* row = rows + i * (dim_ + extra_);
     const Place place = find_place(ids[i]);
     if (place.line != nullptr) {
-      replace_row(place, row);
+      replace_row(place, rows, i);
       continue;
     }
     if (capacity_ > 0 && size() >= capacity_) {
       throw CapacityExceeded("the table is full: capacity_rows is " + std::to_string(capacity_) +
                       "; erase rows, use insert_and_evict, or build it with a larger capacity");
     }
-    insert_new(ids[i], row, freq != nullptr ? freq[i] : kDeliberate, true);
+    insert_new(ids[i], rows, i, freq != nullptr ? freq[i] : kDeliberate, true);
   }
 }
 
-std::size_t Table::insert_and_evict(const std::int64_t* ids, std::size_t n, const float* rows) {
+std::size_t Table::insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows) {
+  if (rows.floats != nullptr) check_encodable(format_, rows.floats, n);
   const std::lock_guard lock(mutex_);
   age();
   std::size_t admitted = 0;
@@ -83,20 +88,21 @@ std::size_t Table::insert_and_evict(const std::int64_t* ids, std::size_t n, cons
     const std::uint32_t count = sketch_ ? sketch_->add(ids[i]) : 1;
     if (capacity_ > 0 && size() >= capacity_ && !make_room(count)) continue;
     // A cache never grows its index for ids that strangers choose: what finds no place is not admitted.
-    admitted += insert_new(ids[i], rows + i * (dim_ + extra_), count_code(count, 0), capacity_ == 0);
+    admitted += insert_new(ids[i], rows, i, count_code(count, 0), capacity_ == 0);
   }
   uses_.fetch_add(n, std::memory_order_relaxed);
   return admitted;
 }
 
-std::size_t Table::assign(const std::int64_t* ids, std::size_t n, const float* rows) {
+std::size_t Table::assign(const std::int64_t* ids, std::size_t n, RowInput rows) {
+  if (rows.floats != nullptr) check_encodable(format_, rows.floats, n);
   const std::lock_guard lock(mutex_);
   std::size_t assigned = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (i + kWriteAhead < n) __builtin_prefetch(&lines().first(mix_id(ids[i + kWriteAhead])), 1, 3);
     const Place place = find_place(ids[i]);
     if (place.line == nullptr) continue;
-    replace_row(place, rows + i * (dim_ + extra_));
+    replace_row(place, rows, i);
     ++assigned;
   }
   return assigned;
@@ -166,13 +172,20 @@ void Table::reclaim() {
   while (!old_lines_.empty() && grace_.passed(old_lines_.front().first)) old_lines_.pop_front();
 }
 
-void Table::write_row(std::uint32_t slot, const float* row) {
-  std::memcpy(slab_.row(slot), row, (dim_ + extra_) * sizeof(float));
+void Table::write_row(std::uint32_t slot, RowInput rows, std::size_t at) {
+  char* to = slab_.row(slot);
+  if (rows.encoded != nullptr) {
+    std::memcpy(to, rows.encoded + at * stride(), stride());
+  } else if (format_.type == RowType::kFp32) {
+    std::memcpy(to, rows.floats + at * (format_.dim + extra_), stride());
+  } else {
+    encode_rows(format_, rows.floats + at * format_.dim, 1, to);  // was checked: does not throw
+  }
 }
 
-bool Table::insert_new(std::int64_t id, const float* row, std::uint8_t score, bool may_grow) {
+bool Table::insert_new(std::int64_t id, RowInput rows, std::size_t at, std::uint8_t score, bool may_grow) {
   const std::uint32_t slot = take_slot();
-  write_row(slot, row);
+  write_row(slot, rows, at);
   slab_.score(slot).store(score, std::memory_order_relaxed);
   return enter(id, slot, may_grow);
 }
@@ -194,11 +207,11 @@ bool Table::enter(std::int64_t id, std::uint32_t slot, bool may_grow) {
   return placed;
 }
 
-void Table::replace_row(Place where, const float* row) {
+void Table::replace_row(Place where, RowInput rows, std::size_t at) {
   std::atomic<std::uint32_t>& published = where.line->slots[where.at];
   const std::uint32_t old = published.load(std::memory_order_relaxed);
   const std::uint32_t slot = take_slot();
-  write_row(slot, row);
+  write_row(slot, rows, at);
   slab_.score(slot).store(slab_.score(old).load(std::memory_order_relaxed), std::memory_order_relaxed);
   published.store(slot, std::memory_order_release);
   old_slots_.emplace_back(grace_.group(), old);

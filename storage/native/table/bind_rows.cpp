@@ -1,0 +1,50 @@
+// The codec for Python.
+#include <nanobind/nanobind.h>
+
+#include "table/bind_arrays.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace emberline::bind {
+namespace {
+
+nb::object encode(const std::string& row_type, nb::handle rows) {
+  const Floats from = Floats::of_rank(2, rows, "rows");
+  const RowFormat format{row_type_named(row_type), static_cast<std::uint32_t>(from.shape(1))};
+  const std::size_t n = from.shape(0);
+  std::vector<std::uint8_t> encoded(n * format.bytes());
+  {
+    const nb::gil_scoped_release release;
+    encode_rows(format, from.data(), n, reinterpret_cast<char*>(encoded.data()));
+  }
+  return to_numpy(std::move(encoded), {n, format.bytes()});
+}
+
+nb::object decode(const std::string& row_type, std::uint32_t dim, nb::handle encoded) {
+  const RowFormat format{row_type_named(row_type), dim};
+  const Bytes any = Bytes::of_rank(2, encoded, "encoded");
+  const std::size_t n = any.shape(0);
+  const Bytes from(encoded, "encoded", {n, format.bytes()});
+  std::vector<float> rows(n * dim);
+  {
+    const nb::gil_scoped_release release;
+    decode_rows(format, reinterpret_cast<const char*>(from.data()), n, rows.data());
+  }
+  return to_numpy(std::move(rows), {n, dim});
+}
+
+}  // namespace
+
+void bind_rows(nb::module_& module) {
+  module.def("row_bytes", [](const std::string& row_type, std::uint32_t dim) { return row_bytes(row_type_named(row_type), dim); },
+             "row_type"_a, "dim"_a, "Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.");
+  module.def("encode_rows", &encode, "row_type"_a, "rows"_a,
+             nb::sig("def encode_rows(row_type: str, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.uint8]"),
+             "rows (n, dim) -> (n, row_bytes). Raises ValueError for a value that is not finite, where int8 cannot hold it.");
+  module.def("decode_rows", &decode, "row_type"_a, "dim"_a, "encoded"_a,
+             nb::sig("def decode_rows(row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]) -> numpy.typing.NDArray[numpy.float32]"),
+             "encoded (n, row_bytes) -> rows (n, dim).");
+}
+
+}  // namespace emberline::bind
