@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Self
 
 import rocksdict
 
+from storage.errors import StoreError
 from storage.tiers.pace import Pace
 from storage.tiers.ssd_options import ingest_options
 
@@ -62,13 +64,18 @@ class SortedChanges:
             self._db.ingest_external_file([str(path) for path in self._paths], ingest_options())
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(exist_ok=True)
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:  # read-only, or gone
+            raise StoreError(f"writing to {self._folder.parent}: {error}") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._writer = None
         for path in self._paths:
-            path.unlink(missing_ok=True)  # ingested files were moved
+            # Ingested files were moved. What a failing disk keeps goes with the folder when the store is opened again.
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _open(self) -> Any:
         path = self._folder / f"{secrets.token_hex(8)}.sst"

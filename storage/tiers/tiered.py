@@ -298,7 +298,7 @@ class TieredStore:
     def close(self) -> None:
         """Ends the threads, releases the folder and the memory, when what is being staged or merged is done.
 
-        Plans must not be used any more.
+        Plans must not be used any more. Raises StoreError when the disk fails; the store is closed all the same.
         """
         with self._stage_lock, self._merge_lock:
             if self._closed:
@@ -306,10 +306,13 @@ class TieredStore:
             self._closed = True
         self.pool.shutdown(wait=True, cancel_futures=True)
         self._promoter.close()
-        self.ssd.close()
-        self._plans.release()
-        self._cache.release()
-        self.overlay_tables = []
+        try:
+            self.ssd.close()
+        finally:
+            # Also when the disk fails: the memory goes, and the store is closed.
+            self._plans.release()
+            self._cache.release()
+            self.overlay_tables = []
 
     def __enter__(self) -> TieredStore:
         return self
