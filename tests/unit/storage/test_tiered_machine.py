@@ -1,8 +1,13 @@
-"""Deltas staged, shown, dropped, merged, adopted and restarted in any order, under every budget, beside a dict."""
+"""Deltas staged, shown, dropped, merged, adopted, crashes, restarts and new budgets in any order, beside a dict.
+
+Stores of every budget, from all rows in DRAM to none, do the same at the same time and must give the same bits.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import (
     EDGE_IDS,
@@ -33,6 +39,26 @@ from tests.unit.storage.tier_rows import (
 
 DIMS = {"user": 4, "item": 8}
 SEEDS = st.integers(0, 10_000)
+
+
+def copy_as_it_is(folder: Path, to: Path) -> None:
+    """Copies a folder whose owner is still at work, as of one moment: what a kill would leave."""
+
+    def listing() -> dict[Path, tuple[int, int]]:
+        found = {}
+        for path in folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+        return found
+
+    for _ in range(200):
+        before = listing()
+        with contextlib.suppress(FileNotFoundError, shutil.Error):
+            shutil.copytree(folder, to)
+            if listing() == before:
+                return
+        shutil.rmtree(to, ignore_errors=True)
+    raise AssertionError(f"{folder} never stood still")
 
 
 @dataclass
@@ -56,7 +82,9 @@ class OverlayMachine(RuleBasedStateMachine):
     def open(self, seed: int, users: int, items: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.version = make_rows(seed, users, items)
-        self.budgets = budgets(self.version)
+        self.budgets = {**budgets(self.version), "nothing": 0}
+        self.lives = itertools.count()
+        self.folders = dict.fromkeys(self.budgets, Path())
         self.base = tables_of(self.version)
         self.at = self.version.snapshot
         self.served = Staged(self.base, {})
@@ -67,9 +95,18 @@ class OverlayMachine(RuleBasedStateMachine):
 
     def _start(self) -> None:
         for name, budget in self.budgets.items():
-            self.stores[name] = open_store(Path(self.folder.name) / name.replace(" ", "_"), self.version, budget)
+            if self.folders[name] == Path():
+                self.folders[name] = self._fresh(name)
+            self.stores[name] = open_store(self.folders[name], self.version, budget)
             assert self.stores[name].at == self.at
         self.plans = {name: store.plan(FEATURES) for name, store in self.stores.items()}
+        self.hurried = {
+            table: {name: store.plan([LookupSpec("x", table, "none", 1)]) for name, store in self.stores.items()}
+            for table in DIMS
+        }
+
+    def _fresh(self, name: str) -> Path:
+        return Path(self.folder.name) / f"{name.replace(' ', '_')}_{next(self.lives)}"
 
     @rule(seed=SEEDS, batch=st.sampled_from([1, 20]), which=st.integers(0, 100), old_bits=st.booleans())
     def lookup(self, seed: int, batch: int, which: int, old_bits: bool) -> None:
@@ -85,7 +122,31 @@ class OverlayMachine(RuleBasedStateMachine):
             for a, b in zip(results[0].outputs, result.outputs, strict=True):
                 assert a.tobytes() == b.tobytes()
 
-    @rule(name=st.sampled_from(["enough", "a tenth", "a handful"]))
+    @rule(seed=SEEDS, timeout_ms=st.sampled_from([0.0, 0.05, 1.0]), which=st.integers(0, 100))
+    def lookup_in_a_hurry(self, seed: int, timeout_ms: float, which: int) -> None:
+        """What did not come in time is counted and zero; everything else is right."""
+        snapshot = self.kept[which % len(self.kept)]
+        rng = np.random.default_rng(seed)
+        for table, plans in (("user", self.hurried["user"]), ("item", self.hurried["item"])):
+            known = snapshot.tables[table]
+            pool = np.array([*known, *EDGE_IDS, *range(-50, 50)], np.int64)
+            ids = rng.choice(pool, 40)
+            for name, plan in plans.items():
+                result = plan.lookup(40, [jagged([[i] for i in ids.tolist()])], timeout_ms / 1000, mask=snapshot.mask)
+                mask = result.masks[0]
+                assert mask is not None
+                late = 0
+                for i, found, row in zip(ids.tolist(), mask[:, 0].tolist(), result.outputs[0][:, 0], strict=True):
+                    if found:
+                        assert row.tobytes() == known[i].tobytes(), name
+                    else:
+                        assert not row.any()
+                        late += i in known
+                counts = result.counts
+                assert late <= counts.unresolved, f"{name}: a row that is there was answered as absent"
+                assert counts.overlay + counts.dram + counts.ssd + counts.absent + counts.unresolved == 40
+
+    @rule(name=st.sampled_from(["enough", "a tenth", "a handful", "nothing"]))
     def drain(self, name: str) -> None:
         self.stores[name].drain()
 
@@ -158,6 +219,19 @@ class OverlayMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         for store in self.stores.values():
             store.close()
+        self._start_again()
+
+    @rule()
+    def crash(self) -> None:
+        """The process is gone: the folders as they are on the disk are all that is left."""
+        for name, store in self.stores.items():
+            self.folders[name], before = self._fresh(name), self.folders[name]
+            copy_as_it_is(before, self.folders[name])
+            store.close()
+            shutil.rmtree(before)
+        self._start_again()
+
+    def _start_again(self) -> None:
         self._start()
         chain = list(self.served.chain.values())
         self.served, self.merged = Staged(self.base, {}), 0
