@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from storage._table import Table, encode_rows
 from storage.checkpoint.tables import Shard
 from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec
@@ -66,6 +67,38 @@ class Face:
                 assert i not in rows, f"{i} came twice"
                 rows[i] = row.tobytes()
         return rows
+
+
+def _table(row_type: str) -> Face:
+    """The native table, which holds rows of every type."""
+    table = Table(DIM, row_type=row_type)
+
+    def find(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows, found = np.full((len(ids), DIM), np.nan, np.float32), np.full(len(ids), 9, np.uint8)
+        assert table.find(ids, rows, found) == np.count_nonzero(found)
+        return rows, found
+
+    def export(cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
+        following, ids, rows, _ = table.export_batch(cursor, limit)
+        return following, ids, rows
+
+    def put(ids: np.ndarray, rows: np.ndarray) -> None:
+        # Every other time as they are stored.
+        stored = encode_rows(row_type, rows) if table.size() % 2 else rows
+        table.insert_or_assign(ids, stored)
+
+    return Face(
+        f"table {row_type}",
+        ALL_VERBS,
+        find,
+        put,
+        table.erase,
+        table.assign,
+        table.insert_and_evict,
+        export,
+        table.size,
+        table.check_integrity,
+    )
 
 
 def _dram(capacity: int) -> Face:
@@ -190,6 +223,9 @@ def _store(path: Path, budget: int | None, merged: bool) -> Face:
 MAKERS: dict[str, Callable[[Path], Face]] = {
     "dram": lambda path: _dram(0),
     "dram, bounded": lambda path: _dram(200_000),
+    "table, fp16": lambda path: _table("fp16"),
+    "table, bf16": lambda path: _table("bf16"),
+    "table, int8": lambda path: _table("int8"),
     "ssd": lambda path: _ssd(path / "ssd"),
     "store, everything in DRAM": lambda path: _store(path / "all", None, True),
     "store, 100 KB": lambda path: _store(path / "some", 100_000, True),

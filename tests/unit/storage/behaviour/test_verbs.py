@@ -88,7 +88,7 @@ def test_every_edge_of_the_id_range_is_an_id_like_any_other(tier: Face) -> None:
     model: dict[int, np.ndarray] = {}
     for i in EDGE_IDS:  # one at a time: none may take the place of another
         ids = np.array([i], np.int64)
-        tier.insert_or_assign(ids, rows_for(ids, i % 97) + 0)
+        tier.insert_or_assign(ids, rows_for(ids, i % 97))
         entered(model, ids, rows_for(ids, i % 97))
         check_find(tier, EDGES, model)
     tier.check_integrity()
@@ -123,8 +123,8 @@ def test_repeated_ids_are_answered_each_in_its_place(tier: Face) -> None:
 
 def test_the_last_of_equal_ids_wins_and_an_id_is_erased_once(tier: Face) -> None:
     ids = np.array([4, 8, 4, 4, 8, 15], np.int64)
-    rows = rows_for(ids, 3) + np.arange(6, dtype=np.float32)[:, None] * 0
-    rows[:, 1] = [1, 2, 3, 4, 5, 6]
+    rows = rows_for(ids, 3)
+    rows[:, :2] = [[127, turn] for turn in range(6)]
     model: dict[int, np.ndarray] = {}
     entered(model, ids, rows)
     tier.insert_or_assign(ids, rows)
@@ -187,7 +187,7 @@ def test_assign_replaces_what_is_there_and_nothing_else(tier: Face) -> None:
     tier.insert_or_assign(ids, rows_for(ids, 9))
     asked = np.array([7, 8, -(2**63), 2**63 - 1, 7], np.int64)
     rows = rows_for(asked, 10)
-    rows[:, 1] = np.arange(5)
+    rows[:, :2] = [[127, turn] for turn in range(5)]
     assert tier.assign(asked, rows) == 3  # an id counts as often as it is named
     for i, row in zip(asked.tolist(), rows, strict=True):
         if i in model:
