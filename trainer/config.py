@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from storage.errors import ConfigError
 from storage.features.spec import Feature, FeatureSpec, InputSpec
 from storage.features.strict_model import StrictModel, did_you_mean
-from storage.specs import TableSpec, check_model_name
+from storage.specs import RowType, TableSpec, check_model_name
 from trainer.config_errors import parse_config
 
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
@@ -124,7 +124,8 @@ class PublishConfig(StrictModel):
     of a version holds all changes since the version; 0 never. version_every_deltas, version_at_share: a full version of
     the same content follows after so many deltas, or when the bytes of the deltas exceed this share of the version's; 0
     never. keep_deltas, keep_versions: how many stay in the repository, beside what these need. keep_states: to so many
-    of the newest snapshots training can go back, at least.
+    of the newest snapshots training can go back, at least. row_types: how the rows of a table are stored (fp32, fp16,
+    bf16, int8), `default` for tables that are not named; training is in float32 all the same.
     """
 
     golden_requests: int = Field(default=256, ge=256, le=100_000)
@@ -139,6 +140,7 @@ class PublishConfig(StrictModel):
     keep_deltas: int = Field(default=32, ge=1)
     keep_versions: int = Field(default=2, ge=1)
     keep_states: int = Field(default=4, ge=1)
+    row_types: dict[str, RowType] = Field(default_factory=dict)
 
 
 class TrainConfig(StrictModel):
@@ -173,6 +175,9 @@ class TrainConfig(StrictModel):
                     f"feature {feature.name!r} looks up the table {feature.table!r}, which `tables` does not list"
                     f"{did_you_mean(feature.table, names)}"
                 )
+        for name in self.publish.row_types:
+            if name not in (*names, "default"):
+                raise ValueError(f"publish.row_types: there is no table {name!r}{did_you_mean(name, names)}")
         idle = sorted(set(names) - set(spec.table_names))
         if idle:
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
@@ -224,3 +229,10 @@ def parse_text(text: str, *, source: str = "config") -> TrainConfig:
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {error}") from None
     return parse_config(TrainConfig, content, source=source)
+
+
+def with_row_types(config: TrainConfig, row_types: Mapping[str, str]) -> TrainConfig:
+    """The configuration with other `publish.row_types`. Raises ConfigError for a table or a row type that is not."""
+    content = config.model_dump(mode="json")
+    content["publish"]["row_types"] = dict(row_types)
+    return parse_config(TrainConfig, content)

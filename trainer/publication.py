@@ -51,6 +51,7 @@ def publisher_of(
         golden_requests=options.golden_requests,
         tolerance=options.tolerance,
         metadata={"label": config.label, "model": config.model.type},
+        row_types=options.row_types,
         policy=policy,
         lineage=lineage,
         progress=progress,

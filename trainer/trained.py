@@ -6,7 +6,7 @@ OUTPUT/{config.json, report.json, sample.safetensors, checkpoints/}
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from storage.checkpoint.tensors import TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, NotFound
 from storage.features import Column, FeatureSpec, pack_columns, unpack_columns
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint
-from trainer.config import TrainConfig, load_config
+from trainer.config import TrainConfig, load_config, with_row_types
 from trainer.data import BatchMaker, ParquetRows
 from trainer.data.files import DataPath
 from trainer.embedding import EmbeddingTable
@@ -64,6 +64,7 @@ class Trained:
         kind: WantedKind = "version",
         version: int | None = None,
         from_snapshot: str | None = None,
+        row_types: Mapping[str, str] | None = None,
         progress: bool = False,
     ) -> Path:
         """Publishes this state under repository/MODEL_NAME and returns the folder of the version or delta.
@@ -71,11 +72,13 @@ class Trained:
         kind: "version", numbered `version` or the next; "delta", what changed since the newest snapshot of the run, or
         since `from_snapshot` (its id, or VERSION.SEQUENCE), which it then continues; "cumulative", all changes since
         the version; "auto", what the configuration says is next. The run remembers what it has published.
+        row_types: how rows are stored, by table and "default", instead of what the configuration says.
         Raises CheckpointError when the run has gone on since it was loaded, NotFound for a snapshot that is not known.
         """
-        policy = delta_policy(self.config)
+        config = self.config if row_types is None else with_row_types(self.config, row_types)
+        policy = delta_policy(config)
         if self.checkpoint is None:
-            publisher = publisher_of(self.config, self.model, self.sample, repository, policy, None, progress=progress)
+            publisher = publisher_of(config, self.model, self.sample, repository, policy, None, progress=progress)
             return publisher.publish(kind, from_snapshot=from_snapshot, version=version)
         with CommitLog(self.checkpoint.parent.parent, keep_snapshots=self.config.publish.keep_states) as log:
             commit = log.newest
@@ -83,7 +86,7 @@ class Trained:
                 raise CheckpointError(f"{self.checkpoint}: the run has gone on since it was loaded; load it again")
             state = commit.state
             publisher = publisher_of(
-                self.config, self.model, self.sample, repository, policy, lineage_of(state), progress=progress
+                config, self.model, self.sample, repository, policy, lineage_of(state), progress=progress
             )
             # What a crash left pending is dropped here if it was never written: the new snapshot has its changes.
             pending = publisher.prepare(kind, from_snapshot=from_snapshot, version=version)

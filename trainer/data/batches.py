@@ -66,9 +66,14 @@ class BatchMaker:
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:
-    """The engine's arrays as tensors, without a copy: each dense group by its name, F.values and F.offsets of ids."""
+    """The engine's arrays as tensors, without a copy: each dense group by its name, F.values and F.offsets of ids.
+
+    F.weights beside them of features with pooling weighted.
+    """
     inputs = {group: torch.from_numpy(values) for group, values in features.dense.items()}
     for name, bags in features.ids.items():
         inputs[f"{name}.values"] = torch.from_numpy(bags.values)
         inputs[f"{name}.offsets"] = torch.from_numpy(bags.offsets)
+        if bags.weights is not None:
+            inputs[f"{name}.weights"] = torch.from_numpy(bags.weights)
     return inputs

@@ -1,7 +1,8 @@
 """What all models of the zoo share: their inputs, their output, and the layers that nobody wants to write twice.
 
 A model's inputs are a dict: each dense group by its name, (B, W) float32; and for each ids feature F its bags,
-`F.values` (N,) int64 and `F.offsets` (B + 1,) int64. Shape letters: B batch, W columns, N ids, D dim, L length.
+`F.values` (N,) int64 and `F.offsets` (B + 1,) int64, with pooling weighted `F.weights` (N,) float32.
+Shape letters: B batch, W columns, N ids, D dim, L length.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FeatureEmbeddings(nn.Module):
     def pooled(self, inputs: Inputs) -> list[Tensor]:
         """One (B, D) for each name in pooled_names."""
         return [
-            layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"])
+            layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"], inputs.get(f"{name}.weights"))
             for name, layer in zip(self.pooled_names, self.pooled_layers, strict=True)
         ]
 
@@ -70,7 +71,8 @@ class FeatureEmbeddings(nn.Module):
         """The dim of the features. Raises ConfigError when the model cannot take them as they are."""
         if self.sequence_names:
             raise ConfigError(
-                f"feature {self.sequence_names[0]!r} has pooling none; {model} takes sum or mean (din takes sequences)",
+                f"feature {self.sequence_names[0]!r} has pooling none; {model} takes sum, mean or weighted (din takes "
+                "sequences)",
                 field=f"features.{self.sequence_names[0]}.pooling",
             )
         if not self.pooled_names:

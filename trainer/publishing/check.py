@@ -10,30 +10,39 @@ from torch import Tensor
 from storage.checkpoint import DenseGraph, Golden
 from storage.errors import ParityError
 from storage.features import Column
+from storage.rows import RowCodec
 from trainer.publishing.cut import output_arrays
 from trainer.publishing.lookup import TableRows, first_rows, graph_tensors
 from trainer.publishing.subject import Subject
 
 
 class Checker:
-    """tables: where the lookup half reads rows. graph: the dense half as a server has it.
+    """tables: where the lookup half reads rows. codecs: with which they are published. graph: the dense half as a
+    server has it.
 
     tolerance: how far outputs may differ, times the largest output if that is above 1.
     """
 
     def __init__(
-        self, subject: Subject, tables: Mapping[str, TableRows], tolerance: float, graph: DenseGraph | None = None
+        self,
+        subject: Subject,
+        tables: Mapping[str, TableRows],
+        codecs: Mapping[str, RowCodec],
+        tolerance: float,
+        graph: DenseGraph | None = None,
     ) -> None:
         self._subject = subject
         self._tables = tables
+        self._codecs = codecs
         self._tolerance = tolerance
         self._names = subject.half.output_names
         self._graph = graph
 
     def sample_tensors(self) -> list[Tensor]:
-        """What the dense half takes for the sample."""
-        plan = self._subject.plan
-        return self._tensors(plan.columns, plan.rows)
+        """What the dense half takes for the sample, out of the rows as they were trained: the module's own."""
+        subject = self._subject
+        plan = subject.plan
+        return graph_tensors(subject.engine.run(plan.columns, plan.rows), plan, self._tables)
 
     def check_sample(self, tensors: list[Tensor]) -> None:
         """The module's own outputs against its cut self, fed by the lookup half."""
@@ -55,8 +64,9 @@ class Checker:
             self._compare(within, alone, f"the first rows alone (batch {rows})", factor=10.0)
 
     def golden(self, columns: Mapping[str, Column], rows: int) -> Golden:
-        """The golden requests with the module's outputs; the exported half must reproduce them."""
-        tensors = self._tensors(columns, rows)
+        """The golden requests with the module's outputs over the published rows; the exported half must give them."""
+        features = self._subject.engine.run(columns, rows)
+        tensors = graph_tensors(features, self._subject.plan, self._tables, self._codecs)
         outputs = self._module_outputs(tensors)
         for name, values in outputs.items():
             if not np.all(np.isfinite(values)):
@@ -64,9 +74,6 @@ class Checker:
         self._compare(outputs, self._graph_outputs(tensors), "the exported graph, on the golden requests")
         scale = max((float(np.abs(values).max(initial=0.0)) for values in outputs.values()), default=1.0)
         return Golden(columns, rows, outputs, min(self._tolerance * max(1.0, scale), 0.5))
-
-    def _tensors(self, columns: Mapping[str, Column], rows: int) -> list[Tensor]:
-        return graph_tensors(self._subject.engine.run(columns, rows), self._subject.plan, self._tables)
 
     def _module_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
         with self._subject.half.cut() as half:

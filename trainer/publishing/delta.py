@@ -19,9 +19,11 @@ from trainer.publishing.cut import DenseHalf
 from trainer.publishing.layers import frequency_byte
 
 
-def changed_tables(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> list[DeltaTable]:
-    """Rows that changed and ids that went after the stamps of `since`, by table."""
-    return [_changed(name, table, since.get(name, 0)) for name, table in tables.items()]
+def changed_tables(
+    tables: Mapping[str, EmbeddingTable], since: Mapping[str, int], row_types: Mapping[str, str]
+) -> list[DeltaTable]:
+    """Rows that changed and ids that went after the stamps of `since`, by table; row_types: those of the version."""
+    return [_changed(name, table, since.get(name, 0), row_types[name]) for name, table in tables.items()]
 
 
 def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> bool:
@@ -68,7 +70,7 @@ def weight_arrays(weights: Mapping[str, Tensor]) -> tuple[dict[str, np.ndarray],
     return arrays, dtypes
 
 
-def _changed(name: str, table: EmbeddingTable, since: int) -> DeltaTable:
+def _changed(name: str, table: EmbeddingTable, since: int, row_type: str) -> DeltaTable:
     ids = table.changed_since(since)
     rows, _, counts, _ = table.export_ids(ids)
-    return DeltaTable(name, table.dim, ids, rows, frequency_byte(counts), table.removed_since(since))
+    return DeltaTable(name, table.dim, ids, rows, frequency_byte(counts), table.removed_since(since), row_type)

@@ -16,6 +16,7 @@ from trainer.publishing.check import Checker
 from trainer.publishing.delta import changed_tables, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
 from trainer.publishing.lineage import Pending
+from trainer.publishing.row_types import codecs_of, rounding_metadata, row_types_of
 from trainer.publishing.subject import Subject
 
 _ATTEMPTS = 100
@@ -52,7 +53,7 @@ class DeltaWriter:
         pools: raw rows that were trained on lately, to draw golden requests from beside the sample.
         """
         subject, tables = self.subject, self.subject.tables
-        changed = changed_tables(tables, pending.since)
+        changed = changed_tables(tables, pending.since, row_types_of(self.version))
         weights = live_weights(subject.half, self.graph)
         requests = delta_requests(
             subject.engine,
@@ -68,7 +69,8 @@ class DeltaWriter:
                 f"{pending.snapshot}: {requests.reaching} of {requests.rows} golden requests reach a changed row; "
                 "offer the publisher rows that were trained on"
             )
-        checker = Checker(subject, tables, tolerance, self.graph.with_weights(weights))
+        codecs = codecs_of(self.version)
+        checker = Checker(subject, tables, codecs, tolerance, self.graph.with_weights(weights))
         golden = checker.golden(requests.columns, requests.rows)
         arrays, dtypes = weight_arrays(weights)
         return self._install(
@@ -86,6 +88,7 @@ class DeltaWriter:
             created_unix_ms=pending.created_unix_ms,
             metadata={
                 **metadata,
+                **rounding_metadata(changed),
                 "golden": {
                     "requests": requests.rows,
                     "reaching_changed": requests.reaching,

@@ -48,18 +48,18 @@ class TableSource:
     weight: torch.Tensor | None = None
     hidden: int | None = None
 
-    def data(self) -> TableData:
-        """All rows. A plain layer's ids are its row numbers."""
+    def data(self, row_type: str = "fp32") -> TableData:
+        """All rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
             ids, rows, _, counts, _ = self.trained.export_rows()
-            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts))
+            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type)
         assert self.weight is not None
         rows = self.weight.detach().cpu().contiguous().numpy()
         ids = np.arange(len(rows), dtype=np.int64)
         if self.hidden is not None:
             keep = ids != self.hidden
             ids, rows = ids[keep], np.ascontiguousarray(rows[keep])
-        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8))
+        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type)
 
 
 def frequency_byte(counts: np.ndarray) -> np.ndarray:

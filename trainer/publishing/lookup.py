@@ -1,4 +1,4 @@
-"""The lookup half in plain numpy over the rows as published: slow, obvious, and what the golden scores rest on.
+"""The lookup half in plain numpy: slow, obvious, and over the rows as published what the golden scores rest on.
 
 For a delta the rows are read out of the trained table itself, so that the cost is that of the ids asked for.
 B rows, N ids, D dim, L length.
@@ -13,24 +13,33 @@ import torch
 from torch import Tensor
 
 from storage.checkpoint import TableData
-from storage.features import FeatureBatch
+from storage.features import FeatureBatch, Jagged
+from storage.rows import RowCodec
 from trainer.embedding import EmbeddingTable
 from trainer.publishing.plan import CutPlan
 
 TableRows = TableData | EmbeddingTable
 
 
-def graph_tensors(features: FeatureBatch, plan: CutPlan, tables: Mapping[str, TableRows]) -> list[Tensor]:
-    """What the dense half takes for these features, in the order of plan.graph_inputs()."""
+def graph_tensors(
+    features: FeatureBatch, plan: CutPlan, tables: Mapping[str, TableRows], codecs: Mapping[str, RowCodec] | None = None
+) -> list[Tensor]:
+    """What the dense half takes for these features, in the order of plan.graph_inputs().
+
+    codecs: rows as they are when they were published with these; None takes them as they were trained.
+    """
     tensors = [torch.from_numpy(np.ascontiguousarray(features.dense[entry.group])) for entry in plan.dense]
     for feature in plan.features:
         bags = features.ids[feature.name]
         lengths = bags.lengths()
+        found, _ = find_rows(tables[feature.table], bags.values)
+        if codecs is not None:
+            found = rounded(codecs[feature.table], found)
         if feature.pooling == "none":
-            rows = padded_rows(tables[feature.table], bags.values, bags.offsets, feature.length)
+            rows = padded_rows(found, bags, feature.length)
             lengths = np.minimum(lengths, feature.length)
         else:
-            rows = pooled_rows(tables[feature.table], bags.values, bags.offsets, feature.pooling)
+            rows = pooled_rows(found, bags, feature.pooling)
         tensors.append(torch.from_numpy(rows))
         if feature.with_lengths:
             tensors.append(torch.from_numpy(lengths))
@@ -54,27 +63,33 @@ def find_rows(table: TableRows, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return rows, found
 
 
-def pooled_rows(table: TableRows, values: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
-    """Bags -> (B, D), summed in the order of the ids; a mean divides by the ids given."""
-    rows, _ = find_rows(table, values)
-    lengths = np.diff(offsets)
-    out = np.zeros((len(lengths), table.dim), np.float32)
+def rounded(codec: RowCodec, rows: np.ndarray) -> np.ndarray:
+    """Rows (N, D) as they come back when they were stored."""
+    return codec.decode(codec.encode(rows))
+
+
+def pooled_rows(rows: np.ndarray, bags: Jagged, pooling: str) -> np.ndarray:
+    """rows (N, D) of the ids of bags -> (B, D), summed in their order; a mean divides by the ids given."""
+    lengths, offsets = bags.lengths(), bags.offsets
+    if pooling == "weighted":
+        assert bags.weights is not None
+        rows = rows * bags.weights[:, None]
+    out = np.zeros((len(lengths), rows.shape[1]), np.float32)
     for step in range(int(lengths.max(initial=0))):
-        bags = np.flatnonzero(lengths > step)
-        out[bags] += rows[offsets[bags] + step]
+        longer = np.flatnonzero(lengths > step)
+        out[longer] += rows[offsets[longer] + step]
     if pooling == "mean":
         out /= np.maximum(lengths, 1).astype(np.float32)[:, None]
     return out
 
 
-def padded_rows(table: TableRows, values: np.ndarray, offsets: np.ndarray, length: int) -> np.ndarray:
-    """Bags -> (B, L, D): the first `length` ids of each, padded with zeros."""
-    rows, _ = find_rows(table, values)
-    lengths = np.diff(offsets)
-    out = np.zeros((len(lengths), length, table.dim), np.float32)
+def padded_rows(rows: np.ndarray, bags: Jagged, length: int) -> np.ndarray:
+    """rows (N, D) of the ids of bags -> (B, L, D): the first `length` of each, padded with zeros."""
+    lengths, offsets = bags.lengths(), bags.offsets
+    out = np.zeros((len(lengths), length, rows.shape[1]), np.float32)
     for step in range(min(length, int(lengths.max(initial=0)))):
-        bags = np.flatnonzero(lengths > step)
-        out[bags, step] = rows[offsets[bags] + step]
+        longer = np.flatnonzero(lengths > step)
+        out[longer, step] = rows[offsets[longer] + step]
     return out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, write_version
+from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, PublishedVersion, write_version
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
@@ -22,6 +22,7 @@ from trainer.progress import Display
 from trainer.publishing.check import Checker
 from trainer.publishing.cut import export_half
 from trainer.publishing.golden import golden_columns
+from trainer.publishing.row_types import RowTypes, rounding_metadata
 from trainer.publishing.subject import Subject, unwrapped
 
 GOLDEN_REQUESTS_AT_LEAST = 256
@@ -41,6 +42,7 @@ def publish(
     golden_requests: int = GOLDEN_REQUESTS_AT_LEAST,
     tolerance: float = 1e-6,
     metadata: Mapping[str, Any] | None = None,
+    row_types: str | Mapping[str, str] | None = None,
     progress: bool = False,
 ) -> Path:
     """Publishes a module with embedding layers as repository/name/VERSION and returns that folder.
@@ -52,6 +54,7 @@ def publish(
     input (storage.features.Column); the module is called with what the feature engine makes of them.
     version: None takes the next number. golden_requests: rows drawn from the sample, 256 or more.
     tolerance: how far a served output may be from the module's own, times the largest output if that is above 1.
+    row_types: how rows are stored: fp32, fp16, bf16 or int8, for all tables or by table ("default" for the rest).
     Raises Unsupported for a module that cannot be cut, ParityError when the halves do not give the module's outputs.
     """
     check_golden_requests(golden_requests)
@@ -70,6 +73,7 @@ def publish(
             version=version,
             max_batch_size=max_batch_size,
             metadata=dict(metadata or {}),
+            row_types=RowTypes.of(row_types),
         )
         display.say(f"published {folder}")
     return folder
@@ -82,17 +86,25 @@ def write_subject(
     golden_requests: int,
     tolerance: float,
     display: Display,
+    metadata: Mapping[str, Any],
+    row_types: RowTypes,
+    before: PublishedVersion | None = None,
     pools: Sequence[Mapping[str, Column]] = (),
     **described: Any,
 ) -> Path:
     """Writes a subject as a version; `described`: what else write_version takes. Inside eval() and no_grad().
 
-    pools: raw rows that were trained on lately, for golden requests where the sample reaches too little.
+    before: a version whose row types go on where `row_types` asks for none. pools: raw rows that were trained on
+    lately, for golden requests where the sample reaches too little.
     """
     plan = subject.plan
-    tables = [source.data() for source in plan.tables]
+    names = [source.name for source in plan.tables]
+    row_types.check_names(names)
+    stored_as = row_types.resolved(names, before)
+    tables = [source.data(stored_as[source.name]) for source in plan.tables]
     display.advance()
-    checker = Checker(subject, {table.name: table for table in tables}, tolerance)
+    codecs = {table.name: table.codec for table in tables}
+    checker = Checker(subject, {table.name: table for table in tables}, codecs, tolerance)
     tensors = checker.sample_tensors()
     checker.check_sample(tensors)
     program = export_half(subject.half, tensors)
@@ -110,6 +122,7 @@ def write_subject(
         graph_inputs=inputs,
         graph_outputs=subject.outputs,
         golden=golden,
+        metadata={**metadata, **rounding_metadata(tables)},
         **described,
     )
     display.advance()

@@ -33,6 +33,7 @@ from trainer.publishing.policy import DeltaPolicy, Due
 from trainer.publishing.promise import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.publish import STEPS, check_golden_requests, write_subject
 from trainer.publishing.retention import retain
+from trainer.publishing.row_types import RowTypes
 from trainer.publishing.shelf import find_delta, find_version, read_version
 from trainer.publishing.subject import Subject, unwrapped
 
@@ -42,7 +43,8 @@ WantedKind = Literal["auto", "version", "delta", "cumulative"]
 class Publisher:
     """Publishes snapshots of `module` into repository/name. One thread; nothing trains inside a call.
 
-    module, sample, name, spec, max_batch_size, golden_requests, tolerance, metadata: as for `publish`.
+    module, sample, name, spec, max_batch_size, golden_requests, tolerance, metadata: as for `publish`. row_types too,
+    and tables that it does not name go on as they were published last.
     policy: what "auto" makes, and what stays in the repository. lineage: of the checkpoint that is resumed.
     """
 
@@ -58,6 +60,7 @@ class Publisher:
         golden_requests: int = 256,
         tolerance: float = 1e-6,
         metadata: Mapping[str, Any] | None = None,
+        row_types: str | Mapping[str, str] | None = None,
         policy: DeltaPolicy | None = None,
         lineage: Lineage | None = None,
         progress: bool = False,
@@ -72,6 +75,7 @@ class Publisher:
         self._golden_requests = golden_requests
         self._tolerance = tolerance
         self._metadata = dict(metadata or {})
+        self._row_types = RowTypes.of(row_types)
         self._policy = policy or DeltaPolicy()
         self._lineage = lineage or Lineage()
         self._progress = progress
@@ -184,6 +188,7 @@ class Publisher:
         if self._subject is None:
             with self._quiet():
                 self._subject = Subject.of(self._module, self._sample, self._spec)
+            self._row_types.check_names(source.name for source in self._subject.plan.tables)
         for name, table in self._subject.tables.items():
             known = [entry.stamps.get(name, 0) for entry in lineage.published]
             table.set_stamp(max([table.stamp, *(stamp + 1 for stamp in known)]))
@@ -194,7 +199,7 @@ class Publisher:
             return kind
         base = self._base(lineage)
         if kind == "auto":
-            if base is None or not self._has_our_spec(base):
+            if base is None or not self._has_our_spec(base) or self._row_types.first_other(base) is not None:
                 return "version"
             return "delta" if rebased else self._policy.next_kind(lineage)
         if base is None:
@@ -202,12 +207,21 @@ class Publisher:
             raise NotFound(f"{self._model_dir}: {what}, so there is nothing for a delta to change; publish a version")
         if not self._has_our_spec(base):
             raise _other_spec(base)
+        self._check_row_types(base)
         return kind
 
     def _has_our_spec(self, version: PublishedVersion) -> bool:
         """Whether a version makes the same features of raw columns as the module takes now."""
         assert self._subject is not None
         return version.spec == self._subject.plan.spec
+
+    def _check_row_types(self, version: PublishedVersion) -> None:
+        if (other := self._row_types.first_other(version)) is not None:
+            table, asked, has = other
+            raise Unsupported(
+                f"table {table!r}: its rows are to be {asked}, those of {version.path} are {has}, and a delta cannot "
+                "change that; publish a version (emberline publish)"
+            )
 
     def _base(self, lineage: Lineage) -> PublishedVersion | None:
         """The version that deltas of the line lie in; None when it is not in this repository."""
@@ -257,6 +271,7 @@ class Publisher:
                 )
             if not self._has_our_spec(version):
                 raise _other_spec(version)
+            self._check_row_types(version)
             self._writer = writer = DeltaWriter(self._subject, version)
         return writer
 
@@ -280,6 +295,8 @@ class Publisher:
                 version=number or None,
                 max_batch_size=self._max_batch_size,
                 metadata=self._metadata,
+                row_types=self._row_types,
+                before=self._base(lineage),
                 snapshot=snapshot,
                 parent=None if parent is None else parent.snapshot,
                 equals=equals,
@@ -294,7 +311,8 @@ class Publisher:
     def _equal_snapshot(self, lineage: Lineage) -> str | None:
         """The newest snapshot if tables and weights are still what they were in it."""
         newest = lineage.newest
-        if newest is None or self._base(lineage) is None:
+        base = self._base(lineage)
+        if newest is None or base is None or self._row_types.first_other(base) is not None:
             return None
         subject = self._ready(lineage)
         if subject.plain_layer() is not None or not is_unchanged(subject.tables, newest.stamps):
