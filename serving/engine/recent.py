@@ -132,7 +132,8 @@ def _first_rows(features: FeatureBatch, rows: int) -> FeatureBatch:
     ids = {}
     for name, bags in features.ids.items():
         offsets = bags.offsets[: rows + 1].copy()
-        ids[name] = Jagged(bags.values[: offsets[-1]].copy(), offsets)
+        weights = None if bags.weights is None else bags.weights[: offsets[-1]].copy()
+        ids[name] = Jagged(bags.values[: offsets[-1]].copy(), offsets, weights)
     return FeatureBatch(rows, dense, ids)
 
 
@@ -140,4 +141,5 @@ def _features_size(features: FeatureBatch | None) -> int:
     if features is None:
         return 0
     bags = sum(entry.values.nbytes + entry.offsets.nbytes for entry in features.ids.values())
+    bags += sum(entry.weights.nbytes for entry in features.ids.values() if entry.weights is not None)
     return bags + sum(values.nbytes for values in features.dense.values())

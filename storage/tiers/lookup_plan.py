@@ -82,6 +82,7 @@ class LookupPlan:
     ) -> None:
         self._store = store
         self._entries = tuple(entries)
+        self._weighted = any(spec.pooling == "weighted" for spec, _, _ in entries)
         self._tables = sorted({table for _, table, _ in entries})
         self._total = counts
         self._turn = store.overlays.turn()
@@ -95,8 +96,9 @@ class LookupPlan:
     def lookup(self, batch: int, ids: Sequence[Jagged], timeout_s: float | None = None, mask: int = 0) -> LookupResult:
         """Looks up all features of a batch.
 
-        ids: one Jagged a feature, `batch` bags each. timeout_s: how long rows may be waited for; what did not come by
-        then is unresolved, counted, and answered with zeros. mask: bit i shows overlay i (`TieredStore.stage`).
+        ids: one Jagged a feature, `batch` bags each, with weights for those that are weighted. timeout_s: how long rows
+        may be waited for; what did not come by then is unresolved, counted, and answered with zeros. mask: bit i shows
+        overlay i (`TieredStore.stage`).
         Raises StoreError when a disk fails.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -118,14 +120,16 @@ class LookupPlan:
         if lookup is None:
             raise StoreError("the store is closed")
         values, offsets = [bags.values for bags in ids], [bags.offsets for bags in ids]
+        weights = [bags.weights for bags in ids] if self._weighted else None
         view: OverlayView | None = None
         if mask == 0:
-            missing = lookup.begin(batch, values, offsets, outputs, masks)
+            missing = lookup.begin(batch, values, offsets, outputs, masks, weights=weights)
         else:
             self._turn.inside = True  # before the view is read: `overlays` says why
             try:
                 view = self._store.overlays.view
-                missing = lookup.begin(batch, values, offsets, outputs, masks, mask=self._slots(view, mask))
+                slots = self._slots(view, mask)
+                missing = lookup.begin(batch, values, offsets, outputs, masks, mask=slots, weights=weights)
             finally:
                 self._turn.over += 1
                 self._turn.inside = False
