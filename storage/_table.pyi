@@ -20,7 +20,7 @@ def decode_rows(
 ) -> numpy.typing.NDArray[numpy.float32]:
     """encoded (n, row_bytes) -> rows (n, dim)."""
 
-class CapacityExceeded(RuntimeError):  # noqa: N818
+class CapacityExceeded(RuntimeError):
     pass
 
 class RowSource:
@@ -488,6 +488,11 @@ class TrainingTable:
 
     def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
         """Drops rows that the store has taken. Returns how many ids were given."""
+
+    def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """
+        The store was given rows of these ids, which have none here: drops their counts and erasures.
+        """
 
     def pack_bare(
         self,

@@ -137,6 +137,9 @@ void bind_training_tier(nb::class_<TrainingTable>& table) {
       .def("let_go", &applied<&TrainingTable::let_go>, "ids"_a,
            nb::sig("def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
            "Drops rows that the store has taken. Returns how many ids were given.")
+      .def("forget", &applied<&TrainingTable::forget>, "ids"_a,
+           nb::sig("def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
+           "The store was given rows of these ids, which have none here: drops their counts and erasures.")
       .def("pack_bare", &pack_bare,
            nb::sig("def pack_bare(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
                    "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),

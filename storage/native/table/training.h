@@ -131,6 +131,8 @@ class TrainingTable {
                                    const std::uint32_t* stamps) const;
   // The store has these rows: they leave without a trace.
   void let_go(const std::int64_t* ids, std::size_t n);
+  // The store has rows of these ids, which have none here: their counts and erasures are over.
+  void forget(const std::int64_t* ids, std::size_t n);
   // Ids with a count or an erasure, ascending; and behind them, ascending, ids that lost their count lately (count 0, removed 0).
   BareIds pack_bare() const;
   void drop_bare();

@@ -200,6 +200,15 @@ void TrainingTable::let_go(const std::int64_t* ids, std::size_t n) {
   changes_.compact(table_.size(), [this](std::int64_t id) { return latest(id); });
 }
 
+void TrainingTable::forget(const std::int64_t* ids, std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    seen_.erase(ids[i]);
+    removed_.erase(ids[i]);
+    settled_.erase(ids[i]);
+  }
+}
+
 BareIds TrainingTable::pack_bare() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::int64_t> ids;

@@ -1,0 +1,215 @@
+"""What is asked of a tiered training table as a whole: DRAM and store together, streamed in bounded pieces.
+
+Answers are ordinary arrays; large ones are mapped files (spool.py). N rows, D dim, S optimizer values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from storage.tiers.spool import Spool
+from storage.tiers.training_keys import BARE, REMOVED_AT, WAITING_AT
+from storage.tiers.training_rows import Counts, Ids, Rows, TieredRows
+
+_LAST_STAMP = 2**32 - 1
+# The native table answers for the counts of so many stamps; the store keeps no more.
+_WAITING_STAMPS = 64
+_Part = tuple[Ids, Rows, Rows, Counts, Counts]
+
+
+class TieredTrainingTable(TieredRows):
+    """All of `TrainingTable`'s face over both tiers."""
+
+    @property
+    def stamp(self) -> int:
+        """As `TrainingTable`."""
+        return self.native.stamp
+
+    def set_stamp(self, stamp: int) -> None:
+        """As `TrainingTable`."""
+        self.native.set_stamp(stamp)
+
+    def advance(self) -> int:
+        """As `TrainingTable`."""
+        closed = self.native.advance()
+        self.store.forget(WAITING_AT, self.number, closed - _WAITING_STAMPS)
+        return closed
+
+    def export_rows(self) -> _Part:
+        """As `TrainingTable`."""
+        all_ids, spools = self._spool(np.int64), self._row_spools()
+        for ids, *parts in self._all_rows():
+            all_ids.append(ids)
+            for spool, values in zip(spools, parts, strict=True):
+                spool.append(values)
+        rows, slots, counts, stamps = (spool.array() for spool in spools)
+        return all_ids.array(), rows, slots, counts, stamps
+
+    def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
+        """As `TrainingTable`."""
+        spools = self._row_spools()
+        for piece in self.pieces(ids):
+            for spool, values in zip(spools, self._rows_of(piece), strict=True):
+                spool.append(values)
+        rows, slots, counts, stamps = (spool.array() for spool in spools)
+        return rows, slots, counts, stamps
+
+    def export_counts(self) -> tuple[Ids, Counts]:
+        """As `TrainingTable`."""
+        ids, counts = self.native.export_counts()
+        if self.waiting_outside == 0:
+            return ids, counts
+        all_ids, all_counts = self._spool(np.int64), self._spool(np.uint32)
+        all_ids.append(ids)
+        all_counts.append(counts)
+        for found, values in self.store.records(self.number):
+            bare = np.fromiter((len(value) == BARE.itemsize for value in values), np.bool_, len(values))
+            parts = np.frombuffer(b"".join(value for value, here in zip(values, bare, strict=True) if here), BARE)
+            mine = found[bare]
+            waits = (parts["count"] > 0) & np.isin(mine, self._only_outside(mine))
+            all_ids.append(mine[waits])
+            all_counts.append(parts["count"][waits])
+        return _sorted(all_ids.array(), all_counts.array())
+
+    def changed_since(self, stamp: int) -> Ids:
+        """As `TrainingTable`."""
+        return self._with_outside(
+            self.native.changed_since(stamp), self.store.rows_at(self.number, stamp + 1, _LAST_STAMP)
+        )
+
+    def expired(self, stamp: int) -> Ids:
+        """As `TrainingTable`."""
+        return self._with_outside(self.native.expired(stamp), self.store.rows_at(self.number, 0, stamp))
+
+    def removed_since(self, stamp: int) -> Ids:
+        """As `TrainingTable`."""
+        return self._removed(stamp)[0]
+
+    def removed(self) -> tuple[Ids, Counts]:
+        """As `TrainingTable`."""
+        return self._removed(0)
+
+    def forget_removed(self, upto_stamp: int) -> None:
+        """As `TrainingTable`."""
+        if upto_stamp >= self.stamp:
+            # Ids may still be erased at the open stamp, so what to forget of it cannot be told by the stamp alone.
+            for _, ids in self.store.removed_at(self.number, self.stamp, upto_stamp):
+                self.know(ids)
+                bare = ids[(self.native.has_row(ids) == 0) & np.isin(ids, self.native.removed()[0])]
+                self.store.erase(self.number, np.unique(bare), np.zeros(len(np.unique(bare)), np.uint32))
+        self.native.forget_removed(upto_stamp)
+        closed = min(upto_stamp, self.stamp - 1)
+        self.forgotten = max(self.forgotten, closed)
+        self.store.forget(REMOVED_AT, self.number, closed)
+
+    def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
+        """As `TrainingTable`."""
+        ids, counts = self.native.waiting_since(stamp)
+        found: list[tuple[Ids, Counts]] = []
+        for part, values in self.store.waiting_at(self.number, stamp + 1, _LAST_STAMP):
+            outside = self.native.has_waited(part) == 0
+            found.append((part[outside], values[outside]))
+        if not found:
+            return ids, counts
+        others, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        # Of an id that stands there under several stamps the last one counts.
+        last, places = np.unique(others[::-1], return_index=True)
+        return _sorted(np.concatenate([ids, last]), np.concatenate([counts, values[::-1][places]]))
+
+    def _removed(self, after: int) -> tuple[Ids, Counts]:
+        ids, stamps = self.native.removed()
+        newer = stamps > after
+        found: list[tuple[Ids, Counts]] = [(ids[newer], stamps[newer])]
+        for at, part in self.store.removed_at(self.number, max(after, self.forgotten) + 1, _LAST_STAMP):
+            outside = self.store.read(self.number, self._only_outside(part), self.record_bytes)
+            # An id may stand there under stamps of which its record says nothing any more.
+            order = np.argsort(part, kind="stable")
+            for place in order[np.isin(part[order], outside.bare_ids)]:
+                record = np.searchsorted(outside.bare_ids, part[place])
+                if outside.removed[record] == at[place]:
+                    found.append((part[place : place + 1], at[place : place + 1]))
+        return _sorted(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _only_outside(self, ids: Ids) -> Ids:
+        """Those of which DRAM knows nothing, each once."""
+        return self.native.unknown(np.ascontiguousarray(ids), False)[0]
+
+    def _with_outside(self, ids: Ids, others: Iterable[Ids]) -> Ids:
+        """`ids` of rows in DRAM, and of `others` those that are not there, ascending."""
+        spool = self._spool(np.int64)
+        spool.append(ids)
+        for part in others:
+            spool.append(part[self.native.has_row(part) == 0])
+        whole = spool.array()
+        whole.sort()
+        return whole
+
+    def _all_rows(self) -> Iterator[_Part]:
+        """Every row, ascending by id, in bounded parts."""
+        inside = self.native.row_ids()
+        for ids, records in self._outside_rows():
+            while True:
+                part = inside[: self.piece_rows]
+                full = len(part) < len(inside) and len(part) > 0 and part[-1] < ids[-1]
+                cut = part[-1] if full else ids[-1]
+                mine, theirs = part[part <= cut], ids <= cut
+                yield self._merged(mine, ids[theirs], records[theirs])
+                inside, ids, records = inside[len(mine) :], ids[~theirs], records[~theirs]
+                if not full:
+                    break
+        for piece in self.pieces(inside):
+            yield piece, *self.native.export_ids(piece)
+
+    def _merged(self, inside: Ids, outside: Ids, records: np.ndarray) -> _Part:
+        ids = np.concatenate([inside, outside])
+        order = np.argsort(ids, kind="stable")
+        here, there = self.native.export_ids(inside), self.unpack(records)
+        rows, slots, counts, stamps = (
+            np.concatenate([mine, theirs])[order] for mine, theirs in zip(here, there, strict=True)
+        )
+        return ids[order], rows, slots, counts, stamps
+
+    def _outside_rows(self) -> Iterator[tuple[Ids, np.ndarray]]:
+        """Ids ascending and records of the rows that are in the store alone; no part is empty."""
+        if self.rows_outside == 0:
+            return
+        size = self.record_bytes
+        for found, values in self.store.records(self.number):
+            rows = np.fromiter((len(value) == size for value in values), np.bool_, len(values))
+            records = np.frombuffer(b"".join(value for value, row in zip(values, rows, strict=True) if row), np.uint8)
+            ids = found[rows]
+            outside = self.native.has_row(ids) == 0
+            if outside.any():
+                yield ids[outside], records.reshape(-1, size)[outside]
+
+    def _rows_of(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
+        here = self.native.has_row(ids) != 0
+        if here.all():
+            return self.native.export_ids(ids)
+        found = self.store.read(self.number, np.unique(ids[~here]), self.record_bytes)
+        stray = np.setdiff1d(ids[~here], found.row_ids)
+        if len(stray):
+            raise ValueError(f"ids: id {stray[0]} has no row")
+        places = np.searchsorted(found.row_ids, ids[~here])
+        inside, outside = self.native.export_ids(ids[here]), self.unpack(found.records[places])
+        parts = []
+        for mine, theirs in zip(inside, outside, strict=True):
+            whole = np.empty((len(ids), *mine.shape[1:]), mine.dtype)
+            whole[here], whole[~here] = mine, theirs
+            parts.append(whole)
+        rows, slots, counts, stamps = parts
+        return rows, slots, counts, stamps
+
+    def _row_spools(self) -> list[Spool]:
+        values = [self._spool(np.float32, (self.dim,)), self._spool(np.float32, (self.slots,))]
+        return [*values, self._spool(np.uint32), self._spool(np.uint32)]
+
+    def _spool(self, dtype: type, tail: tuple[int, ...] = ()) -> Spool:
+        return Spool(dtype, tail, folder=lambda: self.store.scratch)
+
+
+def _sorted(ids: Ids, values: Counts) -> tuple[Ids, Counts]:
+    order = np.argsort(ids, kind="stable")
+    return ids[order], values[order]

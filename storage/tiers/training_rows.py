@@ -1,0 +1,357 @@
+"""A training table of which a part lies on SSD; to its caller it is a `TrainingTable` with every row in it.
+
+What is in DRAM is newer than what the store has of the same id; what is not in DRAM is in the store as it left. Before
+training sees an id, what the store has of it is brought; rows leave when their place is wanted, those that were used
+least first, and only after the store has taken them. N ids, B bags, D dim, S optimizer values.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage._table import TrainingTable
+from storage.errors import ConfigError
+from storage.tiers.training_budget import RowBudget
+from storage.tiers.training_store import Found, TrainingStore
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
+Counts = NDArray[np.uint32]
+
+# Beside its values a row takes 15 to 21 bytes of index, 8 of counts, 12 of what the tiers need, up to a quarter more of
+# both while they grow, and two entries in the log of changes.
+_ROW_OVERHEAD = 88
+# An id without a row stands in up to three open-addressing maps and a log.
+_BARE_BYTES = 112
+# Ids without a row may take so much of a table's share before they go to the store.
+_BARE_SHARE = 0.25
+# Rows leave in groups, so that not every batch writes: so much of the share is made free at once.
+_LEAVE_SHARE = 1 / 16
+_PIECE_BYTES = 16 << 20
+
+
+@dataclass
+class Traffic:
+    """What went between DRAM and the store since the table was made, in rows.
+
+    fetched_ahead: brought by a batch that had them read before it began; fetched_late: read while it waited. left: rows
+    that left DRAM; written: those of them that the store did not have as they were.
+    """
+
+    fetched_ahead: int = 0
+    fetched_late: int = 0
+    left: int = 0
+    written: int = 0
+
+
+@dataclass
+class Staged:
+    """What was read for a batch to come. stale: ids of which the store got something newer since."""
+
+    found: Found | None = None
+    stale: list[Ids] = field(default_factory=list)
+
+
+class TieredRows:
+    """See `TrainingTable` for what has the same name. One thread trains; `stage` may be called from another.
+
+    name, number: of the table, in messages and in the store. budget: shared with other tables.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        dim: int,
+        *,
+        slots: int,
+        seed: int,
+        init_scale: float,
+        admit_after: int,
+        store: TrainingStore,
+        budget: RowBudget,
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.dim = dim
+        self.slots = slots
+        self.share_bytes = 0
+        self.traffic = Traffic()
+        self.native = TrainingTable(
+            dim, slots=slots, seed=seed, init_scale=init_scale, admit_after=admit_after, tiered=True
+        )
+        self.store = store
+        self.budget = budget
+        self.row_bytes = 4 * (dim + slots) + _ROW_OVERHEAD
+        # Of rows, and of ids that wait for one, that are in the store alone.
+        self.rows_outside = 0
+        self.waiting_outside = 0
+        self._staged: Staged | None = None
+        self._staging = threading.Lock()
+        self.forgotten = 0
+        budget.join(self)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a row in the store."""
+        return self.native.record_bytes
+
+    def size(self) -> int:
+        """Rows that exist."""
+        return self.native.size() + self.rows_outside
+
+    def waiting(self) -> int:
+        """Ids that were seen and have no row."""
+        return self.native.waiting_size() + self.waiting_outside
+
+    def memory_bytes(self) -> int:
+        """Bytes of DRAM."""
+        return self.native.memory_bytes()
+
+    def stage(self, ids: Ids) -> None:
+        """Reads what the next batch will need; `hold` takes it. For a thread beside the training one."""
+        staged = Staged()
+        with self._staging:
+            self._staged = staged
+        unknown, _ = self.native.unknown(ids, False)
+        staged.found = self.store.read(self.number, unknown, self.record_bytes)
+
+    def hold(self, ids: Ids) -> None:
+        """Begins a batch of these ids: their rows come to DRAM and stay until the next one begins.
+
+        Raises ConfigError when the budget does not hold so many rows.
+        """
+        self.native.begin()
+        with self._staging:
+            staged, self._staged = self._staged, None
+        self._bring(ids, staged)
+
+    def lookup(self, ids: Ids, out: Rows, train: bool, initial_slot: float) -> int:
+        """Evaluation reads rows that are in the store beside the table, and moves nothing."""
+        if train:
+            self._bring(ids)
+            return self.native.lookup(ids, out, True, initial_slot)
+        return self.native.lookup(ids, out, False, initial_slot, *self._beside(ids))
+
+    def pool(self, values: Ids, offsets: Ids, mode: int, out: Rows, train: bool, initial_slot: float) -> int:
+        """As `lookup`."""
+        if train:
+            self._bring(values)
+            return self.native.pool(values, offsets, mode, out, True, initial_slot)
+        return self.native.pool(values, offsets, mode, out, False, initial_slot, *self._beside(values))
+
+    def adagrad(self, ids: Ids, grads: Rows, lr: float, eps: float) -> int:
+        """Steps rows; those that left since the lookup come back."""
+        self._bring(ids)
+        return self.native.adagrad(ids, grads, lr, eps)
+
+    def sgd(self, ids: Ids, grads: Rows, lr: float) -> int:
+        """As `adagrad`."""
+        self._bring(ids)
+        return self.native.sgd(ids, grads, lr)
+
+    def erase(self, ids: Ids) -> int:
+        """Forgets rows, optimizer values and counts, wherever they are. Returns how many had a row."""
+        return sum(self._erase(np.unique(part)) for part in self.pieces(ids))
+
+    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts) -> None:
+        """Small tables are restored into DRAM; of larger ones the rows go to the store until training asks for them."""
+        wanted = (self.native.size() + len(ids)) * self.row_bytes
+        if self.rows_outside == 0 and wanted <= self.budget.kept_bytes:
+            self.know(ids)
+            self.budget.ask(self, wanted)
+            self.native.restore(ids, rows, slots, counts, stamps)
+            return
+        if len(np.unique(ids)) != len(ids):
+            raise ValueError("ids: an id stands there twice")
+        for part in self.slices(len(ids)):
+            order = np.argsort(ids[part], kind="stable")
+            mine = ids[part][order]
+            at = stamps[part][order]
+            records = self.native.encode(rows[part][order], slots[part][order], counts[part][order], at)
+            self._restore_outside(mine, records, at)
+
+    def restore_counts(self, ids: Ids, counts: Counts) -> None:
+        """Puts back counts of ids without a row; 0 takes a count out."""
+        for part in self.slices(len(ids)):
+            mine, values = ids[part], counts[part]
+            has_row = self.know(mine)
+            self.native.restore_counts(mine[~has_row], values[~has_row])
+            lost = mine[(values == 0) & ~has_row & (self.native.has_row(mine) == 0)]
+            if len(lost) and not self.store.is_empty:
+                # A record that is there would bring the count back.
+                self._note(lost)
+                self.store.erase(self.number, lost, np.zeros(len(lost), np.uint32))
+
+    def restore_removed(self, ids: Ids, stamps: Counts) -> None:
+        """Puts back what was erased and has no row."""
+        for part in self.slices(len(ids)):
+            has_row = self.know(ids[part])
+            self.native.restore_removed(ids[part][~has_row], stamps[part][~has_row])
+
+    def know(self, ids: Ids) -> NDArray[np.bool_]:
+        """Brings what the store has of ids that have no row. Returns which of `ids` have a row in the store alone."""
+        self._spill_bare_if_many()
+        unknown, _ = self.native.unknown(ids, False)
+        found = self.store.read(self.number, unknown, self.record_bytes)
+        self._take_bare(found)
+        return np.isin(ids, found.row_ids)
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are moved or exported at once."""
+        return max(1, min(_PIECE_BYTES, max(self.budget.dram_bytes // 8, 4096)) // self.record_bytes)
+
+    def slices(self, n: int) -> Iterator[slice]:
+        """Parts of n entries, each a bounded piece of work."""
+        rows = self.piece_rows
+        return (slice(start, start + rows) for start in range(0, n, rows))
+
+    def pieces(self, ids: Ids) -> Iterator[Ids]:
+        """Parts of ids, each a bounded piece of work."""
+        return (ids[part] for part in self.slices(len(ids)))
+
+    def _bring(self, ids: Ids, staged: Staged | None = None) -> None:
+        self._spill_bare_if_many()
+        unknown, rowless = self.native.unknown(ids, True)
+        if rowless == 0:
+            return
+        if self._make_room(ids, rowless):
+            unknown, _ = self.native.unknown(ids, True)
+        if staged is not None and staged.found is not None and len(unknown):
+            found = staged.found.among(np.setdiff1d(unknown, np.concatenate([np.empty(0, np.int64), *staged.stale])))
+            self._take_in(found)
+            self.traffic.fetched_ahead += len(found.row_ids)
+            unknown, _ = self.native.unknown(ids, True)
+        if len(unknown):
+            found = self.store.read(self.number, unknown, self.record_bytes)
+            self._take_in(found)
+            self.traffic.fetched_late += len(found.row_ids)
+
+    def _take_in(self, found: Found) -> None:
+        self.native.bring(found.row_ids, found.records)
+        self.rows_outside -= len(found.row_ids)
+        self.native.settle(found.absent)
+        self._take_bare(found)
+
+    def _take_bare(self, found: Found) -> None:
+        removed = np.where(found.removed > self.forgotten, found.removed, np.uint32(0))
+        self.native.bring_bare(found.bare_ids, found.counts, found.waiting, removed)
+        self.waiting_outside -= int((found.counts > 0).sum())
+        self.native.settle(found.bare_ids[(found.counts == 0) & (removed == 0)])
+
+    def _beside(self, ids: Ids) -> tuple[Ids, Rows] | tuple[None, None]:
+        if self.rows_outside == 0:
+            return None, None
+        unknown, _ = self.native.unknown(ids, False)
+        found = self.store.read(self.number, unknown, self.record_bytes)
+        return found.row_ids, self.unpack(found.records)[0]
+
+    def unpack(self, records: NDArray[np.uint8]) -> tuple[Rows, Rows, Counts, Counts]:
+        """Rows (n, D), optimizer values (n, S), counts (n,), stamps (n,) of records (n, record_bytes)."""
+        parts = records.view(
+            np.dtype([("count", "<u4"), ("stamp", "<u4"), ("row", "<f4", (self.dim,)), ("slots", "<f4", (self.slots,))])
+        ).reshape(-1)
+        count, stamp, row, slots = (np.ascontiguousarray(parts[name]) for name in ("count", "stamp", "row", "slots"))
+        return row, slots, count, stamp
+
+    def _used_bytes(self, more_rows: int = 0) -> int:
+        return (self.native.size() + more_rows) * self.row_bytes + self.native.bare_size() * _BARE_BYTES
+
+    def _make_room(self, ids: Ids, rowless: int) -> bool:
+        """For as many rows as the ids may get: each may be brought or created. Returns whether anything left for it."""
+        wanted = self._used_bytes(rowless)
+        self.budget.ask(self, wanted)
+        if wanted <= self.share_bytes:
+            return False
+        self._leave(wanted - self.share_bytes)
+        if self._used_bytes(rowless) <= self.share_bytes:
+            return True
+        # Rows that are held for lookups before this one may go all the same: whoever needs them brings them again.
+        self.native.begin()
+        _, rowless = self.native.unknown(ids, True)
+        self._leave(self._used_bytes(rowless) - self.share_bytes)
+        self._spill_bare()
+        _, rowless = self.native.unknown(ids, True)
+        if self._used_bytes(rowless) > self.share_bytes:
+            rows = self.native.held() + rowless
+            raise ConfigError(
+                f"dram_bytes: table {self.name!r} may take {self.share_bytes:,} of {self.budget.dram_bytes:,} bytes, "
+                f"and one batch has {rows:,} ids of it, which take {rows * self.row_bytes:,}; give more dram_bytes, "
+                "or lower training.batch_size",
+                field="training.dram_bytes",
+            )
+        return True
+
+    def _leave(self, surplus_bytes: int) -> None:
+        rows = -(-surplus_bytes // self.row_bytes) + int(self.share_bytes * _LEAVE_SHARE) // self.row_bytes
+        for piece in self.pieces(self.native.coldest(max(0, rows))):
+            records, stamps, written, dirty = self.native.pack(piece)
+            new = dirty != 0
+            if new.any():
+                self._note(piece)
+                self.store.write_rows(self.number, piece[new], records[new], stamps[new], written[new])
+            self.native.let_go(piece)
+            self.rows_outside += len(piece)
+            self.traffic.left += len(piece)
+            self.traffic.written += int(new.sum())
+
+    def _spill_bare_if_many(self) -> None:
+        size = self.native.bare_size()
+        if size * _BARE_BYTES > self.share_bytes * _BARE_SHARE:
+            self.budget.ask(self, self._used_bytes() + size * _BARE_BYTES)
+            if size * _BARE_BYTES > self.share_bytes * _BARE_SHARE:
+                self._spill_bare()
+
+    def _spill_bare(self) -> None:
+        ids, counts, waiting, removed = self.native.pack_bare()
+        for part in self.slices(len(ids)):
+            self._note(ids[part])
+            self.store.write_bare(self.number, ids[part], counts[part], waiting[part], removed[part])
+        self.native.drop_bare()
+        self.waiting_outside += int((counts > 0).sum())
+
+    def _note(self, ids: Ids) -> None:
+        """What was read of these ids for the next batch is old from now on."""
+        with self._staging:
+            if self._staged is not None:
+                self._staged.stale.append(ids)
+
+    def _erase(self, ids: Ids) -> int:
+        outside = ids[self.know(ids)]
+        inside = ids[~np.isin(ids, outside)]
+        written = self.native.written(inside)
+        erased = self.native.erase(inside)
+        if not self.store.is_empty:
+            self._note(ids)
+            # Also of ids that had no row: a count in the store would come back.
+            self.store.erase(self.number, inside, written)
+        if len(outside):
+            found = self.store.read(self.number, outside, self.record_bytes)
+            _, _, _, stamps = self.unpack(found.records)
+            none = np.zeros(len(found.row_ids), np.uint32)
+            self.store.erase(self.number, found.row_ids, stamps)
+            self.store.write_bare(self.number, found.row_ids, none, none, none + np.uint32(self.native.stamp))
+            self.rows_outside -= len(found.row_ids)
+        return erased + len(outside)
+
+    def _restore_outside(self, ids: Ids, records: NDArray[np.uint8], stamps: Counts) -> None:
+        here = self.native.has_row(ids) != 0
+        if here.any():
+            row, slots, counts, at = self.unpack(records[here])
+            self.native.restore(ids[here], row, slots, counts, at)
+        ids, records, stamps = ids[~here], records[~here], stamps[~here]
+        has_row = self.know(ids)
+        written = np.zeros(len(ids), np.uint32)
+        if has_row.any():
+            found = self.store.read(self.number, ids[has_row], self.record_bytes)
+            written[has_row] = self.unpack(found.records)[3]
+        self._note(ids)
+        self.store.write_rows(self.number, ids, records, stamps, written)
+        self.rows_outside += int((~has_row).sum())
+        self.native.forget(ids)

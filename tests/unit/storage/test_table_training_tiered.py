@@ -1,0 +1,312 @@
+"""A training table with a part of its rows on SSD beside one that has all of them in DRAM: the same, to the bit."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from storage._table import TrainingTable
+from storage.errors import ConfigError
+from storage.tiers.training_budget import RowBudget
+from storage.tiers.training_export import TieredTrainingTable
+from storage.tiers.training_store import TrainingStore
+
+F32 = np.float32
+DIM = 3
+EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
+# A batch fits into the budget; all ids do not.
+IDS = st.lists(st.sampled_from(EDGES) | st.integers(-20, 60), min_size=1, max_size=6)
+ROWS_IN_DRAM = 12
+
+
+def options(admit_after: int, adagrad: bool) -> dict[str, Any]:
+    return {"slots": DIM if adagrad else 0, "seed": 7, "init_scale": 0.5, "admit_after": admit_after}
+
+
+def tiered(
+    folder: Path, admit_after: int = 1, adagrad: bool = True, *, rows: int = ROWS_IN_DRAM, name: str = "items"
+) -> TieredTrainingTable:
+    row_bytes = 4 * DIM * (2 if adagrad else 1) + 88
+    return TieredTrainingTable(
+        name, 3, DIM, **options(admit_after, adagrad), store=TrainingStore(folder), budget=RowBudget(rows * row_bytes)
+    )
+
+
+def same(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+class Beside(RuleBasedStateMachine):
+    """Every verb on both tables, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+
+    def teardown(self) -> None:
+        if hasattr(self, "tiered"):
+            self.tiered.store.close()
+        shutil.rmtree(self.folder)
+
+    @initialize(admit_after=st.integers(1, 3), adagrad=st.booleans())
+    def begin(self, admit_after: int, adagrad: bool) -> None:
+        self.kind = (admit_after, adagrad)
+        self.plain = TrainingTable(DIM, **options(admit_after, adagrad))
+        self.tiered = tiered(self.folder, admit_after, adagrad)
+        self.rng = np.random.default_rng(1)
+        self.expect_rows = 0
+
+    def tables(self) -> tuple[TrainingTable | TieredTrainingTable, ...]:
+        return self.plain, self.tiered
+
+    def both(self, verb: str, *arguments: object) -> None:
+        one = getattr(self.plain, verb)(*arguments)
+        other = getattr(self.tiered, verb)(*arguments)
+        assert (one == other) if not isinstance(one, tuple) else same(one, other)
+
+    def looked(self, ids: np.ndarray, train: bool) -> None:
+        outs = [np.full((len(ids), DIM), np.nan, F32) for _ in range(2)]
+        hits = [table.lookup(ids, out, train, 0.1) for table, out in zip(self.tables(), outs, strict=True)]
+        assert hits[0] == hits[1]
+        assert outs[0].tobytes() == outs[1].tobytes()
+
+    @rule(ids=IDS)
+    def look(self, ids: list[int]) -> None:
+        self.looked(np.array(ids), True)
+
+    @rule(ids=IDS, more=IDS)
+    def batch(self, ids: list[int], more: list[int]) -> None:
+        """As the loop does it: the next batch's rows are read while this one trains."""
+        now, following = np.array(ids), np.array(more)
+        self.tiered.hold(now)
+        reading = threading.Thread(target=self.tiered.stage, args=(following,))
+        reading.start()
+        self.looked(now, True)
+        self.stepped(now)
+        reading.join()
+        self.tiered.hold(following)
+        self.looked(following, True)
+        self.stepped(following)
+
+    def stepped(self, ids: np.ndarray) -> None:
+        grads = self.rng.standard_normal((len(ids), DIM)).astype(F32)
+        if self.kind[1]:
+            self.both("adagrad", ids, grads, 0.1, 1e-8)
+        else:
+            self.both("sgd", ids, grads, 0.1)
+
+    @rule(ids=IDS)
+    def step(self, ids: list[int]) -> None:
+        self.stepped(np.array(ids))
+
+    @rule(ids=st.lists(st.sampled_from(EDGES) | st.integers(-30, 70), max_size=60))
+    def evaluate(self, ids: list[int]) -> None:
+        """Changes nothing and moves nothing, also for more ids than the budget holds."""
+        before = self.tiered.native.size(), self.tiered.native.row_ids().tobytes(), self.tiered.rows_outside
+        self.looked(np.array(ids, np.int64), False)
+        assert before == (
+            self.tiered.native.size(),
+            self.tiered.native.row_ids().tobytes(),
+            self.tiered.rows_outside,
+        )
+
+    @rule(ids=IDS, mode=st.integers(0, 1), train=st.booleans())
+    def pool(self, ids: list[int], mode: int, train: bool) -> None:
+        offsets = np.array([0, 0, len(ids) // 2, len(ids)])
+        outs = [np.full((3, DIM), np.nan, F32) for _ in range(2)]
+        for table, out in zip(self.tables(), outs, strict=True):
+            table.pool(np.array(ids), offsets, mode, out, train, 0.1)
+        assert outs[0].tobytes() == outs[1].tobytes()
+
+    @rule(ids=IDS)
+    def erase(self, ids: list[int]) -> None:
+        self.both("erase", np.array(ids))
+
+    @rule()
+    def advance(self) -> None:
+        self.both("advance")
+
+    @rule(back=st.integers(0, 4))
+    def expire(self, back: int) -> None:
+        ids = self.plain.expired(max(0, self.plain.stamp - 1 - back))
+        assert ids.tobytes() == self.tiered.expired(max(0, self.plain.stamp - 1 - back)).tobytes()
+        self.both("erase", ids)
+
+    @rule(back=st.integers(0, 3))
+    def forget(self, back: int) -> None:
+        self.both("forget_removed", max(0, self.plain.stamp - back))
+
+    @precondition(lambda self: self.plain.size() > 0)
+    @rule(since=st.integers(0, 20))
+    def restart(self, since: int) -> None:
+        """What a commit and an increment on it hold, put into tables that are new, is the same tables."""
+        old = self.plain.expired(since)
+        new = self.plain.changed_since(since)
+        parts = [(ids, *self.tiered.export_ids(ids)) for ids in (old, new)]
+        waiting, removed = self.tiered.export_counts(), self.tiered.removed()
+        stamp = self.plain.stamp
+        self.tiered.store.close()
+        plain, other = TrainingTable(DIM, **options(*self.kind)), tiered(self.folder, *self.kind)
+        for table in (plain, other):
+            table.set_stamp(stamp)
+            for part in parts:
+                table.restore(*part)
+            table.restore_counts(*waiting)
+            table.restore_removed(*removed)
+        self.plain, self.tiered = plain, other
+
+    @rule(first=st.integers(2000, 2100), counts=st.lists(st.integers(0, 2), min_size=1, max_size=20))
+    def counts_from_outside(self, first: int, counts: list[int]) -> None:
+        self.both("restore_counts", np.arange(first, first + len(counts)), np.array(counts, np.uint32))
+
+    @precondition(lambda self: self.plain.size() > 0)
+    @rule(number=st.integers(0, 50))
+    def rows_from_outside(self, number: int) -> None:
+        """Rows over rows that are there, wherever they are, and new ones."""
+        ids = np.ascontiguousarray(self.plain.export_rows()[0][number % 7 :: 5])
+        rows, slots, counts, stamps = self.plain.export_ids(ids)
+        fresh = np.arange(1000 + number, 1000 + number + len(ids))
+        for chosen in (ids, fresh):
+            self.both("restore", chosen, rows + F32(1), slots, counts, stamps)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.plain.stamp == self.tiered.stamp
+        assert self.plain.size() == self.tiered.size()
+        assert self.tiered.native.size() <= ROWS_IN_DRAM
+        assert len(self.plain.export_counts()[0]) == self.tiered.waiting()
+        assert same(self.plain.export_rows(), self.tiered.export_rows())
+        assert same(self.plain.export_counts(), self.tiered.export_counts())
+        assert same(self.plain.removed(), self.tiered.removed())
+        stamp = self.plain.stamp
+        for after in {0, stamp // 2, stamp - 1, stamp}:
+            for verb in ("changed_since", "expired", "removed_since"):
+                assert same((getattr(self.plain, verb)(after),), (getattr(self.tiered, verb)(after),)), verb
+            if stamp - after <= 64:
+                assert same(self.plain.waiting_since(after), self.tiered.waiting_since(after))
+
+
+TestBeside = Beside.TestCase
+# A store is made for each example, so finding a smaller one would take long.
+TestBeside.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TieredTrainingTable:
+    return tiered(tmp_path / "rows", rows=100)
+
+
+def look(table: TieredTrainingTable, ids: np.ndarray) -> np.ndarray:
+    out = np.empty((len(ids), DIM), F32)
+    table.lookup(ids, out, True, 0.1)
+    return out
+
+
+def test_a_batch_that_the_budget_cannot_hold_is_refused_by_name(table: TieredTrainingTable) -> None:
+    look(table, np.arange(100))
+    with pytest.raises(ConfigError, match=r"table 'items' may take .* one batch has 101 ids") as refused:
+        look(table, np.arange(500, 601))
+    assert refused.value.field == "training.dram_bytes"
+    assert table.size() == 100  # nothing was lost
+    assert len(table.export_rows()[0]) == 100
+
+
+def test_rows_that_are_used_stay_and_rows_that_are_not_leave(table: TieredTrainingTable) -> None:
+    hot, rng = np.arange(40), np.random.default_rng(3)
+    for step in range(60):
+        table.hold(ids := np.concatenate([hot, 1000 + 20 * step + rng.integers(0, 20, 20)]))
+        look(table, ids)
+    assert np.isin(hot, table.native.row_ids()).all()
+    assert table.traffic.fetched_late < 60
+
+
+def test_a_row_that_was_only_read_ahead_leaves_without_a_write(table: TieredTrainingTable) -> None:
+    look(table, np.arange(80))
+    look(table, np.arange(100, 180))
+    table.hold(np.arange(80))  # brought, and not trained
+    brought = table.traffic.fetched_late
+    table.hold(np.arange(300, 399))
+    assert brought > 50
+    assert table.traffic.written == 160
+    assert table.traffic.left == 160 + brought
+
+
+def test_what_was_read_ahead_is_not_used_when_it_is_old(table: TieredTrainingTable) -> None:
+    """A row that comes, is trained and leaves between the reading and the batch is read again."""
+    reference = TrainingTable(DIM, **options(1, True))
+    ids, others = np.arange(10), np.arange(100, 195)
+    for batch in (ids, others):
+        look(table, batch)
+        reference.lookup(batch, np.empty((len(batch), DIM), F32), True, 0.1)
+    table.stage(ids)
+    for batch in (ids, others):
+        for one in (table, reference):
+            if batch is ids:
+                one.adagrad(ids, np.ones((10, DIM), F32), 0.1, 1e-8)
+            else:
+                one.lookup(batch, np.empty((len(batch), DIM), F32), True, 0.1)
+    assert not np.isin(ids, table.native.row_ids()).all()
+    table.hold(ids)
+    assert same(table.export_ids(ids), reference.export_ids(ids))
+    assert table.traffic.fetched_late > 0
+
+
+def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path: Path) -> None:
+    rows = 200_000
+    table = tiered(tmp_path / "rows", rows=rows // 2)
+    reference = TrainingTable(DIM, **options(1, True))
+    for start in range(0, rows, 50_000):
+        ids = np.arange(start, start + 50_000) * 7919
+        for one in (table, reference):
+            one.lookup(ids, np.empty((len(ids), DIM), F32), True, 0.1)
+    for one in (table, reference):
+        one.advance()
+        one.lookup(np.arange(0, rows, 9) * 7919, np.empty((len(range(0, rows, 9)), DIM), F32), True, 0.1)
+    assert table.native.size() <= rows // 2
+    assert same(table.export_rows(), reference.export_rows())
+    assert table.changed_since(1).tolist() == reference.changed_since(1).tolist()
+
+
+def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -> None:
+    """Rows, ids that wait for one and ids that were erased; three times as many as fit."""
+    table = tiered(tmp_path / "rows", admit_after=2, rows=20_000)
+    rng = np.random.default_rng(2)
+    beside = 300 << 10  # what a table takes with nothing in it
+    for step in range(120):
+        ids = rng.integers(0, 60_000, 2000)
+        table.hold(ids)
+        look(table, ids)
+        table.adagrad(ids, np.ones((2000, DIM), F32), 0.1, 1e-8)
+        assert table.memory_bytes() <= table.budget.dram_bytes + beside
+        if step % 10 == 9:
+            table.erase(rng.integers(0, 60_000, 500))
+            table.advance()
+    assert table.rows_outside > 10_000
+    assert table.waiting_outside > 0
+
+
+def test_a_store_goes_with_its_process_and_the_next_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    left = tmp_path / "rows-0000"
+    left.mkdir()
+    (left / "lock").touch()
+    one, other = tiered(tmp_path), tiered(tmp_path)
+    for table in (one, other):
+        for start in (0, 100):
+            look(table, np.arange(start, start + 10))
+    folders = set(tmp_path.glob("rows-*"))
+    assert len(folders) == 2
+    assert left not in folders
+    one.store.close()
+    other.store.close()
+    assert not list(tmp_path.glob("rows-*"))
