@@ -11,7 +11,7 @@ FOUND: int = 1
 
 UNRESOLVED: int = 2
 
-class CorruptPage(Exception):
+class CorruptPageError(Exception):
     pass
 
 class PageFile:
@@ -27,7 +27,7 @@ class PageFile:
         Opens a file; its directory and filters are read into memory.
 
         direct: rows are read past the page cache, where the file system does that.
-        Raises CorruptPage for a file that is not what was written, OSError.
+        Raises CorruptPageError for a file that is not what was written, OSError.
         """
 
     @property
@@ -84,7 +84,7 @@ class PageFile:
         """
         The rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
 
-        Raises CorruptPage, OSError.
+        Raises CorruptPageError, OSError.
         """
 
     def problems(self, first: int, count: int) -> list[str]:
@@ -114,7 +114,7 @@ class PageWriter:
 
     def append_sorting(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8]) -> None:
         """
-        As append, for ids in any order; they are sorted here, and their rows stay where they are until they are written.
+        As append, for ids in any order: they are sorted here, their rows stay where they are until they are written.
 
         Takes 32 bytes of memory an id while it runs.
         """
@@ -151,8 +151,10 @@ class ChangesMerge:
         removed: numpy.typing.NDArray[numpy.uint8],
     ) -> None:
         """
-        The next changes, when all before are taken. ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0
-        where the id has no row any more. rows: (n, row_bytes) uint8.
+        The next changes, when all before are taken.
+
+        ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more.
+        rows: (n, row_bytes) uint8.
         """
 
     def advance(self, bytes: int) -> bool:
@@ -180,8 +182,9 @@ class PageReader:
     """
     Reads rows of any number of page files, from any number of threads.
 
-    io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight. lanes: calls that
-    read at the same time; one more waits. threads: of the fall-back. Raises OSError where "uring" is refused.
+    io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
+    lanes: calls that read at the same time; one more waits. threads: of the fall-back.
+    Raises OSError where "uring" is refused.
     """
 
     def __init__(self, *, io: str = "auto", depth: int = 64, lanes: int = 16, threads: int = 32) -> None: ...
@@ -200,10 +203,10 @@ class PageReader:
         """
         Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
 
-        requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8); rows and states are written
-        in place. A state is ABSENT, FOUND or UNRESOLVED; rows of ids that are not found are left as they are.
-        timeout_s: what has not come by then is unresolved; None waits. Safe when it runs out: nothing is written afterwards.
-        Raises CorruptPage and OSError, which name file and page; what was answered until then counts for nothing.
+        requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8). Rows and states
+        are written in place. A state is ABSENT, FOUND or UNRESOLVED; rows of ids that are not found are left as they are.
+        timeout_s: what has not come by then is unresolved; None waits. Nothing is written after the call.
+        Raises CorruptPageError and OSError, which name file and page; what was answered until then counts for nothing.
         """
 
     def stats(self) -> dict[str, int]:
@@ -213,7 +216,7 @@ class PageReader:
 
     @property
     def io(self) -> str:
-        """Which way is in use: "uring" or "threads\""""
+        """Which way is in use, uring or threads"""
 
 class ChangeSet:
     """

@@ -34,11 +34,11 @@ It never changes. Any number of threads may read it, also when its name is gone 
 constexpr const char* kOpenDoc = R"(Opens a file; its directory and filters are read into memory.
 
 direct: rows are read past the page cache, where the file system does that.
-Raises CorruptPage for a file that is not what was written, OSError.)";
+Raises CorruptPageError for a file that is not what was written, OSError.)";
 
 constexpr const char* kScanDoc = R"(The rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
 
-Raises CorruptPage, OSError.)";
+Raises CorruptPageError, OSError.)";
 
 constexpr const char* kProblemsDoc = R"(Reads pages `first` to before `first + count` and says what is wrong, a text for each page that is not right.
 
@@ -53,7 +53,7 @@ constexpr const char* kAppendDoc = R"(Adds rows. ids: (n,) int64, strictly ascen
 
 Raises ValueError for ids that are not, OSError.)";
 
-constexpr const char* kSortDoc = R"(As append, for ids in any order; they are sorted here, and their rows stay where they are until they are written.
+constexpr const char* kSortDoc = R"(As append, for ids in any order: they are sorted here, their rows stay where they are until they are written.
 
 Takes 32 bytes of memory an id while it runs.)";
 
@@ -61,8 +61,10 @@ constexpr const char* kChangesMergeDoc = R"(Copies a file into a writer with cha
 
 base: None when there are only changes.)";
 
-constexpr const char* kOfferDoc = R"(The next changes, when all before are taken. ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0
-where the id has no row any more. rows: (n, row_bytes) uint8.)";
+constexpr const char* kOfferDoc = R"(The next changes, when all before are taken.
+
+ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more.
+rows: (n, row_bytes) uint8.)";
 
 constexpr const char* kAdvanceDoc = R"(Works until all that was offered is taken (True), or about so many bytes were written (False).)";
 

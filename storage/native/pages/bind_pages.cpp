@@ -35,15 +35,16 @@ using Flags = ArrayView<std::uint8_t>;
 
 constexpr const char* kReaderDoc = R"(Reads rows of any number of page files, from any number of threads.
 
-io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight. lanes: calls that
-read at the same time; one more waits. threads: of the fall-back. Raises OSError where "uring" is refused.)";
+io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
+lanes: calls that read at the same time; one more waits. threads: of the fall-back.
+Raises OSError where "uring" is refused.)";
 
 constexpr const char* kReadDoc = R"(Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
 
-requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8); rows and states are written
-in place. A state is ABSENT, FOUND or UNRESOLVED; rows of ids that are not found are left as they are.
-timeout_s: what has not come by then is unresolved; None waits. Safe when it runs out: nothing is written afterwards.
-Raises CorruptPage and OSError, which name file and page; what was answered until then counts for nothing.)";
+requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8). Rows and states
+are written in place. A state is ABSENT, FOUND or UNRESOLVED; rows of ids that are not found are left as they are.
+timeout_s: what has not come by then is unresolved; None waits. Nothing is written after the call.
+Raises CorruptPageError and OSError, which name file and page; what was answered until then counts for nothing.)";
 
 constexpr const char* kSetDoc = R"(A set of ids that only grows. Any thread may ask and add; asking takes no lock.)";
 
@@ -127,7 +128,7 @@ NB_MODULE(_pages, m) {
   m.attr("FOUND") = nb::int_(static_cast<int>(pages::kFound));
   m.attr("UNRESOLVED") = nb::int_(static_cast<int>(pages::kUnresolved));
 
-  nb::exception<pages::CorruptPage>(m, "CorruptPage");
+  nb::exception<pages::CorruptPage>(m, "CorruptPageError");
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
@@ -161,7 +162,7 @@ NB_MODULE(_pages, m) {
            kReadDoc)
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"),
            "Counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read")
-      .def_prop_ro("io", &PageReader::io, "Which way is in use: \"uring\" or \"threads\"");
+      .def_prop_ro("io", &PageReader::io, "Which way is in use, uring or threads");
 
   nb::class_<ChangeSet>(m, "ChangeSet", kSetDoc)
       .def(nb::init<>())
