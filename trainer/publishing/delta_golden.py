@@ -73,12 +73,12 @@ def delta_requests(
     wanted = max(source.needed if reachable else 0, len(others), count - len(others))
     wanted = min(wanted, limit - len(others))
     rows = [source.row(place, wanted) for place in range(wanted)] + others
-    columns = columns_of_rows(source.inputs, rows)
+    columns = columns_of_rows(source.inputs, rows, engine.spec)
     features = engine.run(columns, len(rows))
     if missed := missed_tables(features, engine, tables):
         extra = spare_rows(engine, spare(), missed)
         rows += extra + [source.row(wanted + place, wanted) for place in range(len(extra))]
-        columns = columns_of_rows(source.inputs, rows)
+        columns = columns_of_rows(source.inputs, rows, engine.spec)
         features = engine.run(columns, len(rows))
     reaching, ids_reached = reached(features, engine, changed)
     return DeltaRequests(columns, len(rows), int(reaching.sum()), ids_reached)

@@ -27,13 +27,17 @@ _LENGTH_AT_LEAST = 1024
 
 @dataclass(frozen=True)
 class _Use:
-    """How one call uses a sample tensor: some columns of it, or (columns None) its bags."""
+    """How one call uses a sample tensor: some columns of it, or (columns None) its bags.
+
+    weights: the sample tensor that holds a weight for each id, "" for none.
+    """
 
     leaf: str
     columns: tuple[int, int] | None
     pooling: str
     length: int
     shape: Shape
+    weights: str = ""
 
 
 def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
@@ -49,6 +53,7 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
     calls: list[CutCall] = []
     dense: list[DenseInput] = []
     taken: set[str] = set()
+    weighs: dict[str, str] = {}
     for name, leaf in leaves.items():
         if leaf.is_floating_point() and name in recording.used:
             width = _dense_width(name, leaf, rows)
@@ -58,7 +63,7 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
             taken.add(name)
     for call in recording.calls:
         leaf = leaves[call.values.leaf]
-        use = _use(call, leaf, rows)
+        use = _use(call, leaf, leaves, rows)
         if use.columns is None:
             bags = _bags(call, leaf, leaves, rows)
             known = offsets.setdefault(use.leaf, bags)
@@ -68,6 +73,15 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
             raise Unsupported(f"layer {call.path!r}: {use.leaf!r} is used as bags and as columns; use two tensors")
         if use.leaf not in inputs:
             inputs[use.leaf], columns[use.leaf] = _ids_input(use.leaf, leaf, offsets.get(use.leaf), rows)
+        if use.weights:
+            if weighs.setdefault(use.weights, use.leaf) != use.leaf:
+                raise Unsupported(
+                    f"layer {call.path!r}: the weights {use.weights!r} are those of the ids {weighs[use.weights]!r} "
+                    "already; give each tensor of ids its own"
+                )
+            inputs[use.weights], columns[use.weights] = _weights_input(
+                use.weights, leaves[use.weights], inputs[use.leaf], offsets.get(use.leaf)
+            )
         table = names.name(call.path, call.layer)
         if (use, table) not in features:
             features[use, table] = _feature(use, table, layer_dim(call.layer), inputs[use.leaf].width, taken)
@@ -93,7 +107,7 @@ def _dense_width(name: str, leaf: Tensor, rows: int) -> int:
     return max(1, leaf.numel() // rows)
 
 
-def _use(call: LayerCall, leaf: Tensor, rows: int) -> _Use:
+def _use(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int) -> _Use:
     layer, view = call.layer, call.values
     where = f"layer {call.path!r}: its ids are a view of {view.leaf!r}"
     if leaf.dtype not in _ID_DTYPES:
@@ -106,7 +120,8 @@ def _use(call: LayerCall, leaf: Tensor, rows: int) -> _Use:
         if isinstance(layer, Embedding):
             return _Use(view.leaf, None, "none", layer.length, "rows_lengths")
         assert isinstance(layer, EmbeddingBag | nn.EmbeddingBag)
-        return _Use(view.leaf, None, layer.mode, 0, "pooled")
+        weights = _weights(call, leaf, leaves, None)
+        return _Use(view.leaf, None, "weighted" if weights else layer.mode, 0, "pooled", weights)
     columns = view.columns(leaf)
     if columns is None:
         raise Unsupported(
@@ -117,12 +132,30 @@ def _use(call: LayerCall, leaf: Tensor, rows: int) -> _Use:
         raise Unsupported(f"{where} with {view.shape[0]} rows, but the outputs have {rows}; the batch comes first")
     count = columns[1] - columns[0]
     if isinstance(layer, nn.EmbeddingBag):
-        return _Use(view.leaf, columns, layer.mode, 0, "pooled")
+        weights = _weights(call, leaf, leaves, columns)
+        return _Use(view.leaf, columns, "weighted" if weights else layer.mode, 0, "pooled", weights)
     if len(view.shape) == 1:
         return _Use(view.leaf, columns, "sum", 0, "pooled")
     if count == 1:
         return _Use(view.leaf, columns, "sum", 0, "single")
     return _Use(view.leaf, columns, "none", count, "rows")
+
+
+def _weights(call: LayerCall, ids: Tensor, leaves: Mapping[str, Tensor], columns: tuple[int, int] | None) -> str:
+    """The tensor that holds the weights of a call, "" for none: one for each id, in the place of the id."""
+    view = call.weights
+    if view is None:
+        return ""
+    leaf = leaves[view.leaf]
+    if leaf.dtype != torch.float32:
+        raise Unsupported(f"layer {call.path!r}: the weights {view.leaf!r} are {leaf.dtype}; use float32")
+    beside = view.is_whole(leaf) if columns is None else view.columns(leaf) == columns
+    if leaf.shape != ids.shape or not beside:
+        raise Unsupported(
+            f"layer {call.path!r}: its weights are a view of {view.leaf!r} {list(leaf.shape)}; take them from a tensor "
+            f"of the shape of the ids {call.values.leaf!r} {list(ids.shape)}, from the same places"
+        )
+    return view.leaf
 
 
 def _bags(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int) -> np.ndarray:
@@ -157,6 +190,13 @@ def _ids_input(name: str, leaf: Tensor, bags: np.ndarray | None, rows: int) -> t
     return entry, Column.from_jagged(dtype, leaf.numpy(), bags)
 
 
+def _weights_input(name: str, leaf: Tensor, ids: InputSpec, bags: np.ndarray | None) -> tuple[InputSpec, Column]:
+    spec = ids.model_copy(update={"name": name, "dtype": "FP32"})
+    if bags is None:
+        return spec, Column.from_numpy("FP32", leaf.reshape(-1, ids.width).numpy())
+    return spec, Column.from_jagged("FP32", leaf.numpy(), bags)
+
+
 def _feature(use: _Use, table: str, dim: int, width: int, taken: set[str]) -> tuple[Feature, CutFeature]:
     transforms: tuple[Transform, ...] = ()
     name = use.leaf
@@ -177,6 +217,7 @@ def _feature(use: _Use, table: str, dim: int, width: int, taken: set[str]) -> tu
             "table": table,
             "pooling": use.pooling,
             "length": use.length,
+            "weights": use.weights,
         }
     )
     return feature, CutFeature(name, table, dim, use.pooling, use.length, use.shape == "rows_lengths")

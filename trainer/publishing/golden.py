@@ -14,6 +14,7 @@ from storage.checkpoint import TableData
 from storage.errors import CheckpointError
 from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec
 from storage.features.dtypes import INTEGERS, integer_range
+from storage.features.weights import matched_weights
 from trainer.publishing.lookup import TableRows, find_rows
 
 # Rows beside the drawn ones; a model of a thousand inputs must not make a golden file of a hundred thousand rows.
@@ -43,11 +44,11 @@ def golden_columns(
     rows += hard_cases(rows, inputs, spec)[:_EXTRA_AT_MOST]
     rows += _reaching_rows(rows, inputs, spec, tables)
     for pool in pools:
-        missed = _missed(columns_of_rows(inputs, rows), len(rows), spec, tables)
+        missed = _missed(columns_of_rows(inputs, rows, spec), len(rows), spec, tables)
         if not missed:
             break
         rows += spare_rows(FeatureEngine(spec), pool, missed)
-    columns = columns_of_rows(inputs, rows)
+    columns = columns_of_rows(inputs, rows, spec)
     _check_reached(columns, len(rows), spec, tables)
     return columns, len(rows)
 
@@ -127,7 +128,7 @@ def _reaching_rows(
     rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, tables: Sequence[TableData]
 ) -> list[Row]:
     """A row for each table that `rows` do not reach and whose ids can be sent as they are."""
-    missed = _missed(columns_of_rows(inputs, rows), len(rows), spec, tables)
+    missed = _missed(columns_of_rows(inputs, rows, spec), len(rows), spec, tables)
     by_name = {entry.name: entry for entry in inputs}
     extra: list[Row] = []
     for table in missed:
@@ -189,6 +190,7 @@ def _missed(
     return missed
 
 
-def columns_of_rows(inputs: Sequence[InputSpec], rows: Sequence[Row]) -> dict[str, Column]:
-    """Rows of raw values by input as columns."""
-    return {entry.name: Column.from_rows(entry, [row[entry.name] for row in rows]) for entry in inputs}
+def columns_of_rows(inputs: Sequence[InputSpec], rows: Sequence[Row], spec: FeatureSpec) -> dict[str, Column]:
+    """Rows of raw values by input as columns; weights are made to match the ids that a row was given."""
+    matched = [matched_weights(spec, row) for row in rows]
+    return {entry.name: Column.from_rows(entry, [row[entry.name] for row in matched]) for entry in inputs}

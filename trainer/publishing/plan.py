@@ -15,7 +15,7 @@ from storage.checkpoint import GraphInput
 from storage.errors import ConfigError, Unsupported
 from storage.features import Column, FeatureSpec
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.layers import EmbeddingLayer, TableNames, TableSource, layer_dim
+from trainer.publishing.layers import TableNames, TableSource, layer_dim
 from trainer.publishing.record import LayerCall, Recording
 
 # What a layer returns: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
@@ -102,7 +102,7 @@ def plan_with_spec(
     for call in recording.calls:
         feature = _feature_of(call, spec, leaves)
         entry = spec.feature(feature)
-        pooling, length = layer_pooling(call.path, call.layer)
+        pooling, length = layer_pooling(call)
         if (pooling, length) != (entry.pooling, entry.length):
             raise ConfigError(
                 f"layer {call.path!r} gives pooling {pooling}, length {length}; the feature {feature!r} says "
@@ -128,13 +128,14 @@ def plan_with_spec(
     return CutPlan(spec, tuple(calls), tuple(features.values()), dense, tuple(names.sources()), columns, rows)
 
 
-def layer_pooling(path: str, layer: EmbeddingLayer) -> tuple[str, int]:
+def layer_pooling(call: LayerCall) -> tuple[str, int]:
     """Pooling and length of a layer over bags. Raises Unsupported for nn.Embedding, which has no bags."""
+    layer = call.layer
     if isinstance(layer, Embedding):
         return "none", layer.length
     if isinstance(layer, EmbeddingBag | nn.EmbeddingBag):
-        return layer.mode, 0
-    raise Unsupported(f"layer {path!r}: nn.Embedding has no bags; use nn.EmbeddingBag, or trainer.Embedding")
+        return layer.mode if call.weights is None else "weighted", 0
+    raise Unsupported(f"layer {call.path!r}: nn.Embedding has no bags; use nn.EmbeddingBag, or trainer.Embedding")
 
 
 def _feature_of(call: LayerCall, spec: FeatureSpec, leaves: Mapping[str, Tensor]) -> str:
@@ -149,10 +150,13 @@ def _feature_of(call: LayerCall, spec: FeatureSpec, leaves: Mapping[str, Tensor]
         and offsets.leaf == f"{name}.offsets"
         and offsets.is_whole(leaves[offsets.leaf])
     )
+    weights = call.weights
+    fits = fits and (weights is None or (weights.leaf == f"{name}.weights" and weights.is_whole(leaves[weights.leaf])))
     if not fits:
+        got = [None if view is None else view.leaf for view in (call.values, offsets, weights)]
         raise Unsupported(
-            f"layer {call.path!r}: with a spec a layer takes F.values and F.offsets of one feature F as they are; "
-            f"it got {call.values.leaf!r} and {None if offsets is None else offsets.leaf!r}"
+            f"layer {call.path!r}: with a spec a layer takes F.values and F.offsets of one feature F as they are, and "
+            f"F.weights where it is weighted; it got {got}"
         )
     if isinstance(call.layer, nn.EmbeddingBag) and not call.layer.include_last_offset:
         raise Unsupported(f"layer {call.path!r}: F.offsets ends with the number of ids; set include_last_offset=True")

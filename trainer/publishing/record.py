@@ -49,12 +49,16 @@ class View:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of an embedding layer. values, offsets: views of sample tensors; no offsets for ids (B,) and (B, n)."""
+    """One call of an embedding layer. values, offsets, weights: views of sample tensors.
+
+    No offsets for ids (B,) and (B, n); weights only where the layer takes them.
+    """
 
     path: str
     layer: EmbeddingLayer
     values: View
     offsets: View | None
+    weights: View | None = None
 
 
 @dataclass
@@ -100,10 +104,14 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def layer_called(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values, offsets = _layer_arguments(path, layer, args, kwargs)
+        values, offsets, weights = _layer_arguments(path, layer, args, kwargs)
         self.recording.calls.append(
             LayerCall(
-                path, layer, self._view(path, values), None if offsets is None else self._view(path, offsets, "offsets")
+                path,
+                layer,
+                self._view(path, values),
+                None if offsets is None else self._view(path, offsets, "offsets"),
+                None if weights is None else self._view(path, weights, "weights"),
             )
         )
         self._inside_layer = True
@@ -116,9 +124,10 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaf = self._leaves.get(_storage(tensor))
         if leaf is None:
             operators = "".join(f"; {name!r} went through {op}" for name, op in self.recording.computed.items())
+            dtype = "float32" if what == "weights" else "int64"
             raise Unsupported(
                 f"layer {path!r}: its {what} are computed inside forward(){operators}. The server looks ids up before "
-                "the module runs: pass the layer a tensor of the batch, or a column of one (x[:, k]), as int64"
+                f"the module runs: pass the layer a tensor of the batch, or a column of one (x[:, k]), as {dtype}"
             )
         return View(leaf, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
@@ -173,15 +182,16 @@ def replaced(container: nn.Module, replacements: Mapping[EmbeddingLayer, nn.Modu
 
 def _layer_arguments(
     path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor | None]:
-    names = ["values", "offsets"] if isinstance(layer, Embedding | EmbeddingBag) else ["input", "offsets"]
-    given = dict(zip([*names, "per_sample_weights"], args, strict=False)) | kwargs
-    if given.get("per_sample_weights") is not None:
-        raise Unsupported(f"layer {path!r}: per_sample_weights are not served; fold the weights into the rows")
-    values, offsets = given[names[0]], given.get("offsets")
-    if not isinstance(values, Tensor) or not (offsets is None or isinstance(offsets, Tensor)):
-        raise Unsupported(f"layer {path!r}: expected tensors, got {type(values).__name__} and {type(offsets).__name__}")
-    return values, offsets
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ours = isinstance(layer, Embedding | EmbeddingBag)
+    names = ["values", "offsets", "weights"] if ours else ["input", "offsets", "per_sample_weights"]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    values, offsets, weights = (given.get(name) for name in names)
+    wrong = [name for name in names[1:] if not isinstance(given.get(name), Tensor | None)]
+    if not isinstance(values, Tensor) or wrong:
+        name = wrong[0] if isinstance(values, Tensor) else names[0]
+        raise Unsupported(f"layer {path!r}: {name} is no tensor but {type(given.get(name)).__name__}")
+    return values, offsets, weights
 
 
 def _storage(tensor: Tensor) -> int:

@@ -42,6 +42,9 @@ def served(version: PublishedVersion, columns: dict, rows: int) -> dict[str, np.
         if entry.kind == "rows":
             cut = [(bag[: feature.length] + [zero] * feature.length)[: feature.length] for bag in found]
         else:
+            if bags.weights is not None:
+                flat = [row * float(w) for row, w in zip((r for bag in found for r in bag), bags.weights, strict=True)]
+                found = [flat[a:b] for a, b in zip(bags.offsets, bags.offsets[1:], strict=False)]
             divide = [max(len(bag), 1) if feature.pooling == "mean" else 1 for bag in found]
             cut = [sum(bag, zero) / n for bag, n in zip(found, divide, strict=True)]
         tensors.append(torch.from_numpy(np.array(cut, dtype=np.float32)))

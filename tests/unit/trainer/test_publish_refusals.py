@@ -59,11 +59,23 @@ REFUSALS = {
     "mean with padding": (nn.EmbeddingBag(9, 4, mode="mean", padding_idx=0), bags, BAGS, "padding_idx"),
     "float64 rows": (nn.Embedding(9, 4).double(), column, (IDS,), "float64"),
     "a forward of its own": (OwnForward(9, 4), column, (IDS,), "OwnForward"),
-    "weights of samples": (
+    "computed weights": (
         nn.EmbeddingBag(9, 4, mode="sum"),
         lambda layer, ids, offsets: layer(ids, offsets, torch.ones(len(ids))),
         BAGS,
-        "per_sample_weights",
+        "weights are computed inside forward.*as float32",
+    ),
+    "weights that are no tensor": (
+        nn.EmbeddingBag(9, 4, mode="sum"),
+        lambda layer, ids, offsets: layer(ids, offsets, [1.0]),
+        BAGS,
+        "per_sample_weights is no tensor but list",
+    ),
+    "weights of other columns": (
+        nn.EmbeddingBag(9, 4, mode="sum"),
+        lambda layer, ids, dense: layer(ids[:, :1], per_sample_weights=dense[:, 1:2]),
+        (IDS, torch.ones(3, 2)),
+        r"weights are a view of 'offsets'.*the same places",
     ),
     "computed ids": (
         nn.Embedding(9, 4),
