@@ -35,6 +35,7 @@ COMMANDS = {
     "canary": ("emberline.cli.live:canary", "Serve a new snapshot to a part of the requests; promote it or stop it."),
     "allow": ("emberline.cli.live:allow", "Let in a version whose inputs were removed, renamed or retyped."),
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
+    "bench": ("emberline.cli.bench", "Measure the store beside the machine's limits and its peers."),
     "unload": ("emberline.cli.live:unload", "Unload a model from a running server."),
 }
 

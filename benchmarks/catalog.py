@@ -1,0 +1,180 @@
+"""The benchmarks of the store: their names, how one is run, what happens when it is interrupted."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from benchmarks.gauge import CpuGauge
+from benchmarks.machine import machine_line
+from benchmarks.measure import PIECE_S, REPEATS, Contestant, Samples, interleave
+from benchmarks.report import Report
+from storage.errors import ConfigError
+
+# name -> one line for --list
+BENCHMARKS = {
+    "lookup": "ids to rows in DRAM: the machine's limit, torch, TorchRec, threads, overhead of a call, memory of a row",
+    "pooling": "sums over bags of ten ids: FBGEMM, torch EmbeddingBag, the dense limit",
+    "ssd": "rows from SSD, cold and warm: the disk's random reads, rocksdict, LMDB",
+    "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, tails",
+    "update": "readers beside a writer of a million rows a second; torn rows are looked for",
+    "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
+}
+QUICK_S = 30.0
+
+
+@dataclass
+class Run:
+    """What a benchmark is given: how large, how long, and where its rows go.
+
+    rows: ids of the largest table, or None for the benchmark's own. work: an empty folder on a disk, gone afterwards.
+    """
+
+    report: Report
+    work: Path
+    quick: bool = False
+    rows: int | None = None
+    repeats: int = REPEATS
+    began: float = field(default_factory=time.monotonic)
+    children: list[int] = field(default_factory=list)
+
+    def size(self, full: int, quick: int) -> int:
+        """Rows to measure with."""
+        return self.rows or (quick if self.quick else full)
+
+    @property
+    def piece_s(self) -> float:
+        """How long one measurement of a quick thing lasts."""
+        return 0.02 if self.quick else PIECE_S
+
+    def is_late(self, rest: str) -> bool:
+        """Whether a quick run has used up its time; then `rest`, what is left out, is said below the table."""
+        late = self.quick and self.left_s() <= 0.0
+        if late:
+            self.report.remark(f"left out, for want of time: {rest}")
+        return late
+
+    def left_s(self) -> float:
+        """Seconds that a quick run has left."""
+        return max(0.0, QUICK_S - (time.monotonic() - self.began))
+
+    def interleave(
+        self, contestants: Mapping[str, Contestant], *, max_s: float = 20.0, quiet_cores: float | None = None
+    ) -> Samples:
+        """As `measure.interleave`; a quick run stops after a second. Raises KeyboardInterrupt after `settle`.
+
+        Use: samples = run.interleave(...); report.compare(...); run.settle(samples).
+        """
+        gauge = CpuGauge(children=self.children) if quiet_cores is None else CpuGauge(quiet_cores, self.children)
+        limit = min(1.0, self.left_s()) if self.quick else max_s
+        return interleave(contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit)
+
+    def settle(self, samples: Samples) -> None:
+        """Ends the benchmark if these samples were interrupted, their rows being in the report now."""
+        if samples.interrupted:
+            raise KeyboardInterrupt
+
+
+def check_name(name: str) -> str:
+    """Returns the name. Raises ConfigError that names the nearest one."""
+    if name not in BENCHMARKS:
+        raise ConfigError(wrong_name(name), field="name")
+    return name
+
+
+def wrong_name(name: str) -> str:
+    """What to say of a name that is no benchmark."""
+    near = difflib.get_close_matches(name, BENCHMARKS, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(BENCHMARKS)}"
+    return f"no benchmark {name!r}; {hint}"
+
+
+def list_lines() -> list[str]:
+    """One line a benchmark."""
+    width = max(map(len, BENCHMARKS))
+    return [f"{name:<{width}}  {line}" for name, line in BENCHMARKS.items()]
+
+
+@dataclass(frozen=True)
+class Options:
+    """quick: rough, in about 30 seconds. json, plot: files to write. rows: another size of table. repeats: of each."""
+
+    quick: bool = False
+    json: Path | None = None
+    plot: Path | None = None
+    rows: int | None = None
+    repeats: int = REPEATS
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 10_000:
+            raise ConfigError(f"--rows is {self.rows}, expected 10,000 or more", field="rows")
+        if not 1 <= self.repeats <= 1000:
+            raise ConfigError(f"--repeats is {self.repeats}, expected 1 to 1000", field="repeats")
+        for option, path in (("json", self.json), ("plot", self.plot)):
+            if path is not None and not path.parent.is_dir():
+                raise ConfigError(f"--{option} {path}: no folder {path.parent}", field=option)
+
+
+def run(name: str, options: Options, console: Console, work: Path) -> Report:
+    """Runs one benchmark, prints its table and writes its files; interrupted, it does so with what it has.
+
+    work: an empty folder on a disk. Raises ConfigError for a wrong name, EmberlineError for what the store raises.
+    """
+    module = importlib.import_module(f"benchmarks.{check_name(name)}")
+    measure: Callable[[Run], None] = module.measure
+    if options.plot is not None:
+        from benchmarks.plot import need_matplotlib
+
+        need_matplotlib()
+    report = Report(name, options.quick)
+    console.print(machine_line(), markup=False, highlight=False, soft_wrap=True)
+    began = time.monotonic()
+    try:
+        with terminated_as_interrupt():
+            measure(Run(report, work, options.quick, options.rows, options.repeats))
+    except KeyboardInterrupt:
+        report.interrupted = True
+    report.print(console)
+    console.print(f"{time.monotonic() - began:.0f} s", markup=False, highlight=False)
+    if options.json is not None:
+        report.write_json(options.json)
+    if options.plot is not None and report.rows:
+        from benchmarks.plot import plot
+
+        plot(report, options.plot)
+    return report
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: what is measured is printed."""
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def script(name: str, arguments: Sequence[str] | None = None) -> None:
+    """`python -m benchmarks.NAME` is `emberline bench NAME`."""
+    from emberline.cli import main
+
+    main(["bench", name, *(sys.argv[1:] if arguments is None else arguments)])

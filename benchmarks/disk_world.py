@@ -1,0 +1,125 @@
+"""Rows on disk for the benchmarks: a table as a published version would give it, files to read, caches to drop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.dram_world import rows_of_numbers
+from benchmarks.traffic import Array
+from storage.checkpoint.tables import Shard
+from storage.specs import TableSpec
+
+DEPTH = 32
+BLOCK = 4096
+_SHARD_ROWS = 1 << 18
+_WRITE_BYTES = 8 << 20
+_FIO_S = 1
+
+
+class MadeTable:
+    """One table with the face of a published version: the row of ids[i] holds the value i; no use was ever counted."""
+
+    path = Path("made")
+    equals: str | None = None
+
+    def __init__(self, ids: Array, dim: int, *, name: str = "rows") -> None:
+        self.name, self.dim = name, dim
+        self._order = np.argsort(ids)
+        self._ids = ids[self._order]
+
+    @property
+    def snapshot(self) -> str:
+        """Follows from the content."""
+        return self.table_digest(self.name)[:32]
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """The one table."""
+        return (TableSpec(self.name, self.dim, rows=len(self._ids)),)
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        """Ids ascending."""
+        for start in range(0, len(self._ids), _SHARD_ROWS):
+            part = slice(start, start + _SHARD_ROWS)
+            rows = rows_of_numbers(self._order[part], self.dim)
+            yield Shard(self._ids[part], rows, np.zeros(len(rows), np.uint8))
+
+    def table_digest(self, table: str) -> str:
+        """Of ids and order, which make the rows."""
+        return hashlib.sha256(self._ids.tobytes() + self._order.tobytes() + bytes(self.dim)).hexdigest()
+
+
+def drop_page_cache(folder: Path) -> None:
+    """Asks the kernel to forget what it holds of a folder's files. What is not on the disk yet is written first."""
+    for path in folder.rglob("*"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue  # a file that the store took away meanwhile, or a folder
+        try:
+            if path.is_file():
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def write_file(path: Path, size: int) -> None:
+    """Writes a file of random bytes from end to end, past the page cache where that works, and forces it out."""
+    size = -(-size // _WRITE_BYTES) * _WRITE_BYTES
+    with mmap.mmap(-1, _WRITE_BYTES) as block:  # O_DIRECT wants aligned memory
+        block.write(np.random.default_rng(5).bytes(_WRITE_BYTES))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            descriptor = os.open(path, flags | os.O_DIRECT)
+        except OSError:
+            descriptor = os.open(path, flags)
+        try:
+            for _ in range(size // _WRITE_BYTES):
+                os.write(descriptor, block)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def fio_reads_per_second(path: Path) -> float:
+    """What fio reads of a file: 4 KiB blocks, at random, direct, 32 under way. Raises OSError where it cannot."""
+    done = subprocess.run(
+        [
+            "fio",
+            "--name=random",
+            f"--filename={path}",
+            "--rw=randread",
+            f"--bs={BLOCK}",
+            "--direct=1",
+            "--ioengine=io_uring",
+            f"--iodepth={DEPTH}",
+            f"--runtime={_FIO_S}",
+            "--time_based",
+            "--randrepeat=0",
+            "--output-format=json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise OSError(f"fio ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return float(json.loads(done.stdout)["jobs"][0]["read"]["iops"])
+
+
+def has_fio() -> bool:
+    """Whether fio is installed."""
+    return shutil.which("fio") is not None

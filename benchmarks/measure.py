@@ -1,0 +1,154 @@
+"""Measures things side by side: every repeat measures each of them once, one after the other, and then the next repeat.
+
+What drifts (clock, temperature, neighbours) then falls on all alike, and a ratio is taken within a repeat before the
+median is taken over repeats. Repeats beside which other processes were busy are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.gauge import CpuGauge
+
+REPEATS = 7
+# Fewer clean repeats than this, and all repeats count: better a figure that is marked than none.
+CLEAN_AT_LEAST = 3
+# A measurement lasts at least so long: the kernel counts processor time in hundredths of a second.
+PIECE_S = 0.06
+
+# Does its work once, `round` saying for which repeat, and returns its figure: mostly something a second.
+Contestant = Callable[[int], float]
+
+
+@dataclass
+class Samples:
+    """Figures by contestant, one a repeat. interrupted: there would have been more."""
+
+    names: tuple[str, ...]
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    disturbed: list[bool] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether enough repeats were undisturbed to leave the others out."""
+        return self.disturbed.count(False) >= CLEAN_AT_LEAST
+
+    @property
+    def kept(self) -> list[dict[str, float]]:
+        """The repeats that count."""
+        if not self.is_clean:
+            return self.rounds
+        return [figures for figures, disturbed in zip(self.rounds, self.disturbed, strict=True) if not disturbed]
+
+    @property
+    def dropped(self) -> int:
+        """Repeats that were left out."""
+        return len(self.rounds) - len(self.kept)
+
+    def values(self, name: str) -> list[float]:
+        """The figures of one contestant that count."""
+        return [figures[name] for figures in self.kept]
+
+    def add(self, name: str, of: Callable[[Mapping[str, float]], float]) -> None:
+        """Adds a figure that follows from the others, repeat by repeat."""
+        self.names = (*self.names, name)
+        for figures in self.rounds:
+            figures[name] = of(figures)
+
+
+def interleave(
+    contestants: Mapping[str, Contestant],
+    *,
+    repeats: int = REPEATS,
+    gauge: CpuGauge | None = None,
+    max_s: float = 60.0,
+) -> Samples:
+    """Measures all contestants in turn until there are `repeats` undisturbed repeats, or three times as many in all.
+
+    After max_s it stops as soon as there are CLEAN_AT_LEAST. The first round warms up and is not kept. Ctrl-C ends it
+    with the repeats that are complete, and `interrupted` set: the caller reports them and calls nothing more.
+    """
+    gauge = gauge or CpuGauge()
+    samples = Samples(tuple(contestants))
+    began = time.monotonic()
+    try:
+        for turn in range(3 * repeats + 1):
+            gauge.start()
+            figures = {name: contestant(turn) for name, contestant in contestants.items()}
+            others = gauge.stop()
+            if turn == 0:
+                continue
+            samples.rounds.append(figures)
+            samples.disturbed.append(gauge.is_disturbed(others))
+            late = time.monotonic() - began > max_s
+            if samples.disturbed.count(False) >= repeats or (late and len(samples.rounds) >= CLEAN_AT_LEAST):
+                break
+    except KeyboardInterrupt:
+        samples.interrupted = True
+    return samples
+
+
+def per_second(work: Callable[[int], object], amount: float, *, piece_s: float = PIECE_S) -> Contestant:
+    """A contestant that repeats `work` for about piece_s and gives `amount` of it a second.
+
+    work: called with a number that rises with every call, so that it can take other ids each time.
+    """
+    state = {"next": 0, "times": 0}
+
+    def run(_: int) -> float:
+        if state["times"] == 0:  # the warm-up finds out how often fits
+            began = time.perf_counter()
+            done = 0
+            while (taken := time.perf_counter() - began) < piece_s:
+                work(state["next"] + done)
+                done += 1
+            state["next"] += done
+            state["times"] = done
+            return done * amount / taken
+        first, times = state["next"], state["times"]
+        began = time.perf_counter()
+        for turn in range(first, first + times):
+            work(turn)
+        taken = time.perf_counter() - began
+        state["next"] = first + times
+        return times * amount / taken
+
+    return run
+
+
+def together(contestants: Sequence[Contestant]) -> Contestant:
+    """The same moment for all: each on a thread of its own, and the sum of their figures."""
+
+    def run(turn: int) -> float:
+        start = threading.Barrier(len(contestants))
+        figures = [0.0] * len(contestants)
+        failures: list[BaseException] = []
+
+        def one(index: int) -> None:
+            try:
+                start.wait(timeout=60.0)
+                figures[index] = contestants[index](turn)
+            except BaseException as error:
+                failures.append(error)
+                start.abort()
+
+        threads = [threading.Thread(target=one, args=(index,)) for index in range(len(contestants))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return sum(figures)
+
+    return run
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one; NaN of none."""
+    return statistics.median(values) if values else float("nan")

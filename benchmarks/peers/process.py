@@ -1,0 +1,128 @@
+"""Talks to torch_program.py in a child process: other packages, other allocator settings, memory that goes with it."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from benchmarks.measure import PIECE_S, Contestant
+from benchmarks.peers import PeerMissingError
+
+PROGRAM = Path(__file__).with_name("torch_program.py")
+# glibc asks for 2 MB pages for what malloc maps.
+HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
+_ANSWER_S = 300.0
+
+
+class PeerProcess:
+    """A context manager; the child starts at once and loads its packages while we do other things.
+
+    Raises PeerMissingError when a peer cannot be built or does not answer in time.
+    """
+
+    def __init__(self, *, python: Path | None = None, settings: Sequence[str] = ()) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(
+            ["env", *settings, str(python or sys.executable), "-u", str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,  # Ctrl-C is ours to answer
+        )
+
+    @property
+    def pid(self) -> int:
+        """For the gauge: what it uses is not somebody else's."""
+        return self._process.pid
+
+    def build(self, kind: str, *, rows: int, dim: int, tables: int = 1) -> str:
+        """Builds a peer, whose rows all hold ones; returns its version. rows: of each table."""
+        return str(self._ask(do="build", kind=kind, rows=rows, dim=dim, tables=tables)["version"])
+
+    def drop(self, kind: str) -> None:
+        """Gives back a peer's memory."""
+        self._ask(do="drop", kind=kind)
+
+    def take(self, name: str, numbers: np.ndarray, folder: Path, *, per_bag: int = 1) -> None:
+        """Hands over batches (K, n) int64 of row numbers under a name."""
+        path = folder / f"{name}-{self.pid}.npy"
+        np.save(path, np.ascontiguousarray(numbers))
+        try:
+            self._ask(do="batches", name=name, path=str(path), per_bag=per_bag)
+        finally:
+            path.unlink()
+
+    def contestant(self, kind: str, name: str, ids_of_batch: int, *, piece_s: float = PIECE_S) -> Contestant:
+        """Ids a second of a peer over batches that were handed over."""
+        state = {"next": 0, "times": 0}
+
+        def run(_: int) -> float:
+            if state["times"] == 0:
+                self._run(kind, name, 0, 3)
+                once = self._run(kind, name, 3, 3) / 3
+                state["next"], state["times"] = 6, max(1, min(1000, round(piece_s / max(once, 1e-6))))
+            seconds = self._run(kind, name, state["next"], state["times"])
+            state["next"] += state["times"]
+            return state["times"] * ids_of_batch / seconds
+
+        return run
+
+    def output_sum(self, kind: str, name: str, index: int) -> float:
+        """The sum of a batch's outputs, every value of every row being 1."""
+        return float(self._ask(do="sum", kind=kind, name=name, index=index)["sum"])
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def __enter__(self) -> PeerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, kind: str, name: str, first: int, times: int) -> float:
+        return float(self._ask(do="run", kind=kind, name=name, first=first, times=times)["seconds"])
+
+    def _ask(self, **order: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise PeerMissingError(self._last_words()) from error
+        if not select.select([self._process.stdout], [], [], _ANSWER_S)[0]:
+            self._process.kill()
+            raise PeerMissingError(f"no answer to {order['do']!r} in {_ANSWER_S:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise PeerMissingError(self._last_words())
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise PeerMissingError(str(answer["error"]))
+        return answer
+
+    def _last_words(self) -> str:
+        self._process.wait(timeout=10.0)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"ended with {self._process.returncode}: {lines[-1] if lines else 'no message'}"

@@ -1,0 +1,82 @@
+"""`emberline bench`: the benchmarks of the store, from a checkout of the sources."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+from storage.errors import Unsupported
+
+ROOT = Path(__file__).parents[2]
+
+
+@click.command(name="bench", no_args_is_help=True)
+@click.argument("name", required=False)
+@click.option("--list", "list_them", is_flag=True, help="One line for each benchmark.")
+@click.option("--quick", is_flag=True, help="Rough figures on small tables, in about 30 seconds.")
+@click.option("--json", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows here.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the ratios (.png, .svg, .pdf).")
+@click.option("--rows", type=int, help="Rows of the largest table.  [default: the benchmark's own]")
+@click.option("--repeats", type=int, default=7, help="Undisturbed repeats of each measurement.")
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Put temporary stores under this folder; it must be on the disk to measure.  [default: build/]",
+)
+def command(
+    name: str | None,
+    list_them: bool,
+    quick: bool,
+    json: Path | None,
+    plot: Path | None,
+    rows: int | None,
+    repeats: int,
+    work: Path | None,
+) -> None:
+    """Measure the store beside the machine's limits and its peers, side by side in one run.
+
+    Every row is a claim: our figure, the other's, the ratio, and the target it must reach. A full run fails when a
+    target is missed. Ctrl-C prints what is measured so far.
+
+    \b
+    Example:
+      emberline bench --list
+      emberline bench lookup --quick
+      emberline bench tiered --json tiered.json --plot tiered.png
+    """
+    catalog = benchmarks()
+    if list_them:
+        click.echo("\n".join(catalog.list_lines()))
+        return
+    if name is None:
+        raise click.UsageError("Give a NAME, or --list.")
+    if name not in catalog.BENCHMARKS:
+        raise click.UsageError(catalog.wrong_name(name))
+    options = catalog.Options(quick=quick, json=json, plot=plot, rows=rows, repeats=repeats)
+
+    from rich.console import Console
+
+    # Into a file or a pipe: wide enough that a claim stands on one line.
+    console = Console() if sys.stdout.isatty() else Console(width=170)
+    place = work or ROOT / "build"
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder:
+        report = catalog.run(name, options, console, Path(folder))
+    if report.interrupted:
+        raise KeyboardInterrupt("interrupted; the rows above are complete")
+    if report.missed and not quick:
+        sys.exit(1)
+
+
+def benchmarks() -> ModuleType:
+    """The catalogue. Raises Unsupported where only the wheel is installed: the benchmarks are no part of it."""
+    if not (ROOT / "benchmarks" / "catalog.py").exists():
+        raise Unsupported("the benchmarks are part of the source tree, not of the wheel; run this from a checkout")
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    return importlib.import_module("benchmarks.catalog")
