@@ -11,14 +11,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from emberline.cli.row_types import rounding_lines
 from storage.errors import CheckpointError, NotFound
 
 if TYPE_CHECKING:
-    from storage import PublishedVersion
+    from storage import PublishedVersion, TableSpec
     from storage.checkpoint import Shard
 
 MANIFEST = "manifest.json"
-NUMBERS = {"rows", "removed", "dim", "MiB", "bytes", "version", "delta", "deltas", "changes since"}
+NUMBERS = {"rows", "removed", "dim", "MiB", "saved", "bytes", "version", "delta", "deltas", "changes since"}
 
 
 @click.command(
@@ -80,13 +81,14 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
     if manifest.equals is not None:
         head += f" (equal to {manifest.equals})"
     console.print(f"{head}: {len(manifest.files)} files, {total:,} bytes, {_state(verify)}")
-    tables = _table("tables", "name", "rows", "dim", "MiB", "hottest ids (frequency 0 to 255)")
+    tables = _table("tables", "name", "rows", "dim", "row type", "MiB", "saved", "hottest ids (frequency 0 to 255)")
     for entry in version.tables:
         hot = _hottest(version.shards(entry.name), hottest)
-        tables.add_row(
-            entry.name, f"{entry.rows:,}", str(entry.dim), f"{entry.rows * (4 * entry.dim + 9) / 2**20:.1f}", hot
-        )
+        size = f"{entry.rows * (entry.row_bytes + 9) / 2**20:.1f}"
+        tables.add_row(entry.name, f"{entry.rows:,}", str(entry.dim), entry.row_type, size, _saved(entry), hot)
     console.print(tables)
+    for line in rounding_lines(manifest.metadata):
+        console.print(line)
     inputs = _table("inputs of a request", "name", "type", "shape", "")
     for wire in version.spec.wire_inputs():
         inputs.add_row(wire.name, wire.dtype, str([-1, *wire.dims]), "optional" if wire.optional else "")
@@ -144,13 +146,24 @@ def _delta(console: Console, path: Path, hottest: int, *, verify: bool) -> None:
     others = [snapshot for snapshot in delta.applies_to if snapshot != delta.parent]
     if others:
         console.print(f"applies to {len(others)} more: {', '.join(others[:4])}{', ...' if others[4:] else ''}")
-    tables = _table("tables", "name", "rows", "removed", "dim", "hottest ids (frequency 0 to 255)", "fingerprint")
+    tables = _table(
+        "tables", "name", "rows", "removed", "dim", "row type", "hottest ids (frequency 0 to 255)", "fingerprint"
+    )
     for entry in manifest.tables:
         hot = _hottest(delta.shards(entry.name), hottest)
-        tables.add_row(entry.name, f"{entry.rows:,}", f"{entry.removed:,}", str(entry.dim), hot, entry.fingerprint)
+        counts = (f"{entry.rows:,}", f"{entry.removed:,}", str(entry.dim))
+        tables.add_row(entry.name, *counts, entry.row_type, hot, entry.fingerprint)
     console.print(tables)
+    for line in rounding_lines(manifest.metadata):
+        console.print(line)
     console.print(f"dense weights: {len(delta.weights())} tensors, fingerprint {manifest.dense_fingerprint}")
     console.print(f"golden requests: {manifest.golden.batch} rows, tolerance {manifest.golden.tolerance:g}")
+
+
+def _saved(table: TableSpec) -> str:
+    """The bytes that a table's rows take less than as fp32."""
+    less = table.rows * (4 * table.dim - table.row_bytes)
+    return f"{less / 2**20:.1f} MiB ({1 - table.row_bytes / (4 * table.dim):.0%})" if less else ""
 
 
 def _state(verify: bool) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ Examples:
   emberline publish build/run --repository build/models
   emberline publish build/run --repository build/models --delta
   emberline publish build/run --repository build/models --from 3.17
+  emberline publish build/run --repository build/models --row-type int8 --row-type item=bf16
 
 \b
 A module that was not trained here is published from Python:
@@ -42,6 +44,7 @@ A module that was not trained here is published from Python:
     help="Continue this snapshot (VERSION.SEQUENCE or its id), e.g. the one that a rollback went back to. A delta "
     "then, if nothing else is asked for.",
 )
+@click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP)
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     run: Path,
@@ -50,6 +53,7 @@ def command(
     cumulative: bool,
     version: int | None,
     from_snapshot: str | None,
+    row_types: tuple[str, ...],
     quiet: bool,
 ) -> None:
     """Publish the newest checkpoint of the training output RUN: a version, or a delta of what changed.
@@ -57,6 +61,9 @@ def command(
     A version appears at once and whole: tables, dense weights, graph, feature spec, and golden requests with the
     model's own scores; so does a delta, with changed rows, removed ids and dense weights. A config.pbtxt that is there
     already is never changed. Older versions and deltas of the same run are removed as its configuration says.
+
+    Rows may be stored rounded (--row-type int8 --row-type item=bf16); the golden scores are those of the rows as
+    stored. A delta has the row types of its version.
     """
     asked = [option for option, given in _options(delta, cumulative, version) if given]
     if len(asked) > 1:
@@ -66,9 +73,16 @@ def command(
     kind: WantedKind = (
         "cumulative" if cumulative else "delta" if delta or (from_snapshot and not version) else "version"
     )
-    folder = load_trained(run).publish(
-        repository, kind=kind, version=version, from_snapshot=from_snapshot, progress=not quiet
+    trained = load_trained(run)
+    folder = trained.publish(
+        repository,
+        kind=kind,
+        version=version,
+        from_snapshot=from_snapshot,
+        row_types=asked_row_types(row_types, trained.config.publish.row_types),
+        progress=not quiet,
     )
+    print_rounding(folder)
     click.echo(f"published {folder}")
 
 

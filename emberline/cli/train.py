@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
+
 if TYPE_CHECKING:
     from trainer import TrainReport
 
@@ -41,6 +43,7 @@ Examples:
     help="Model repository to publish into when done, and on the way if the configuration says so.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
+@click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP)
 @click.option("--resume", is_flag=True, help="Go on from the newest commit in --output.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
@@ -50,6 +53,7 @@ def command(
     output: Path,
     repository: Path | None,
     limit: int | None,
+    row_types: tuple[str, ...],
     resume: bool,
     quiet: bool,
 ) -> None:
@@ -60,9 +64,12 @@ def command(
     newer rows when the training is done.
     """
     from trainer import train
+    from trainer.config import load_config, with_row_types
 
+    settings = load_config(config)
+    asked = asked_row_types(row_types, settings.publish.row_types)
     report = train(
-        config,
+        settings if asked is None else with_row_types(settings, asked),
         list(data),
         output=output,
         repository=repository,
@@ -99,4 +106,5 @@ def _print(report: TrainReport) -> None:
     if report.published is None:
         click.echo(f"publish with: emberline publish {report.output} --repository DIR")
     else:
+        print_rounding(report.published)
         click.echo(f"published {report.published}")

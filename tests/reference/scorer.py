@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.reference.files import read_table, read_tensors
 from tests.reference.models import MODELS, sigmoid
-from tests.reference.transforms import run_feature
+from tests.reference.transforms import run_feature, run_weighted
 
 
 class ReferenceScorer:
@@ -20,14 +20,21 @@ class ReferenceScorer:
     def __init__(self, version: Path, din_target: str = "item") -> None:
         manifest = json.loads((version / "manifest.json").read_text())
         self.spec = json.loads((version / "features.json").read_text())
-        self.tables = {entry["name"]: read_table(version, entry["name"]) for entry in manifest["tables"]}
+        self.tables = {entry["name"]: read_table(version, entry) for entry in manifest["tables"]}
         self.dims = {entry["name"]: entry["dim"] for entry in manifest["tables"]}
-        self.weights = {
-            name.rpartition("module.")[2]: tensor.astype(np.float64)
-            for name, tensor in read_tensors(version / "dense.safetensors").items()
-        }
+        self.weights = read_weights(version)
         self.model = MODELS[manifest["metadata"]["model"]]
         self.din_target = din_target
+
+    def apply(self, delta: Path) -> None:
+        """From now on the snapshot that a delta leads to."""
+        manifest = json.loads((delta / "manifest.json").read_text())
+        removed = read_tensors(delta / "removed.safetensors")
+        for entry in manifest["tables"]:
+            self.tables[entry["name"]].update(read_table(delta, entry))
+            for gone in removed[entry["name"]].tolist():
+                self.tables[entry["name"]].pop(gone, None)
+        self.weights = read_weights(delta)
 
     def score(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
         """rows: raw inputs by name, None for null. Returns (N,) float64."""
@@ -39,6 +46,12 @@ class ReferenceScorer:
         sequence: list[np.ndarray] = []
         target = 0
         for feature in self.spec["features"]:
+            if feature.get("weights"):
+                table, total = self.tables[feature["table"]], np.zeros(self.dims[feature["table"]])
+                for value, weight in run_weighted(self.spec, feature, row):
+                    total = total + weight * table.get(value, np.zeros(len(total)))
+                pooled.append(total)
+                continue
             values = run_feature(self.spec, feature, row)
             if feature["output"] == "dense":
                 groups.setdefault(feature["group"], []).extend(values)
@@ -54,3 +67,11 @@ class ReferenceScorer:
             pooled.append(total / len(found) if feature["pooling"] == "mean" and found else total)
         dense = np.concatenate([np.array(group) for group in groups.values()]) if groups else np.zeros(0)
         return float(sigmoid(self.model(self.weights, pooled, dense, (sequence, target)))[0])
+
+
+def read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """The dense weights of a version or a delta by their names in the module."""
+    return {
+        name.rpartition("module.")[2]: tensor.astype(np.float64)
+        for name, tensor in read_tensors(folder / "dense.safetensors").items()
+    }

@@ -138,3 +138,17 @@ def run_feature(spec: dict[str, Any], feature: dict[str, Any], row: dict[str, An
     if feature["output"] == "dense":
         return [0.0 if value is None else float(np.float32(value)) for value in values]
     return [value for value in values if value is not None]
+
+
+def run_weighted(spec: dict[str, Any], feature: dict[str, Any], row: dict[str, Any]) -> list[tuple[int, float]]:
+    """The ids of a weighted feature, each with its weight: whatever moves or drops an id takes its weight along."""
+    inputs = {entry["name"]: entry for entry in spec["inputs"]}
+    values = raw_values(inputs[feature["inputs"][0]], row)
+    weights = raw_values(inputs[feature["weights"]], row)
+    pairs = list(zip(values, weights, strict=True))
+    for op in feature["transforms"]:
+        if op["op"] in ("truncate", "select", "slice"):
+            pairs = apply(op, pairs)
+        else:
+            pairs = [(apply(op, [value])[0], weight) for value, weight in pairs]
+    return [(value, weight) for value, weight in pairs if value is not None]
