@@ -114,7 +114,7 @@ def test_only_the_edges_read_the_environment() -> None:
 
 def test_the_stubs_of_the_native_modules_are_committed() -> None:
     names = {p.name for p in FILES if p.parent == ROOT / "storage"}
-    assert {"_table.pyi", "_features.pyi"} <= names
+    assert {"_table.pyi", "_features.pyi", "_limits.pyi"} <= names
 
 
 def test_every_package_is_typed() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,7 +84,8 @@ class PeerProcess:
     def close(self) -> None:
         """Ends the process."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # it is gone already
+                self._process.stdin.close()
         try:
             self._process.wait(timeout=10.0)
         except subprocess.TimeoutExpired:

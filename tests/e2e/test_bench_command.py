@@ -1,0 +1,87 @@
+"""`emberline bench` as it is typed, and the commands of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+KEYS = {"claim", "ours", "other", "ratio", "target", "holds", "spread", "repeats"}
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "emberline", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=ENVIRONMENT, check=False)
+
+
+def documented() -> list[list[str]]:
+    """The commands in the page's shell blocks."""
+    blocks = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line]
+
+
+def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
+    done = bench("--list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "lookup",
+        "pooling",
+        "ssd",
+        "tiered",
+        "update",
+        "bulk_load",
+    ]
+    wrong = bench("bulkload")
+    assert wrong.returncode == 2
+    assert "did you mean 'bulk_load'?" in wrong.stderr
+    refused = bench("lookup", "--rows", "7")
+    assert refused.returncode == 1
+    assert "--rows is 7" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["bulk_load", "tiered"])
+def test_a_quick_run_writes_rows(name: str, tmp_path: Path) -> None:
+    done = bench(name, "--quick", "--rows", "20000", "--json", str(tmp_path / "rows.json"), "--work", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert rows
+    for row in rows:
+        assert row.keys() >= KEYS
+    assert "quick: rough figures" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]  # temporary stores are gone
+
+
+def test_the_commands_of_the_page_exist(tmp_path: Path) -> None:
+    """Each with its real options; what would take minutes is asked for its help, which knows those options."""
+    commands = documented()
+    assert len(commands) >= 5
+    for command in commands:
+        if command[:2] == ["emberline", "bench"]:
+            command = [sys.executable, "-m", *command]
+        elif command[0] == "python":
+            command = [sys.executable, *command[1:]]
+        elif command[0] in {"pip", "apt-get", "make"}:
+            continue
+        options = [] if "--list" in command else ["--help"]
+        done = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        for option in (word for word in command if word.startswith("--")):
+            assert option in done.stdout or option == "--list"
