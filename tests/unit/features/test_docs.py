@@ -19,6 +19,7 @@ def test_the_examples_run_and_print_what_they_say(capsys: pytest.CaptureFixture[
     for expected in (
         "[42 42 42]",
         "[0 2 3 3]",
+        "[8 9] [ 2. 30.]",
         "genres: 3 values in 1,000 buckets, 3 ids, 0.00% collide (0.10% expected)",
     ):
         assert expected in printed
