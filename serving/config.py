@@ -13,6 +13,11 @@ from serving.engine.options import ByteSize
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
+def stores_dir() -> Path:
+    """Where stores are kept unless somebody says otherwise."""
+    return Path.home() / ".cache" / "emberline" / "stores"
+
+
 class ServerConfig(BaseModel):
     """Options of a server. Models have theirs in config.pbtxt.
 
@@ -45,4 +50,4 @@ class ServerConfig(BaseModel):
         if self.store is not None:
             return self.store
         place = hashlib.sha256(str(self.model_repository.resolve()).encode()).hexdigest()[:12]
-        return Path.home() / ".cache" / "emberline" / "stores" / f"{self.model_repository.resolve().name}-{place}"
+        return stores_dir() / f"{self.model_repository.resolve().name}-{place}"

@@ -20,7 +20,7 @@ def decode_rows(
 ) -> numpy.typing.NDArray[numpy.float32]:
     """encoded (n, row_bytes) -> rows (n, dim)."""
 
-class CapacityExceeded(RuntimeError):
+class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
 
 class RowSource:
@@ -248,6 +248,11 @@ class Lookup:
         """
         Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,
         answered by overlays. What an overlay removed is absent.
+        """
+
+    def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]:
+        """
+        What the last finish gave, by table: (T, 5), columns as finish returns them.
         """
 
 class TrainingTable:

@@ -6,10 +6,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from trainer.embedding import MemoryFigures
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,14 +21,13 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """rows: ids with a row, rows_on_ssd of them not in memory. waiting: ids seen, but not often enough yet."""
+    """rows: ids with a row. waiting: ids seen, but not often enough yet."""
 
     name: str
     dim: int
     rows: int
     waiting: int
     memory_bytes: int
-    rows_on_ssd: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,6 @@ class TrainReport:
     """A finished run. auc and log_loss are those of the last evaluation, None without validation rows.
 
     rows and seconds count training steps over the whole run, also before a resume; evaluation is not in seconds.
-    memory: where the rows are, when their DRAM is bounded.
     """
 
     model_name: str
@@ -54,7 +49,6 @@ class TrainReport:
     published: Path | None = None
     epochs: list[EpochReport] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
-    memory: MemoryFigures | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -96,7 +90,6 @@ class UpdateReport:
     checkpoint: Path
     published: list[Path] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
-    memory: MemoryFigures | None = None
 
     @property
     def rows_per_second(self) -> float:

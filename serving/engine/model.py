@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -106,14 +105,7 @@ class LoadedModel:
 
     def store_stats(self) -> StoreStats:
         """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
-        now = self._store.stats()
-        counts = [pipeline.counts for pipeline in self._pipelines]
-        return replace(
-            now,
-            hits={tier: sum(getattr(count, tier) for count in counts) for tier in now.hits},
-            absent=sum(count.absent for count in counts),
-            unresolved=sum(count.unresolved for count in counts),
-        )
+        return self._store.stats().counted(np.sum([pipeline.counted for pipeline in self._pipelines], 0))
 
     def takes_canary(self, routing_key: str) -> bool:
         """Whether a request with this key is answered by the canary; without a key, by chance."""

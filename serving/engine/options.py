@@ -35,9 +35,9 @@ ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 class ModelOptions(BaseModel):
     """Options of one model.
 
-    dram_bytes: what its rows may take in DRAM; absent, all of them are held. timeout_ms: how long a request may wait
-    for a session. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved. torch_threads: of one
-    session.
+    dram_bytes: what the rows of all its versions together may take in DRAM, index included; absent, all of them are
+    held. timeout_ms: how long a request may wait for a session. lookup_timeout_ms: rows that SSD has not delivered by
+    then are unresolved. torch_threads: of one session.
 
     updates: follow the model's folder, and apply what appears there. retain_snapshots: how many of the last snapshots
     a rollback reaches at once; their overlays stay unmerged. overlay_bytes: what overlays may take in DRAM.

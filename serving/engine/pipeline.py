@@ -15,7 +15,7 @@ from storage.checkpoint.manifest import GraphEntry
 from storage.errors import CheckpointError
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, concat_batches
 from storage.specs import LookupSpec
-from storage.tiers.tiered import LookupCounts, LookupResult, TieredStore
+from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
 _NUMPY = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
 _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
@@ -33,7 +33,7 @@ class Scores:
 class Pipeline:
     """Not thread-safe: it owns a lookup plan. Its memory beside the shared parts is that plan's scratch.
 
-    counts: of all its lookups so far.
+    counted: (T, 5) of all its lookups so far, by table, columns as in COUNTED.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pipeline:
     ) -> None:
         """graph: the interface that the dense graphs of all its snapshots have."""
         self._engine = engine
-        self.counts = LookupCounts()
+        self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
         # Features that the graph does not read are not looked up.
@@ -65,7 +65,7 @@ class Pipeline:
         whole = concat_batches(batches)
         ids = [whole.ids[name] for name in self._features]
         found = self._plan.lookup(whole.batch, ids, self._lookup_timeout_s, snapshot.mask)
-        self.counts.add(found.counts)
+        self.counted += found.by_table
         tensors = [torch.from_numpy(pick(whole, found)) for pick in self._picks]
         outputs = [tensor.numpy() for tensor in snapshot.graph.run(tensors)]
         return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)

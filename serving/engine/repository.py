@@ -219,6 +219,19 @@ class ModelRepository:
         """What is served, retained, held, quarantined and waited for; docs/live.md describes it."""
         return report.snapshots(self._updater(name).model)
 
+    def budget(self, name: str) -> dict[str, JsonValue]:
+        """The DRAM budget of a model, what is used of it, and what others would give; docs/store.md describes it."""
+        updater = self._updater(name)
+        try:
+            return report.budget(updater.model)
+        except StoreError as error:  # a store that is being closed
+            raise Unavailable(f"model {name!r}: {error}") from error
+
+    def set_budget(self, name: str, dram_bytes: int | None) -> dict[str, JsonValue]:
+        """Changes the DRAM budget while requests run; None: what config.pbtxt says. Returns `budget(name)`."""
+        self._tell(name, lambda model: commands.set_budget(model, dram_bytes))
+        return self.budget(name)
+
     def update_counters(self, name: str) -> UpdateCounters:
         """What the updates of a model did so far."""
         return report.counters(self._updater(name).model)

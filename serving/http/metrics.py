@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from serving.control_calls import ControlCalls
 from serving.engine.model import LoadedModel
@@ -12,7 +12,7 @@ from serving.engine.statistics import ModelStatistics
 from serving.http.body import Receive, Scope, Send
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Overloaded
-from storage.tiers.tiered import StoreStats
+from storage.tiers.tiered import StoreStats, TableStats
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -38,12 +38,33 @@ _OF_MODELS: list[tuple[str, str, str, Callable[[LoadedModel, StoreStats], float]
     ("ids_unresolved_total", "counter", "Ids without an answer in time", lambda _, s: s.unresolved),
     ("queue_length", "gauge", "Requests that wait for a session", lambda m, _: m.queued),
     ("sessions", "gauge", "Sessions", lambda m, _: m.sessions),
+    ("promotions_total", "counter", "Rows that came into DRAM when they were asked for", lambda _, s: s.promotions),
+    ("promotions_dropped_total", "counter", "Reads that met a full promotion queue", lambda _, s: s.promotions_dropped),
+    ("evictions_total", "counter", "Rows that DRAM let go", lambda _, s: s.evictions),
+    ("absent_ids_remembered", "gauge", "Absent ids that cost no read", lambda _, s: s.negative_ids),
     ("canary_fraction", "gauge", "Share of the requests that a canary answers", lambda m, _: _canary(m)[1]),
 ]
 _OF_STORES = [
     ("ids_hit_total", "counter", "Ids answered by a tier", "hits"),
     ("tier_rows", "gauge", "Rows in a tier", "rows"),
     ("tier_bytes", "gauge", "Bytes of a tier", "bytes"),
+]
+_OF_TABLES = [
+    ("table_ids_hit_total", "counter", "Ids of a table answered by a tier", "hits"),
+    ("table_rows", "gauge", "Rows of a table in a tier", "rows"),
+    ("table_bytes", "gauge", "Bytes of a table in a tier", "bytes"),
+]
+# Labels: model, version, table.
+_OF_ONE_TABLE: list[tuple[str, str, str, Callable[[TableStats], float]]] = [
+    ("table_ids_absent_total", "counter", "Ids of a table that are in no tier", lambda t: t.absent),
+    ("table_ids_unresolved_total", "counter", "Ids of a table without an answer in time", lambda t: t.unresolved),
+    (
+        "table_promotions_total",
+        "counter",
+        "Rows that came into DRAM when they were asked for",
+        lambda t: t.promotions,
+    ),
+    ("table_evictions_total", "counter", "Rows that DRAM let go", lambda t: t.evictions),
 ]
 # Label: model.
 _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
@@ -79,6 +100,7 @@ def metrics_text(repository: ModelRepository) -> str:
         for _, stats, labels in known:
             for tier, count in getattr(stats, field).items():
                 lines.append(f'emberline_{name}{{{labels},tier="{tier}"}} {count}')
+    _tables(lines, [(stats, labels) for _, stats, labels in known])
     _updates(lines, repository)
     return "\n".join(lines) + "\n"
 
@@ -98,6 +120,21 @@ def _arms(lines: list[str], models: Iterable[LoadedModel]) -> None:
         lines.extend(f"emberline_{name}{{{labels}}} {of_snapshot(snapshot)}" for snapshot, labels in served)
 
 
+def _tables(lines: list[str], known: Sequence[tuple[StoreStats, str]]) -> None:
+    for name, kind, meaning, field in _OF_TABLES:
+        _head(lines, name, kind, meaning)
+        for stats, labels in known:
+            for table, each in stats.tables.items():
+                for tier, count in getattr(each, field).items():
+                    lines.append(f'emberline_{name}{{{labels},table="{table}",tier="{tier}"}} {count}')
+    for name, kind, meaning, value in _OF_ONE_TABLE:
+        _head(lines, name, kind, meaning)
+        for stats, labels in known:
+            lines.extend(
+                f'emberline_{name}{{{labels},table="{table}"}} {value(each)}' for table, each in stats.tables.items()
+            )
+
+
 def _updates(lines: list[str], repository: ModelRepository) -> None:
     known: list[tuple[str, UpdateCounters]] = []
     for model in repository.names:
@@ -108,6 +145,10 @@ def _updates(lines: list[str], repository: ModelRepository) -> None:
     for name, kind, meaning, value in _OF_UPDATES:
         _head(lines, name, kind, meaning)
         lines.extend(f'emberline_{name}{{model="{model}"}} {+value(counters)}' for model, counters in known)
+    _head(lines, "dram_budget_bytes", "gauge", "What the rows may take in DRAM; not there without a budget")
+    for model, counters in known:
+        if counters.dram_bytes is not None:
+            lines.append(f'emberline_dram_budget_bytes{{model="{model}"}} {counters.dram_bytes}')
     _head(lines, "updates_refused_total", "counter", "Versions and deltas that were refused, by the kind of error")
     for model, counters in known:
         for reason, count in sorted(counters.refused.copy().items()):

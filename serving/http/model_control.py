@@ -41,16 +41,21 @@ _VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
     "pause": (bodies.ControlBody, lambda repository, name, _: repository.pause(name)),
     "pin": (bodies.PinBody, lambda repository, name, body: repository.pin(name, body.to)),
     "canary": (bodies.CanaryBody, _canary),
+    "budget": (bodies.BudgetBody, lambda repository, name, body: repository.set_budget(name, body.dram_bytes)),
     "allow": (bodies.AllowBody, lambda repository, name, body: repository.allow(name, str(body.version), body.inputs)),
 }
 
 
 def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyReader, calls: ControlCalls) -> None:
-    """Adds POST /v2/repository/models/NAME/VERB and GET /v2/repository/models/NAME/snapshots."""
+    """Adds POST /v2/repository/models/NAME/VERB, and GET /v2/repository/models/NAME/snapshots and .../budget."""
 
     @app.get("/v2/repository/models/{name}/snapshots")
     async def snapshots(name: str) -> Response:
         return _json(await calls.run(lambda: repository.snapshots(name)))
+
+    @app.get("/v2/repository/models/{name}/budget")
+    async def budget(name: str) -> Response:
+        return _json(await calls.run(lambda: repository.budget(name)))
 
     @app.post("/v2/repository/models/{name}/{verb}")
     async def control(name: str, verb: str, request: Request) -> Response:

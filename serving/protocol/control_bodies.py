@@ -6,8 +6,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from serving.engine.options import parse_bytes
 from storage.errors import InvalidInput, Unsupported
 
 Reference = Annotated[str, Field(max_length=64)]
@@ -73,6 +74,12 @@ class CanaryBody(ControlBody):
         if self.to and self.fraction is None:
             raise ValueError("'to' goes with 'fraction' only")
         return self
+
+
+class BudgetBody(ControlBody):
+    """dram_bytes: what the rows may take in DRAM, in bytes or as "2GiB"; null: what config.pbtxt says."""
+
+    dram_bytes: Annotated[Annotated[int, Field(ge=0, lt=2**63)], BeforeValidator(parse_bytes)] | None
 
 
 class AllowBody(ControlBody):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from serving.updates.line import Entry, LineView, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.state import CanaryState
+from serving.updates.state import BudgetState, CanaryState
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
 
@@ -150,6 +150,24 @@ def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
         allowed[str(number)] = tuple(sorted({*allowed.get(str(number), ()), *inputs}))
         model.commit(facts=model.facts.model_copy(update={"allowed": allowed}))
         model.awaiting.pop(number, None)
+
+
+def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
+    """Changes the DRAM budget; None: back to what config.pbtxt says. Rows that do not fit are gone when it returns."""
+    with model.lock:
+        _line(model)
+        assert model.config is not None
+        configured = model.config.options.dram_bytes
+        before = model.facts.budget
+        state = None if dram_bytes is None else BudgetState(dram_bytes=dram_bytes, instead_of=configured)
+        model.commit(facts=model.facts.model_copy(update={"budget": state}))
+    try:
+        # Not under the lock: it may take as long as letting millions of rows go.
+        model.budget.follow(lambda: model.facts.dram_bytes(configured))
+    except BaseException:
+        with model.lock:
+            model.commit(facts=model.facts.model_copy(update={"budget": before}))
+        raise
 
 
 def _line(model: LiveModel) -> StoreLine:

@@ -10,7 +10,8 @@ class UpdateCounters:
     """Counts since the server started, and what is so now.
 
     refused: class of the error -> how many versions and deltas. last_visible_ms: of the newest delta, from
-    its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing.
+    its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing. dram_bytes: the
+    DRAM budget, None without one.
     """
 
     deltas_applied: int = 0
@@ -24,3 +25,4 @@ class UpdateCounters:
     overlay_bytes: int = 0
     held: int = 0
     waiting: str | None = None
+    dram_bytes: int | None = None

@@ -18,6 +18,7 @@ from serving.engine.canary import routing_point
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
+from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, Lane, LineView, StoreLine
 from serving.updates.state import MAX_REMEMBERED, ModelState, StateFile
@@ -56,6 +57,7 @@ class LiveModel:
         self.default: StoreLine | None = None
         self.config: ModelConfig | None = None
         self.counters = UpdateCounters()
+        self.budget = DramBudget()
         self.routes = Routes()
         self.waiting = ""
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.

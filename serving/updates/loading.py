@@ -51,7 +51,9 @@ def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersio
     with model.lock:
         model.open_folders.add(folder.name)
     try:
-        return TieredStore.open(folder, published.tables, dram_bytes=options.dram_bytes, limits=limits)
+        return model.budget.open(
+            lambda dram_bytes: TieredStore.open(folder, published.tables, dram_bytes=dram_bytes, limits=limits)
+        )
     except BaseException:
         with model.lock:
             model.open_folders.discard(folder.name)
@@ -61,6 +63,7 @@ def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersio
 def close_store(model: LiveModel, folder: Path, store: TieredStore) -> None:
     """Closes a store; its folder may be deleted or opened again then."""
     store.close()
+    model.budget.leave(store)
     with model.lock:
         model.open_folders.discard(folder.name)
 

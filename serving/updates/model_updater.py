@@ -200,6 +200,8 @@ class ModelUpdater:
             for line in lines:
                 close_line(model, line, DRAIN_S)
             raise
+        for line in lines:
+            model.budget.serve(line.store)
         with model.lock:
             model.lines, model.default = tuple(lines), default
             facts = model.facts
@@ -229,6 +231,8 @@ class ModelUpdater:
                 logger.info("%s: %s changed", model.name, CONFIG)
                 refusals.forget(model, lambda refusal: refusal.kind == "ConfigError")
             model.config, self._config_mark = config, mark
+        configured = model.config.options.dram_bytes
+        model.budget.follow(lambda: model.facts.dram_bytes(configured))
         return model.config
 
     def _advance_once(self) -> bool:

@@ -1,4 +1,7 @@
-"""A version in a store of its own: loaded beside what is served, judged, then the requests move over."""
+"""A version in a store of its own: loaded beside what is served, judged, then the requests move over.
+
+How the DRAM budget moves with them stands in `budgets`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
 from serving.engine.stale_stores import remove_stale_stores
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after
+from serving.updates.budgets import wait_filled
 from serving.updates.catalog import FoundVersion
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Take
@@ -61,6 +65,8 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
             if served is not None and pinned is not None:
                 served.lane.model.line.release(pinned)
         model.check_stop()
+        model.budget.serve(line.store)
+        wait_filled(line.store, model.check_stop)
         with model.lock:
             facts = model.facts
             if not side and before is not None:
@@ -130,6 +136,7 @@ def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> 
     for lane in list(line.lanes.values()):
         if successor is not None:
             lane.model.hand_over(successor)
+    model.budget.retire(line.store)
     while not close_line(model, line, DRAIN_S):
         logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
     logger.info("%s: version %d is closed", model.name, line.view.current.name.version)

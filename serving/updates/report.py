@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
@@ -10,6 +11,8 @@ from serving.engine.model import LoadedModel
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, StoreLine
 from serving.updates.live_model import LiveModel
+from storage.errors import StoreError
+from storage.tiers.budget_report import budget_report
 
 
 @dataclass(slots=True)
@@ -49,6 +52,24 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
         }
 
 
+def budget(model: LiveModel) -> dict[str, JsonValue]:
+    """The DRAM budget and what became of it; `storage.tiers.budget_report` describes each store, served first."""
+    with model.lock:
+        lines = sorted(model.lines, key=lambda line: line is not model.default)
+        configured = None if model.config is None else model.config.options.dram_bytes
+    stores: list[JsonValue] = []
+    for line in lines:
+        with suppress(StoreError):  # it is being closed just now
+            stores.append({"version": str(line.view.current.name.version), **budget_report(line.store)})
+    return {
+        "model": model.name,
+        "dram_bytes": model.budget.total,
+        "configured_bytes": configured,
+        "used_bytes": sum(store["used_bytes"] for store in stores),  # type: ignore[call-overload, index, misc]
+        "stores": stores,
+    }
+
+
 def mode(model: LiveModel) -> str:
     """following, held, paused or pinned."""
     facts = model.facts
@@ -75,6 +96,7 @@ def counters(model: LiveModel) -> UpdateCounters:
             overlay_bytes=sum(each.bytes for each in stats),
             held=len(model.facts.held),
             waiting=waiting(model),
+            dram_bytes=model.budget.total,
         )
 
 

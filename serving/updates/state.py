@@ -83,6 +83,13 @@ class CanaryState(_Part):
     to: str = ""
 
 
+class BudgetState(_Part):
+    """An operator's DRAM budget. instead_of: what config.pbtxt said then; when that changes, config.pbtxt holds."""
+
+    dram_bytes: int = Field(ge=0, lt=2**63)
+    instead_of: int | None = None
+
+
 class Refusal(_Part):
     """Why a version or delta is not taken. stamp: of its files, when it was their bytes that were wrong."""
 
@@ -112,6 +119,12 @@ class ModelState(_Part):
     canary: CanaryState | None = None
     quarantine: dict[str, Refusal] = Field(default_factory=dict)
     allowed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    budget: BudgetState | None = None
+
+    def dram_bytes(self, configured: int | None) -> int | None:
+        """The DRAM budget: an operator's, unless config.pbtxt was changed since, or that of config.pbtxt."""
+        budget = self.budget
+        return configured if budget is None or budget.instead_of != configured else budget.dram_bytes
 
 
 class StateFile:

@@ -17,15 +17,21 @@ def row_cost(table: TableSpec) -> int:
     return table.row_bytes + INDEX_BYTES_PER_ROW
 
 
+def check_dram_bytes(dram_bytes: int | None) -> int | None:
+    """Returns it. Raises ConfigError for a budget that cannot be."""
+    if dram_bytes is not None and not 0 <= dram_bytes < 2**63:
+        raise ConfigError(f"dram_bytes is {dram_bytes}, expected 0 or more, below 2^63", field="dram_bytes")
+    return dram_bytes
+
+
 def split_budget(tables: Sequence[TableSpec], dram_bytes: int | None) -> list[int | None]:
     """Rows that each table may hold in DRAM; None where all of them fit.
 
     The bytes are shared in proportion to what each table would need whole; every table gets at least one row.
     """
-    if dram_bytes is None:
+    if check_dram_bytes(dram_bytes) is None:
         return [None] * len(tables)
-    if dram_bytes < 0:
-        raise ConfigError(f"dram_bytes is {dram_bytes}, expected 0 or more", field="dram_bytes")
+    assert dram_bytes is not None
     needed = [table.rows * row_cost(table) for table in tables]
     total = sum(needed)
     if total <= dram_bytes:

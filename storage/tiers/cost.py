@@ -1,7 +1,7 @@
 """What a lookup costs on this machine: two straight lines, fitted to the lookups that were made.
 
-    time without reads = overhead + ids x dram        fitted over the ids of a lookup
-    time of its reads  = latency + reads x read       fitted over the distinct rows that it read
+Without its reads a lookup takes overhead + ids x dram, fitted over the ids of lookups. Its reads take latency + reads x
+read, fitted over the distinct rows that lookups read.
 """
 
 from __future__ import annotations

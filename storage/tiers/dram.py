@@ -34,6 +34,11 @@ class DramTier:
         """Values of a row."""
         return self.table.dim
 
+    @property
+    def capacity_rows(self) -> int:
+        """Rows that it may hold; 0 without a bound."""
+        return self.table.capacity_rows
+
     def size(self) -> int:
         """Rows in the table."""
         return self.table.size()

@@ -1,5 +1,7 @@
 """The rows of SSD that are held in DRAM, with the ids known to be absent: always what SSD holds, or nothing.
 
+Within a budget each table has room for a number of rows; one that needs more than it has lets the coldest go.
+
 A row gets here from a read of SSD, some time after the read; a merge may have changed it on SSD in between. So every
 read carries the cache's `generation` from before it, and every change of SSD raises it:
 
@@ -13,36 +15,41 @@ If c comes before 2, what it installs, old or new, is there when 3 and 4 put it 
 a came before 2 and the row is dropped, or a came after 2, so b after 1, and the row is the new one. Nothing old can
 come in after 2. Between 1 and 4 this cache may answer with the old row: the merge's overlay, which is asked first and
 goes only after 4, covers it for everyone.
+
+A table is complete while every row of it is here; what it does not find is absent then. Whoever looks asks for the id
+first and for completeness after: a row that is let go takes the completeness with it before it goes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 
+from storage.checkpoint.tables import Shard
 from storage.errors import StoreError
 from storage.specs import TableSpec
-from storage.tiers.budget import row_cost, split_budget
+from storage.tiers.budget import check_dram_bytes, row_cost, split_budget
 from storage.tiers.dram import DramTier
+from storage.tiers.hot_ids import HotIds
 from storage.tiers.negative import NegativeCache
 from storage.tiers.promoter import Promotion
 
-# A table that DRAM holds whole answers for absent ids itself.
-_UNUSED_NEGATIVE_IDS = 64
+_EXPORT_ROWS = 1 << 14
 
 
 class DramCache:
-    """DRAM tables within a budget. dram_bytes: for all tables together, None without a bound.
+    """DRAM of a store. dram_bytes: for all tables together, None without a bound. Tables by their index.
 
-    complete: by table, whether every row is here, so that what is not here is absent.
+    promotions: by table, rows that came in because they were asked for.
     """
 
     def __init__(self, tables: Sequence[TableSpec], dram_bytes: int | None, negative_ids: int) -> None:
         self.tables = tuple(tables)
         self.generation = 0
-        self._dram_bytes = dram_bytes
+        self.dram_bytes = check_dram_bytes(dram_bytes)
         self._negative_ids = max(1, negative_ids // max(1, len(self.tables)))
         self._lock = threading.Lock()
         self.build(tables)
@@ -50,32 +57,71 @@ class DramCache:
     def build(self, tables: Sequence[TableSpec]) -> None:
         """Empty tables for these sizes. Not while anybody reads."""
         self.tables = tuple(tables)
-        self.capacity = split_budget(self.tables, self._dram_bytes)
+        self.capacity = split_budget(self.tables, self.dram_bytes)
         self.tiers = [
             DramTier(spec.dim, capacity_rows=capacity or 0)
             for spec, capacity in zip(self.tables, self.capacity, strict=True)
         ]
-        for table, spec, capacity in zip(self.tiers, self.tables, self.capacity, strict=True):
+        for tier, spec, capacity in zip(self.tiers, self.tables, self.capacity, strict=True):
             if capacity is None:
-                table.reserve(spec.rows)
-        self.complete = [False] * len(self.tables)
-        self.negative = [
-            NegativeCache(_UNUSED_NEGATIVE_IDS if capacity is None else self._negative_ids)
-            for capacity in self.capacity
-        ]
+                tier.reserve(spec.rows)
+        self._complete = [False] * len(self.tables)
+        self.promotions = [0] * len(self.tables)
+        self._evicted = [0] * len(self.tables)
+        self.negative = [NegativeCache(self._negative_ids) for _ in self.tables]
+
+    def groups(self) -> list[tuple[tuple[int, ...], int | None]]:
+        """Tables that share their bytes, and how many rows those hold; None: all."""
+        return [((index,), capacity) for index, capacity in enumerate(self.capacity)]
+
+    def is_complete(self, table: int) -> bool:
+        """Whether every row of a table is here. Asked after the ids were looked for."""
+        return self._complete[table]
+
+    def mark_complete(self, table: int) -> None:
+        """Every row of a table is in now. Only where no lookup can have begun before."""
+        self._complete[table] = True
 
     def install(self, promotion: Promotion) -> None:
         """Takes in what a read brought, unless SSD changed since."""
         with self._lock:
             table = promotion.table
-            if promotion.generation != self.generation or self.complete[table]:
+            if promotion.generation != self.generation or not self.tiers or self.is_complete(table):
                 return
             count = len(promotion.ids)
             if self.capacity[table] is None:  # a table without a bound of its own, in a store that has one
-                count = min(count, self._room(table))
+                count = min(count, self.free_rows(table))
             if count:
-                self.tiers[table].insert_and_evict(promotion.ids[:count], promotion.rows[:count])
+                tier = self.tiers[table]
+                before = tier.size()
+                admitted = tier.insert_and_evict(promotion.ids[:count], promotion.rows[:count])
+                self.promotions[table] += admitted
+                self._evicted[table] += max(0, admitted - (tier.size() - before))
             self.negative[table].add(promotion.absent)
+
+    def install_free(self, generation: int, table: int, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray) -> int:
+        """Takes rows (n, D) that are not here into free room, unless SSD changed since. Returns how many came in."""
+        with self._lock:
+            if generation != self.generation or not self.tiers:
+                return 0
+            tier = self.tiers[table]
+            fresh = np.flatnonzero(tier.find(ids)[1] == 0)[: max(0, self.free_rows(table))]
+            if len(fresh) == 0:
+                return 0
+            before = tier.size()
+            with suppress(StoreError):  # full a little early
+                tier.insert_or_assign(ids[fresh], rows[fresh], freq[fresh])
+            return tier.size() - before
+
+    def free_rows(self, table: int) -> int:
+        """Rows that fit in beside those that are here, by the budget of the table's row size."""
+        capacity = self.capacity[table]
+        if capacity is not None:
+            return capacity - self.tiers[table].size()
+        if self.dram_bytes is None:
+            return 1 << 62
+        used = sum(tier.size() * row_cost(spec) for tier, spec in zip(self.tiers, self.tables, strict=True))
+        return max(0, self.dram_bytes - used) // row_cost(self.tables[table])
 
     def forget_reads(self) -> None:
         """What was read until now is not installed any more."""
@@ -84,11 +130,7 @@ class DramCache:
 
     def make_room(self, table: int, new: int, gone: int) -> None:
         """Before SSD gets `new` rows and loses `gone`: a complete table that cannot take them stops being complete."""
-        if not self.complete[table]:
-            return
-        capacity = self.capacity[table]
-        room = self._room(table) if capacity is None else capacity - self.tiers[table].size()
-        if new - gone > room:
+        if self.is_complete(table) and new - gone > self.free_rows(table):
             self._give_up(table)
 
     def settle(self, table: int, ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> None:
@@ -102,7 +144,7 @@ class DramCache:
             tier.erase(removed)
         if len(ids):
             try:
-                if self.complete[table]:
+                if self.is_complete(table):
                     tier.insert_or_assign(ids, rows)
                 else:
                     tier.assign(ids, rows)
@@ -110,6 +152,40 @@ class DramCache:
                 self._give_up(table)
                 tier.erase(ids)  # some may be the old rows
             self.negative[table].forget(ids)
+
+    def hot_ids(self, most: int) -> dict[str, HotIds]:
+        """What is in DRAM, by name of the table, hottest first, at most `most` ids together."""
+        total = sum(tier.size() for tier in self.tiers)
+        found: dict[str, HotIds] = {}
+        for index, spec in enumerate(self.tables):
+            shards = list(self.exported(index))
+            ids = np.concatenate([np.empty(0, np.int64), *(shard.ids for shard in shards)])
+            counts = np.concatenate([np.empty(0, np.uint8), *(shard.freq for shard in shards)])
+            order = np.argsort(-counts.astype(np.int64), kind="stable")
+            if total > most:
+                order = order[: most * len(ids) // total]
+            found[spec.name] = HotIds(ids[order], counts[order])
+        return found
+
+    def exported(self, table: int) -> Iterator[Shard]:
+        """All rows of a table with their use counts, some at a time, in no order. Nothing may be inserted meanwhile."""
+        cursor = 0
+        while cursor >= 0:
+            cursor, ids, rows, freq = self.tiers[table].export_batch(cursor, _EXPORT_ROWS)
+            yield Shard(ids, rows, freq)
+
+    def evictions(self, table: int) -> int:
+        """Rows of a table that were let go for others."""
+        return self._evicted[table]
+
+    def table_bytes(self, table: int) -> int:
+        """What a table takes of DRAM."""
+        return self.tiers[table].memory_bytes()
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError that says which rule of an index is broken. Slow."""
+        for tier in self.tiers:
+            tier.table.check_integrity()
 
     def memory_bytes(self) -> int:
         """Bytes that the tables take."""
@@ -119,18 +195,8 @@ class DramCache:
         """Lets go of the memory; nothing may be asked any more."""
         with self._lock:
             self.generation += 1
-            self.complete = [True] * len(self.tables)  # what is still queued is not installed
-            self.tiers = []
+            self.tiers = []  # what is still queued is not installed
             self.negative = []
 
     def _give_up(self, table: int) -> None:
-        if self.complete[table]:
-            if self.capacity[table] is None:
-                self.negative[table] = NegativeCache(self._negative_ids)
-            self.complete[table] = False
-
-    def _room(self, table: int) -> int:
-        if self._dram_bytes is None:
-            return 1 << 62
-        used = sum(tier.size() * row_cost(spec) for tier, spec in zip(self.tiers, self.tables, strict=True))
-        return max(0, self._dram_bytes - used) // row_cost(self.tables[table])
+        self._complete[table] = False

@@ -14,6 +14,7 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.tiers.cost import CostModel
+from storage.tiers.use_codes import uses_of_codes
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,6 @@ def curve_of_codes(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray, float
     kept = np.concatenate([[True], np.diff(rows) > 0])
     hits = uses / total if total else np.zeros_like(uses)
     return rows[kept], hits[kept], total
-
-
-def uses_of_codes() -> np.ndarray:
-    """(256,) float64: the least use count that a logarithmic code stands for; exact to 31, then to a sixteenth."""
-    codes = np.arange(256)
-    large = (16.0 + (codes & 15)) * 2.0 ** np.maximum(0, (codes >> 4) - 1)
-    return np.where(codes < 16, codes, large).astype(np.float64)
 
 
 def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:

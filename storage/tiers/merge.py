@@ -117,7 +117,7 @@ class Merge:
     def _make_room(self) -> None:
         """A table that cannot hold all of what comes says so before SSD has more rows than it."""
         for part in self._parts:
-            if not self._cache.complete[part.index]:
+            if not self._cache.is_complete(part.index):
                 continue
             new = gone = 0
             for start in range(0, len(part.ids), _SLICE):

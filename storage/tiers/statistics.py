@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from storage.tiers.lookup_plan import LookupCounts, LookupPlan
+import numpy as np
+
+from storage.tiers.counting import COUNTED, LookupTotals
+
+if TYPE_CHECKING:
+    from storage.tiers.dram_cache import DramCache
+    from storage.tiers.lookup_plan import LookupPlan
+    from storage.tiers.tiered import TieredStore
+
+_TIERS = ("overlay", "dram", "ssd")
 
 
 @dataclass(frozen=True)
-class StoreStats:
-    """Counts since the store was opened, and what lies where now. Keys of the dicts: "overlay", "dram" and "ssd".
+class TableStats:
+    """One table's part of `StoreStats`. promotions: rows that came into DRAM because they were asked for.
 
-    rows["ssd"] is that of the base; after merges it is exact for tables that DRAM holds whole, and for the others the
-    number that was loaded.
+    evictions: rows that were let go for others or for a smaller budget. bytes: of a DRAM cache that tables share, by
+    their share of the rows; SSD is told for all tables together only.
     """
 
     hits: dict[str, int]
@@ -22,49 +33,146 @@ class StoreStats:
     unresolved: int
     rows: dict[str, int]
     bytes: dict[str, int]
+    promotions: int
+    evictions: int
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    """Counts since the store was opened, and what lies where now. Keys of the dicts: "overlay", "dram" and "ssd".
+
+    rows["ssd"] is that of the base; after merges it is exact for tables that DRAM holds whole, and for the others the
+    number that was loaded. tables: the same by table. promotions_dropped: reads that met a full promotion queue.
+    negative_ids: absent ids that are remembered.
+    """
+
+    hits: dict[str, int]
+    absent: int
+    unresolved: int
+    rows: dict[str, int]
+    bytes: dict[str, int]
+    promotions: int
     promotions_dropped: int
+    evictions: int
+    negative_ids: int
+    tables: dict[str, TableStats]
+
+    def counted(self, by_table: np.ndarray) -> StoreStats:
+        """The same sizes with other counts: (T, 5) as in COUNTED, tables in the order of `tables`."""
+        tables = {
+            name: TableStats(*_counts(row), stats.rows, stats.bytes, stats.promotions, stats.evictions)
+            for (name, stats), row in zip(self.tables.items(), by_table, strict=True)
+        }
+        return StoreStats(
+            *_counts(by_table.sum(0)),
+            self.rows,
+            self.bytes,
+            self.promotions,
+            self.promotions_dropped,
+            self.evictions,
+            self.negative_ids,
+            tables,
+        )
+
+
+def _counts(row: np.ndarray) -> tuple[dict[str, int], int, int]:
+    counted = dict(zip(COUNTED, row.tolist(), strict=True))
+    return {tier: counted[tier] for tier in _TIERS}, counted["absent"], counted["unresolved"]
 
 
 class PlanLedger:
     """The plans of a store, each with its own counts, so that lanes do not share a line of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: int) -> None:
         self.any = False  # whether there ever was one
-        self._lock = threading.Lock()
-        self._plans: list[tuple[weakref.ref[LookupPlan], LookupCounts]] = []
-        self._ended = LookupCounts()
+        self.lock = threading.Lock()  # held while a plan is made, or all are given other tables
+        self._plans: list[tuple[weakref.ref[LookupPlan], LookupTotals]] = []
+        self._ended = LookupTotals.of(tables)
 
-    def add(self, plan: LookupPlan, counts: LookupCounts) -> None:
-        """Enters a plan; when it is gone, its counts stay."""
-        with self._lock:
-            self.any = True
-            self._fold()
-            self._plans.append((weakref.ref(plan), counts))
+    def add(self, plan: LookupPlan, totals: LookupTotals) -> None:
+        """Enters a plan; when it is gone, its counts stay. Under the lock."""
+        self.any = True
+        self._fold()
+        self._plans.append((weakref.ref(plan), totals))
 
-    def total(self) -> LookupCounts:
+    def total(self) -> LookupTotals:
         """What all plans counted until now."""
-        total = LookupCounts()
-        with self._lock:
+        total = LookupTotals.of(len(self._ended.by_table))
+        with self.lock:
             self._fold()
-            for counts in (self._ended, *(counts for _, counts in self._plans)):
-                total.add(counts)
+            for counted in (self._ended, *(counted for _, counted in self._plans)):
+                total.merge(counted)
         return total
 
-    def release(self) -> None:
-        """Has every plan let go of the tables."""
-        with self._lock:
-            for reference, _ in self._plans:
-                if (plan := reference()) is not None:
-                    plan.release()
+    def each(self) -> list[LookupPlan]:
+        """The plans that there are. Under the lock."""
+        return [plan for reference, _ in self._plans if (plan := reference()) is not None]
 
     def __len__(self) -> int:
         return len(self._plans)
 
     def _fold(self) -> None:
-        alive: list[tuple[weakref.ref[LookupPlan], LookupCounts]] = []
-        for reference, counts in self._plans:
+        alive: list[tuple[weakref.ref[LookupPlan], LookupTotals]] = []
+        for reference, counted in self._plans:
             if reference() is None:
-                self._ended.add(counts)
+                self._ended.merge(counted)
             else:
-                alive.append((reference, counts))
+                alive.append((reference, counted))
         self._plans = alive
+
+
+class RecentLookups:
+    """How often each table was asked of late: every `fade` halves what was counted before it."""
+
+    def __init__(self, plans: PlanLedger) -> None:
+        self._plans = plans
+        self._faded = np.zeros(0)
+        self._before = np.zeros(0)
+
+    def fade(self) -> None:
+        """Begins another period."""
+        now = self._asked()
+        self._faded = np.array(self.by_table()) / 2
+        self._before = now
+
+    def by_table(self) -> list[float]:
+        """Ids that were looked up in the base, by table; those asked last count most."""
+        now = self._asked()
+        if len(self._before) == 0:
+            return [float(count) for count in now]
+        return [float(count) for count in now - self._before + self._faded]
+
+    def _asked(self) -> np.ndarray:
+        by_table = self._plans.total().by_table
+        base = [COUNTED.index(name) for name in ("dram", "ssd", "absent", "unresolved")]
+        return np.asarray(by_table[:, base].sum(1), np.float64)
+
+
+def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], dropped: int) -> StoreStats:
+    """What lies where now; nothing counted. base_rows: by table."""
+    tables: dict[str, TableStats] = {}
+    for index, spec in enumerate(store.tables):
+        overlay = store.overlay_tables[index]
+        rows = {"overlay": overlay.size(), "dram": cache.tiers[index].size(), "ssd": base_rows[index]}
+        bytes_ = {"overlay": overlay.memory_bytes(), "dram": cache.table_bytes(index)}
+        tables[spec.name] = TableStats({}, 0, 0, rows, bytes_, cache.promotions[index], cache.evictions(index))
+    return StoreStats(
+        {},
+        0,
+        0,
+        {
+            "overlay": sum(stats.rows for stats in store.overlay_stats().values()),
+            "dram": sum(stats.rows["dram"] for stats in tables.values()),
+            "ssd": sum(base_rows),
+        },
+        {
+            "overlay": sum(stats.bytes["overlay"] for stats in tables.values()),
+            "dram": cache.memory_bytes(),
+            "ssd": store.ssd.size_bytes(),
+        },
+        sum(stats.promotions for stats in tables.values()),
+        dropped,
+        sum(stats.evictions for stats in tables.values()),
+        sum(negative.size() for negative in cache.negative),
+        tables,
+    )

@@ -1,16 +1,16 @@
 """The tiered store: all tables of one model, overlays over DRAM over SSD.
 
-SSD holds every row of the base. DRAM holds all of them, or the hottest that fit; then a miss is read from SSD on a
-pool of threads, and what was read is offered to DRAM in the background. Staged deltas lie over the base as overlays,
+SSD holds every row of the base. DRAM holds all of them, or the hottest that fit; then a miss is read from SSD, and
+what was read is offered to DRAM in the background. Staged deltas lie over the base as overlays,
 each seen only by lookups whose mask shows it, until they are merged or discarded. What a lookup returns depends on its
 mask alone, not on the budget, not on what is cached, and not on what is merged meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,20 @@ import numpy as np
 from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.specs import LookupSpec, TableSpec
+from storage.tiers.bounding import rebuilt
+from storage.tiers.budget import check_dram_bytes
+from storage.tiers.cold_reads import Answer, ColdReads, Wanted
 from storage.tiers.content import Content, caller_marker
+from storage.tiers.cost import LookupCosts
+from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
+from storage.tiers.filling import fill_all, fill_room
+from storage.tiers.forecast import Forecast
+from storage.tiers.hot_ids import load_hot_ids, save_hot_ids
+from storage.tiers.integrity import check_integrity
 from storage.tiers.limits import StoreLimits
-from storage.tiers.lookup_plan import LookupCounts, LookupPlan, LookupResult
+from storage.tiers.lookup_plan import LookupPlan, LookupResult
 from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
@@ -30,10 +39,13 @@ from storage.tiers.promoter import Promoter, Promotion
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
-from storage.tiers.statistics import PlanLedger, StoreStats
-from storage.tiers.warmup import refresh, warm
+from storage.tiers.statistics import PlanLedger, StoreStats, TableStats, store_stats
+from storage.tiers.upkeep import Upkeep
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
+    "COUNTED",
     "MERGE_STEPS",
     "LookupCounts",
     "LookupPlan",
@@ -41,6 +53,7 @@ __all__ = [
     "OverlayStats",
     "StoreLimits",
     "StoreStats",
+    "TableStats",
     "TieredStore",
 ]
 
@@ -59,7 +72,6 @@ class TieredStore:
     def __init__(self, ssd: SsdTier, tables: Sequence[TableSpec], dram_bytes: int | None, limits: StoreLimits) -> None:
         self.tables = tuple(tables)
         self.ssd = ssd
-        self.dram_bytes = dram_bytes
         self.limits = limits
         self.overlays = Overlays()
         self.overlay_tables: list[OverlayTable] = []
@@ -67,15 +79,25 @@ class TieredStore:
         self._numbers = {spec.name: index for index, spec in enumerate(self.tables)}
         self._content = Content(ssd, list(self._numbers))
         self._ssd_numbers = [self._content.numbers[name] for name in self._numbers]
+        self._dram_bytes = check_dram_bytes(dram_bytes)
         self._cache = DramCache(self.tables, dram_bytes, limits.negative_ids)
         self._build_overlay_tables()
-        self._plans = PlanLedger()
+        self._plans = PlanLedger(len(self.tables))
+        self._version: TableSource | None = None
         self._stage_lock = threading.Lock()
         self._merge_lock = threading.Lock()
+        self._budget_lock = threading.Lock()
         self._closed = False
-        self.pool = ThreadPoolExecutor(limits.io_threads, thread_name_prefix="emberline-ssd")
-        self.pending = threading.BoundedSemaphore(limits.pending_reads)
-        self._promoter = Promoter(self._cache.install, depth=limits.promotion_depth)
+        self._reads = ColdReads(
+            self._read_part, [spec.dim for spec in self.tables], threads=limits.io_threads, pending=limits.pending_reads
+        )
+        self._promoter = Promoter(lambda promotion: self._cache.install(promotion), depth=limits.promotion_depth)
+        self._upkeep = Upkeep(
+            {
+                "filling DRAM": (None, self.fill),
+                "saving hot ids": (limits.hot_ids_every_s, self.save_hot_ids),
+            }
+        )
 
     @classmethod
     def open(
@@ -108,6 +130,11 @@ class TieredStore:
         return self._content.at
 
     @property
+    def dram_bytes(self) -> int | None:
+        """What the rows in DRAM may take, index included; None: every row is held."""
+        return self._dram_bytes
+
+    @property
     def dram(self) -> list[DramTier]:
         """The DRAM tables, in the order of `tables`."""
         return self._cache.tiers
@@ -128,15 +155,12 @@ class TieredStore:
         self._cache.forget_reads()
         self._content.load(version, None if progress is None else lambda *event: progress("ssd", *event), pace)
         self._cache.build(self.tables)
-        for index, spec in enumerate(self.tables):
-            self._cache.complete[index] = warm(
-                self.dram[index],
-                lambda name=spec.name: version.shards(name),  # type: ignore[misc]
-                self._cache.capacity[index],
-                None if progress is None else lambda done, s=spec: progress("dram", s.name, done, s.rows),  # type: ignore[misc]
-            )
-            refresh(self._cache, index, self._content.changed(spec.name), lambda ids, t=index: self._find(t, ids))  # type: ignore[misc]
+        hot = {} if self._dram_bytes is None else load_hot_ids(self.ssd.path, self.limits.hot_ids)
+        told = None if progress is None else lambda *event: progress("dram", *event)
+        fill_all(self._cache, version, self._content, hot, self._find, told, pace)
         self._build_overlay_tables()
+        self._version = version
+        self._upkeep.start()
 
     def plan(self, features: Sequence[LookupSpec]) -> LookupPlan:
         """A plan for these features, for one thread at a time; its results keep their order."""
@@ -150,9 +174,10 @@ class TieredStore:
             index = self._numbers[spec.table]
             entries.append((spec, index, self.tables[index].dim))
         self._check_open()
-        counts = LookupCounts()
-        plan = LookupPlan(self, entries, counts)
-        self._plans.add(plan, counts)
+        totals = LookupTotals.of(len(self.tables))
+        with self._plans.lock:
+            plan = LookupPlan(self, entries, totals)
+            self._plans.add(plan, totals)
         return plan
 
     def stage(self, delta: DeltaSource, *, spill: bool | None = None) -> int:
@@ -189,7 +214,8 @@ class TieredStore:
         index = self._numbers[table]
         ids, _ = self.overlay_tables[index].ids(self.overlays.get(overlay).slot)
         entry = (LookupSpec(table, table, "none", 1), index, self.tables[index].dim)
-        return overlay_fingerprint(LookupPlan(self, [entry], LookupCounts()), ids, 1 << overlay)
+        plan = LookupPlan(self, [entry], LookupTotals.of(len(self.tables)))
+        return overlay_fingerprint(plan, ids, 1 << overlay)
 
     def discard(self, overlay: int) -> None:
         """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
@@ -233,6 +259,7 @@ class TieredStore:
                     f"{self.at!r}; load it into a store of its own"
                 )
             self._content.adopt(version)
+            self._version = version
 
     def holds(self, version: TableSource) -> bool:
         """Whether this version was loaded or adopted; deltas may have been merged since."""
@@ -252,65 +279,105 @@ class TieredStore:
 
     def is_complete(self, table: int) -> bool:
         """Whether DRAM holds every row of a table, so that what it does not find is absent."""
-        return self._cache.complete[table]
+        return self._cache.is_complete(table)
 
     def known_absent(self, table: int, ids: np.ndarray) -> np.ndarray:
         """(n,) bool: which ids are remembered as being in no tier."""
         return self._cache.negative[table].contains(ids)
 
-    def read(self, table: int, ids: np.ndarray, overlay: Overlay | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and found flags of ids from SSD, those that an overlay spilled or those of the base.
+    def read(self, wanted: Sequence[Wanted], timeout_s: float | None = None) -> list[Answer]:
+        """Rows (n, D) and states (n,) of ids from SSD: 0 absent, 1 found, 2 not there after timeout_s (None: waits).
 
-        What was found in the base is offered to DRAM, what was not is remembered.
+        What was found in the base is offered to DRAM, what was not is remembered. Raises StoreError.
         """
-        if overlay is not None:
-            return self._read_spilled(table, ids, overlay)
-        generation = self._cache.generation
-        rows, found = self._find(table, ids)
-        hits = found.view(np.bool_)
-        self._promoter.offer(Promotion(generation, table, ids[hits], rows[hits], ids[~hits]))
-        return rows, found
+        return self._reads.read(wanted, timeout_s) if wanted else []
 
     def drain(self) -> None:
         """Waits until the promotions offered so far are done."""
         self._promoter.drain()
 
     def stats(self) -> StoreStats:
-        """Counts and sizes now."""
-        counts = self._plans.total()
-        return StoreStats(
-            hits={"overlay": counts.overlay, "dram": counts.dram, "ssd": counts.ssd},
-            absent=counts.absent,
-            unresolved=counts.unresolved,
-            rows={
-                "overlay": sum(stats.rows for stats in self.overlay_stats().values()),
-                "dram": sum(t.size() for t in self.dram),
-                "ssd": sum(self._rows),
-            },
-            bytes={
-                "overlay": sum(table.memory_bytes() for table in self.overlay_tables),
-                "dram": self._cache.memory_bytes(),
-                "ssd": self.ssd.size_bytes(),
-            },
-            promotions_dropped=self._promoter.dropped,
-        )
+        """Counts and sizes now. Raises StoreError when it is closed."""
+        self._check_open()
+        try:
+            now = store_stats(self, self._cache, self._rows, self._promoter.dropped)
+        except IndexError:  # it was closed meanwhile
+            raise StoreError("the store is closed") from None
+        return now.counted(self._plans.total().by_table)
+
+    def costs(self) -> LookupCosts:
+        """What the lookups until now took."""
+        return self._plans.total().costs
+
+    def forecast(self) -> Forecast | None:
+        """What other budgets would give, by the lookups of late; None for a store without a budget."""
+        return None
+
+    def slab_bytes(self) -> list[int]:
+        """How the budget is divided among the row sizes now, in the order of `forecast().slabs`; empty without one."""
+        return []
+
+    def set_dram_bytes(self, dram_bytes: int | None) -> None:
+        """Changes the budget while lookups run; None: as many bytes as all rows take.
+
+        Rows that do not fit any more are gone when it returns, the coldest first. Room that is new is filled in the
+        background (`wait_filled`). The first budget of a store that had none needs memory for both for a moment.
+        Raises ConfigError, and StoreError when there is no memory.
+        """
+        check_dram_bytes(dram_bytes)
+        with self._budget_lock:
+            self._check_open()
+            if dram_bytes != self._dram_bytes:
+                self._rebuild(dram_bytes)
+            self._dram_bytes = dram_bytes
+        self._upkeep.wake("filling DRAM")
+
+    def wait_filled(self, timeout_s: float | None = None) -> bool:
+        """Waits until the room that a larger budget gave is filled; False when it is not by then."""
+        return self._upkeep.wait("filling DRAM", timeout_s)
+
+    def fill(self) -> int:
+        """Fills free room in DRAM with the most used rows of the version; returns how many came in. Lookups go on."""
+        version = self._version
+        if version is None:
+            return 0
+        return fill_room(self._cache, version, self._content, Pace(), lambda: self._upkeep.stopping)
+
+    def save_hot_ids(self) -> None:
+        """Writes down which ids are in DRAM, for the next opening. Raises StoreError."""
+        with self._budget_lock:
+            if self._version is not None and self._dram_bytes is not None and not self._closed:
+                save_hot_ids(self.ssd.path, self._cache.hot_ids(self.limits.hot_ids))
+
+    def check_integrity(self) -> None:
+        """Raises StoreError that says what is broken: an index, or a row in DRAM that SSD has otherwise. Slow."""
+        with self._merge_lock:
+            self._check_open()
+            check_integrity(self._cache, self.overlay_tables, self._find)
 
     def close(self) -> None:
         """Ends the threads, releases the folder and the memory, when what is being staged or merged is done.
 
         Plans must not be used any more. Raises StoreError when the disk fails; the store is closed all the same.
         """
+        self._upkeep.close()
         with self._stage_lock, self._merge_lock:
             if self._closed:
                 return
+            try:
+                self.save_hot_ids()
+            except StoreError as error:
+                _log.warning("the next opening warms up by the published frequencies: %s", error)
             self._closed = True
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        self._reads.close()
         self._promoter.close()
         try:
             self.ssd.close()
         finally:
             # Also when the disk fails: the memory goes, and the store is closed.
-            self._plans.release()
+            with self._plans.lock:
+                for plan in self._plans.each():
+                    plan.release()
             self._cache.release()
             self.overlay_tables = []
 
@@ -323,7 +390,16 @@ class TieredStore:
     def _find(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].dim)
 
-    def _read_spilled(self, table: int, ids: np.ndarray, overlay: Overlay) -> tuple[np.ndarray, np.ndarray]:
+    def _read_part(self, part: Wanted) -> Answer:
+        if part.overlay is not None:
+            return self._read_spilled(part.table, part.ids, part.overlay)
+        generation = self._cache.generation
+        rows, found = self._find(part.table, part.ids)
+        hits = found.view(np.bool_)
+        self._promoter.offer(Promotion(generation, part.table, part.ids[hits], rows[hits], part.ids[~hits]))
+        return rows, found
+
+    def _read_spilled(self, table: int, ids: np.ndarray, overlay: Overlay) -> Answer:
         rows, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].dim)
         gone = np.flatnonzero(found == 0)
         if len(gone):
@@ -333,8 +409,19 @@ class TieredStore:
                 raise StoreError(
                     f"{self.ssd.path}: rows of overlay {overlay.number} are gone; it was discarded or lost"
                 )
-            rows[gone], found[gone] = self.read(table, ids[gone])
+            rows[gone], found[gone] = self._read_part(Wanted(table, ids[gone]))
         return rows, found
+
+    def _rebuild(self, dram_bytes: int | None) -> None:
+        """Other tables take the place of those that every plan has."""
+        with self._merge_lock:  # nothing is written to them meanwhile
+            before = self._cache
+            after = rebuilt(before, dram_bytes, self.limits.negative_ids)
+            with self._plans.lock:
+                self._cache = after
+                for plan in self._plans.each():
+                    plan.bind()
+        before.release()
 
     def _clear(self, overlay: Overlay) -> None:
         pace = Pace()
@@ -360,6 +447,6 @@ class TieredStore:
     def _build_overlay_tables(self) -> None:
         self.overlay_tables = [OverlayTable(spec.dim) for spec in self.tables]
         self._rows = [
-            tier.size() if complete else spec.rows
-            for tier, complete, spec in zip(self.dram, self._cache.complete, self.tables, strict=True)
+            tier.size() if self._cache.is_complete(index) else spec.rows
+            for index, (tier, spec) in enumerate(zip(self.dram, self.tables, strict=True))
         ]

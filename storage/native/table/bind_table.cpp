@@ -306,7 +306,19 @@ void bind_lookup(nb::module_& module) {
             return std::make_tuple(totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay);
           },
           "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
-          "answered by overlays. What an overlay removed is absent.");
+          "answered by overlays. What an overlay removed is absent.")
+      .def(
+          "table_totals",
+          [](const PyLookup& self) {
+            const std::vector<LookupTotals>& totals = self.lookup.table_totals();
+            std::vector<std::uint64_t> flat;
+            for (const LookupTotals& of : totals) {
+              flat.insert(flat.end(), {of.dram, of.supplied, of.absent, of.unresolved, of.overlay});
+            }
+            return to_numpy(std::move(flat), {totals.size(), 5});
+          },
+          nb::sig("def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]"),
+          "What the last finish gave, by table: (T, 5), columns as finish returns them.");
 }
 
 }  // namespace

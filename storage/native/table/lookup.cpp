@@ -46,6 +46,14 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
   }
 }
 
+void LookupTotals::add(const LookupTotals& other) {
+  dram += other.dram;
+  supplied += other.supplied;
+  absent += other.absent;
+  unresolved += other.unresolved;
+  overlay += other.overlay;
+}
+
 std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask) {
   if (mask >> kMostOverlays != 0) throw std::invalid_argument("mask: overlays are numbered 0 to 62, bit 63 is none");
   if (mask != 0 && overlays_.empty()) throw std::invalid_argument("mask: the lookup was made without overlays");
@@ -65,7 +73,7 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   late_.clear();
   sources_.clear();
   kept_.clear();
-  totals_ = {};
+  totals_.assign(tables_.size(), {});
   mask_ = mask;
   for (std::uint32_t f = 0; f < inputs.size(); ++f) {
     if (features_[f].pooling == Pooling::kNone) {
@@ -110,6 +118,7 @@ void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::s
   const std::uint32_t dim = format.dim;
   const auto start = static_cast<std::size_t>(input.offsets[bag]);
   const Pooling pooling = features_[feature].pooling;
+  LookupTotals& totals = totals_[features_[feature].table];
   for (; bag < last; ++bag) {
     const std::size_t begin_at = static_cast<std::size_t>(input.offsets[bag]) - start;
     const std::size_t end_at = static_cast<std::size_t>(input.offsets[bag + 1]) - start;
@@ -119,9 +128,9 @@ void Lookup::pool_window(std::uint32_t feature, const LookupInput& input, std::s
     const float* weights = pooling == Pooling::kWeighted ? input.weights + start + begin_at : nullptr;
     float* output = input.output + bag * dim;
     const Cover* covers = kCovered ? covers_.data() + begin_at : nullptr;
-    const std::size_t laid = kCovered ? lay_over(covers, n, rows) : 0;
+    const std::size_t laid = kCovered ? lay_over(covers, n, rows, totals) : 0;
     const auto hits = n - static_cast<std::size_t>(std::count(rows, rows + n, nullptr));
-    totals_.dram += hits - laid;
+    totals.dram += hits - laid;
     if (hits == n) {
       pool_rows(format, rows, weights, n, pooling, output);
     } else {
@@ -140,6 +149,7 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
   const auto used = [&](std::size_t bag) {
     return std::min(length, static_cast<std::size_t>(input.offsets[bag + 1] - input.offsets[bag]));
   };
+  LookupTotals& totals = totals_[features_[feature].table];
   for (std::size_t bag = 0; bag < batch;) {
     const std::size_t last = std::min(batch, bag + bags_at_once);
     window_ids_.clear();
@@ -155,7 +165,7 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
     for (; bag < last; ++bag) {
       const std::size_t n = used(bag);
       pipeline.advance(at + n);
-      if (covered) totals_.dram -= lay_over(covers_.data() + at, n, rows_.data() + at);  // counted again below
+      if (covered) totals.dram -= lay_over(covers_.data() + at, n, rows_.data() + at, totals);  // counted again below
       float* output = input.output + bag * length * dim;
       std::uint8_t* mask = input.mask + bag * length;
       for (std::size_t i = 0; i < n; ++i, ++at) {
@@ -163,7 +173,7 @@ void Lookup::begin_unpooled(std::uint32_t feature, std::size_t batch, const Look
         mask[i] = row != nullptr;
         if (row != nullptr) {
           decode_rows(format, row, 1, output + i * dim);
-          ++totals_.dram;
+          ++totals.dram;
           continue;
         }
         std::memset(output + i * dim, 0, dim * sizeof(float));
@@ -187,15 +197,15 @@ bool Lookup::ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size
 
 // Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how many
 // rows it put, and counts them and the removed.
-std::size_t Lookup::lay_over(const Cover* covers, std::size_t n, const char** rows) {
+std::size_t Lookup::lay_over(const Cover* covers, std::size_t n, const char** rows, LookupTotals& totals) {
   std::size_t laid = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (covers[i].state == CoverState::kNone) continue;
     rows[i] = covers[i].row;
     laid += covers[i].row != nullptr;
-    totals_.absent += covers[i].state == CoverState::kRemoved;
+    totals.absent += covers[i].state == CoverState::kRemoved;
   }
-  totals_.overlay += laid;
+  totals.overlay += laid;
   return laid;
 }
 
@@ -275,9 +285,9 @@ LookupTotals Lookup::finish() {
       const auto position = static_cast<std::size_t>(-source - 1);
       const auto state = static_cast<RowState>(misses.states[position]);
       rows_[i] = state == RowState::kFound ? reinterpret_cast<const char*>(misses.rows.data() + position * dim) : nullptr;
-      totals_.supplied += state == RowState::kFound;
-      totals_.absent += state == RowState::kAbsent;
-      totals_.unresolved += state == RowState::kUnresolved;
+      totals_[feature.table].supplied += state == RowState::kFound;
+      totals_[feature.table].absent += state == RowState::kAbsent;
+      totals_[feature.table].unresolved += state == RowState::kUnresolved;
     }
     if (feature.pooling != Pooling::kNone) {
       pool_rows(decoded, rows_.data(), late.weights, late.count, feature.pooling, late.output);
@@ -286,13 +296,15 @@ LookupTotals Lookup::finish() {
       *late.mask = 1;
     }
   }
-  const LookupTotals totals = totals_;
+  LookupTotals totals;
+  for (const LookupTotals& each : totals_) totals.add(each);
+  finished_ = totals_;
   for (Misses& misses : misses_) {
     misses.ids.clear();
     misses.sources.clear();
   }
   late_.clear();
-  totals_ = {};
+  totals_.assign(tables_.size(), {});
   return totals;
 }
 

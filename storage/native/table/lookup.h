@@ -39,6 +39,8 @@ struct LookupInput {
 
 struct LookupTotals {
   std::uint64_t dram = 0, supplied = 0, absent = 0, unresolved = 0, overlay = 0;
+
+  void add(const LookupTotals& other);
 };
 
 class Lookup {
@@ -60,6 +62,8 @@ class Lookup {
   void supply(std::size_t table, RowInput rows, const std::uint8_t* states);
   // Pools the late bags. Throws std::invalid_argument when a table with missing ids was not supplied.
   LookupTotals finish();
+  // By table, what the last finish() gave for all.
+  const std::vector<LookupTotals>& table_totals() const { return finished_; }
 
  private:
   struct Misses {
@@ -85,7 +89,7 @@ class Lookup {
   void pool_window(std::uint32_t feature, const LookupInput& input, std::size_t bag, std::size_t last, RowPipeline& pipeline);
   void begin_unpooled(std::uint32_t feature, std::size_t batch, const LookupInput& input);
   bool ask_overlay(std::uint32_t table, const std::int64_t* ids, std::size_t n);
-  std::size_t lay_over(const Cover* covers, std::size_t n, const char** rows);
+  std::size_t lay_over(const Cover* covers, std::size_t n, const char** rows, LookupTotals& totals);
   void keep_aside(std::uint32_t feature, const std::int64_t* ids, const char* const* rows, const Cover* covers,
                   std::size_t n, const float* weights, float* output);
   std::int64_t miss(std::uint32_t table, std::int64_t id, std::uint8_t source);
@@ -102,7 +106,8 @@ class Lookup {
   std::vector<Cover> covers_;  // beside rows_, where a window is covered
   std::uint64_t mask_ = 0;
   std::vector<std::int64_t> window_ids_;
-  LookupTotals totals_;
+  std::vector<LookupTotals> totals_;    // by table
+  std::vector<LookupTotals> finished_;  // of the last finish()
 };
 
 }  // namespace emberline

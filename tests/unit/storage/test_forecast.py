@@ -59,7 +59,9 @@ def test_bytes_that_bring_no_hit_go_by_need() -> None:
 
 
 def test_the_codes_are_those_of_the_trainer() -> None:
-    counts = np.unique(np.concatenate([np.arange(1000), np.geomspace(1000, 500_000, 400).astype(int)])).astype(np.uint32)
+    counts = np.unique(np.concatenate([np.arange(1000), np.geomspace(1000, 500_000, 400).astype(int)])).astype(
+        np.uint32
+    )
     uses = uses_of_codes()[frequency_byte(counts)]
     assert np.array_equal(uses[:32], np.arange(32))
     assert (uses <= counts).all()

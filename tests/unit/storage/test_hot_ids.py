@@ -43,9 +43,7 @@ def test_any_damaged_byte_and_any_lost_end_is_noticed(tmp_path: Path, caplog: py
             assert load_hot_ids(tmp_path, 100) == {}
 
 
-def test_one_that_is_too_large_or_cannot_be_read_is_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_is_too_large_or_cannot_be_read_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / HOT_IDS).write_bytes(b"x" * (2 << 20))
     assert load_hot_ids(tmp_path, 100) == {}
     assert "larger than a list of 100 ids" in caplog.text

@@ -13,6 +13,7 @@ import pytest
 
 from storage.errors import StoreError
 from storage.specs import LookupSpec
+from storage.tiers.cold_reads import Wanted
 from storage.tiers.promoter import Promotion
 from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier
@@ -61,6 +62,13 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
 
 
 ASKED = np.array([CHANGED, ADDED, REMOVED])
+
+
+def read_asked(store: TieredStore) -> np.ndarray:
+    ((_, states),) = store.read([Wanted(0, ASKED)])
+    return states
+
+
 OLD, NEW = [0, None, 0], [1, 1, None]
 
 
@@ -87,7 +95,7 @@ def test_what_was_read_before_the_ingest_is_not_installed_after_it(
         return result
 
     monkeypatch.setattr(SsdTier, "find", read_then_merge)
-    assert store.read(0, ASKED)[1].tolist() == [1, 0, 1]
+    assert read_asked(store).tolist() == [1, 0, 1]
     store.drain()
     assert not store.known_absent(0, ASKED).any()
     assert store.dram[0].find(ASKED)[1].tolist() == [0, 0, 0]
@@ -106,7 +114,7 @@ def test_what_is_read_around_the_ingest_is_put_right_or_dropped(
     def read_around(self: SortedChanges) -> None:
         if not before:
             ingest(self)
-        store.read(0, ASKED)
+        read_asked(store)
         store.drain()
         if before:
             ingest(self)
@@ -129,7 +137,7 @@ def test_what_is_read_around_the_ingest_is_put_right_or_dropped(
 def test_what_is_read_at_a_step_is_right_in_the_end(store: TieredStore, step: str) -> None:
     def read(at: str) -> None:
         if at == step:
-            store.read(0, ASKED)
+            read_asked(store)
             store.drain()
 
     store.merge(0, at="d" * 32, on_step=read)

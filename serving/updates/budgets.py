@@ -1,0 +1,121 @@
+"""One model's DRAM budget, divided among its stores while they come and go.
+
+A store is served, or it is on its way in or out. The served ones have the budget in equal parts. Those on their way
+share a tenth of it, beside the budget. So a version that is loaded beside a served one goes
+
+    old      new
+    1        0.1     loaded and judged
+    0.5      0.5     both are served, for the moment between; the requests move over
+    0.1      1       the old one is drained, then closed
+
+and the sum never passes the budget and a tenth: stores shrink before others grow.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from storage.errors import EmberlineError
+from storage.tiers.tiered import TieredStore
+
+logger = logging.getLogger("emberline.serving")
+
+EXTRA_SHARE = 10
+_LOOK_S = 0.1
+
+
+class DramBudget:
+    """Any thread. total: bytes, None without a bound; then every store holds all of its rows."""
+
+    def __init__(self, total: int | None = None) -> None:
+        self.total = total
+        self._lock = threading.Lock()
+        self._served: dict[TieredStore, bool] = {}
+
+    def open(self, opener: Callable[[int | None], TieredStore]) -> TieredStore:
+        """Opens a store on its way in. opener: opens it with so many bytes, once the others have made room."""
+        with self._lock:
+            self._divide(self._parts(coming=1))
+            store = opener(self._coming_bytes())
+            self._served[store] = False
+        return store
+
+    def serve(self, store: TieredStore) -> None:
+        """Requests are about to reach a store: it gets the same part as those that are served already."""
+        self._change(store, True)
+
+    def retire(self, store: TieredStore) -> None:
+        """Requests are about to leave a store: the others get its part."""
+        self._change(store, False)
+
+    def leave(self, store: TieredStore) -> None:
+        """A store was closed."""
+        with self._lock:
+            if self._served.pop(store, None) is not None:
+                self._divide(self._parts())
+
+    def follow(self, said: Callable[[], int | None]) -> None:
+        """Takes over the budget that is said now. When it returns, what does not fit any more is gone.
+
+        said: called when it is this call's turn, so of two callers none puts back what the other one replaced. Raises
+        StoreError; the budget is the one before then.
+        """
+        with self._lock:
+            before, total = self.total, said()
+            if total == before:
+                return
+            self.total = total
+            try:
+                self._divide(self._parts(), strictly=True)
+            except BaseException:
+                self.total = before
+                self._divide(self._parts())
+                raise
+
+    def _change(self, store: TieredStore, served: bool) -> None:
+        with self._lock:
+            if self._served.get(store) is not None and self._served[store] != served:
+                self._served[store] = served
+                self._divide(self._parts())
+
+    def _divide(self, wanted: Mapping[TieredStore, int | None], *, strictly: bool = False) -> None:
+        """Gives every store its part. strictly: raises what a store says; else that one keeps what it has."""
+        for store in sorted(wanted, key=lambda each: _growth(each, wanted[each])):
+            if store.dram_bytes == wanted[store]:
+                continue
+            try:
+                store.set_dram_bytes(wanted[store])
+            except EmberlineError as error:
+                if strictly:
+                    raise
+                logger.warning("%s: its DRAM budget stays as it is: %s", store.ssd.path, error)
+
+    def _parts(self, coming: int = 0) -> dict[TieredStore, int | None]:
+        """What each store is to have; coming: stores that are about to be opened, beside these."""
+        served = sum(self._served.values())
+        others = len(self._served) - served + coming
+        if self.total is None:
+            return dict.fromkeys(self._served)
+        passing = (self.total if served == 0 else self.total // EXTRA_SHARE) // max(1, others)
+        return {store: self.total // served if is_served else passing for store, is_served in self._served.items()}
+
+    def _coming_bytes(self) -> int | None:
+        """What a store that is opened now gets. The others have made room."""
+        others = len(self._served) - sum(self._served.values()) + 1
+        if self.total is None:
+            return None
+        return (self.total // EXTRA_SHARE if any(self._served.values()) else self.total) // others
+
+
+def wait_filled(store: TieredStore, check_stop: Callable[[], None]) -> None:
+    """Waits until the room that a larger budget gave is filled, or there is none to wait for."""
+    while not store.wait_filled(_LOOK_S):
+        check_stop()
+
+
+def _growth(store: TieredStore, wanted: int | None) -> float:
+    if wanted is None:
+        return float("inf")
+    return wanted - (float("inf") if store.dram_bytes is None else store.dram_bytes)

@@ -1,0 +1,22 @@
+"""A cache with another budget, built from the one that lookups use; then it takes its place."""
+
+from __future__ import annotations
+
+from storage.tiers.dram_cache import DramCache
+from storage.tiers.warmup import Filling, warm
+
+
+def rebuilt(cache: DramCache, dram_bytes: int | None, negative_ids: int) -> DramCache:
+    """A cache within `dram_bytes` with the hottest rows of another. Nothing writes to that one meanwhile."""
+    result = DramCache(cache.tables, dram_bytes, negative_ids)
+    result.generation = cache.generation
+    result.promotions = list(cache.promotions)
+    for members, capacity in result.groups():
+        fillings = [
+            Filling(result.tiers[index], lambda index=index: cache.exported(index))  # type: ignore[misc]
+            for index in members
+        ]
+        for index, whole in zip(members, warm(fillings, capacity), strict=True):
+            if whole and cache.is_complete(index):
+                result.mark_complete(index)
+    return result

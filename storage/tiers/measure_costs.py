@@ -1,0 +1,80 @@
+"""What lookups cost on this machine, measured on a small store of rows made up for it, half of them in DRAM."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from storage.checkpoint.tables import Shard
+from storage.features import Jagged
+from storage.specs import LookupSpec, TableSpec
+from storage.tiers.budget import row_cost
+from storage.tiers.cost import CostModel
+from storage.tiers.tiered import TieredStore
+
+_STORE_BYTES = 128 << 20
+_LEAST_ROWS = 8192
+_HOT, _COLD = 200, 1
+_REPEATS = 9
+_SHARD_ROWS = 1 << 16
+
+
+def measure_costs(spec: TableSpec, folder: Path, ids: int) -> CostModel:
+    """For rows like a table's, on the disk that `folder` lies on; it is left as it was. ids: of a large lookup.
+
+    Rough where other work shares the machine. Raises StoreError.
+    """
+    rows = max(_LEAST_ROWS, min(spec.rows, _STORE_BYTES // spec.row_bytes))
+    made = _Made(TableSpec("t", spec.dim, spec.row_type, rows))
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix=".measure-") as place,
+        TieredStore.open(Path(place), made.tables, dram_bytes=rows * row_cost(spec) // 2) as store,
+    ):
+        store.load(made)
+        plan = store.plan([LookupSpec("x", "t", "none", 1)])
+        hot = made.ids[: rows // 4]
+        for _ in range(_REPEATS):
+            for count in sorted({64, max(1, ids // 16), max(1, ids // 4), ids}):
+                plan.lookup(count, [_each(rng.choice(hot, count))])
+        cold = rng.permutation(made.ids[rows * 3 // 4 :])
+        start = 0
+        for count in (1, 16, 64, 256) * _REPEATS:
+            if start + count > len(cold):
+                break
+            plan.lookup(count, [_each(cold[start : start + count])])
+            start += count
+        model = store.costs().model()
+    assert model is not None
+    return model
+
+
+class _Made:
+    """A table of random rows; the first half of its ids is hot."""
+
+    path = Path("made up to measure")
+    snapshot = "0" * 32
+    equals = None
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.tables = (spec,)
+        rng = np.random.default_rng(1)
+        self.ids = np.sort(rng.choice(2**62, spec.rows, replace=False))
+        self._rows = rng.standard_normal((_SHARD_ROWS, spec.dim)).astype(np.float32)
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        for start in range(0, len(self.ids), _SHARD_ROWS):
+            ids = self.ids[start : start + _SHARD_ROWS]
+            freq = np.where(np.arange(start, start + len(ids)) < len(self.ids) // 2, _HOT, _COLD).astype(np.uint8)
+            yield Shard(ids, self._rows[: len(ids)], freq)
+
+    def table_digest(self, table: str) -> str:
+        return "made"
+
+
+def _each(ids: np.ndarray) -> Jagged:
+    return Jagged(ids, np.arange(len(ids) + 1))
