@@ -114,13 +114,15 @@ class DramCache:
             return tier.size() - before
 
     def free_rows(self, table: int) -> int:
-        """Rows that fit in beside those that are here, by the budget of the table's row size."""
-        capacity = self.capacity[table]
+        """Rows that fit in beside those that are here, by the budget of the table's row size; none after `release`."""
+        capacity, tiers = self.capacity[table], self.tiers
+        if not tiers:
+            return 0
         if capacity is not None:
-            return capacity - self.tiers[table].size()
+            return capacity - tiers[table].size()
         if self.dram_bytes is None:
             return 1 << 62
-        used = sum(tier.size() * row_cost(spec) for tier, spec in zip(self.tiers, self.tables, strict=True))
+        used = sum(tier.size() * row_cost(spec) for tier, spec in zip(tiers, self.tables, strict=True))
         return max(0, self.dram_bytes - used) // row_cost(self.tables[table])
 
     def forget_reads(self) -> None:

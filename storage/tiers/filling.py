@@ -97,6 +97,8 @@ def _fill_group(
             for part in np.array_split(np.arange(len(shard.ids)), max(1, len(shard.ids) // 8192)):
                 if cache.generation != known:
                     known = cache.generation
+                    if stopping():  # after the generation was looked at: another version has another list
+                        return taken
                     changed = _together(content.changed(cache.tables[index].name))
                 chosen = part[shard.freq[part] >= max(0, threshold)]
                 if len(changed):
@@ -104,7 +106,7 @@ def _fill_group(
                 count = cache.install_free(known, index, shard.ids[chosen], shard.rows[chosen], shard.freq[chosen])
                 taken += count
                 pace.step()
-                if cache.free_rows(index) <= 0 or stopping():
+                if stopping() or cache.free_rows(index) <= 0:
                     return taken
     return taken
 

@@ -258,8 +258,12 @@ class TieredStore:
                     f"{version.path}: snapshot {version.snapshot} equals {version.equals}, but the store is at "
                     f"{self.at!r}; load it into a store of its own"
                 )
-            self._content.adopt(version)
+            # In this order: what fills DRAM from the files of the version before sees that it is not the one any more,
+            # or that what it read is old, before the list of ids that those files have otherwise is emptied.
             self._version = version
+            self._cache.forget_reads()
+            self._content.adopt(version)
+        self._upkeep.wake("filling DRAM")
 
     def holds(self, version: TableSource) -> bool:
         """Whether this version was loaded or adopted; deltas may have been merged since."""
@@ -338,10 +342,14 @@ class TieredStore:
 
     def fill(self) -> int:
         """Fills free room in DRAM with the most used rows of the version; returns how many came in. Lookups go on."""
-        version = self._version
+        version, cache = self._version, self._cache
         if version is None:
             return 0
-        return fill_room(self._cache, version, self._content, Pace(), lambda: self._upkeep.stopping)
+
+        def stopping() -> bool:
+            return self._upkeep.stopping or self._version is not version or self._cache is not cache
+
+        return fill_room(cache, version, self._content, Pace(), stopping)
 
     def save_hot_ids(self) -> None:
         """Writes down which ids are in DRAM, for the next opening. Raises StoreError."""

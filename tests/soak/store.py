@@ -9,6 +9,7 @@ store's folder are watched: they may not grow with time.
 from __future__ import annotations
 
 import argparse
+import logging
 import tempfile
 import threading
 import time
@@ -39,7 +40,20 @@ KEPT = 6  # deltas that stay unmerged
 READERS = 3
 _ROW_BYTES = 16 * 4 + 28
 WHOLE = sum(count for _, count in TABLES.values()) * _ROW_BYTES
-SHARES = (0.0, 0.01, 0.1, 0.4, 1.5)
+SHARES = (0.0, 0.01, 0.1, 0.4, 1.5, None)
+
+
+class Complaints(logging.Handler):
+    """What the store's own threads log when something fails that nobody waits for."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remembers it, with its traceback."""
+        if len(self.said) < 100:
+            self.said.append(logging.Formatter().format(record))
 
 
 class Soak:
@@ -54,12 +68,13 @@ class Soak:
         self.version = self.world.version(first)
         self.base = first  # what the store is at
         self.generation = 0
-        self.dram_bytes = WHOLE // 10
+        self.dram_bytes: int | None = WHOLE // 10
         self.store = self._open()
         snapshot = Snapshot(first, {}, 0)
         self.snapshots = Snapshots(snapshot, [snapshot])
         self.failures: list[BaseException] = []
         self.watch = Watch(folder)
+        self.complaints = Complaints()
         self._store_lock = threading.Lock()  # held to reopen, and by those who use the store without a pin
 
     def run(self, seconds: float) -> None:
@@ -67,6 +82,7 @@ class Soak:
         deadline = time.monotonic() + seconds
         work: list[Callable[[], None]] = [self._write, self._budgets, self._fold, self._sample]
         work += [lambda number=number: self._read(number) for number in range(READERS)]  # type: ignore[misc]
+        logging.getLogger("storage").addHandler(self.complaints)
         threads = [threading.Thread(target=self._guard, args=(each,), daemon=True) for each in work]
         for thread in threads:
             thread.start()
@@ -75,9 +91,11 @@ class Soak:
         self.snapshots.stop()
         for thread in threads:
             thread.join()
+        logging.getLogger("storage").removeHandler(self.complaints)
         self.store.close()
         if self.failures:
             raise self.failures[0]
+        assert not self.complaints.said, f"the store complained: {self.complaints.said[:3]}"
         self.watch.check()
 
     def _guard(self, work: Callable[[], None]) -> None:
@@ -247,12 +265,15 @@ class Soak:
         while not self.snapshots.stopped:
             time.sleep(float(rng.uniform(0.0, 0.4)))
             with self._store_lock:
-                change = getattr(self.store, "set_dram_bytes", None)
-                if change is None or self.snapshots.stopped:
+                if self.snapshots.stopped:
                     return
-                self.dram_bytes = int(WHOLE * SHARES[int(rng.integers(len(SHARES)))])
-                change(self.dram_bytes)
+                share = SHARES[int(rng.integers(len(SHARES)))]
+                self.dram_bytes = None if share is None else int(WHOLE * share)
+                self.store.set_dram_bytes(self.dram_bytes)
                 self.counts["budget changes"] += 1
+                if rng.random() < 0.05:
+                    self.store.check_integrity()
+                    self.counts["integrity checks"] += 1
 
     def _fold(self) -> None:
         time.sleep(0.3)
