@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import signal
 import sys
 import threading
@@ -38,7 +39,8 @@ QUICK_S = 30.0
 class Run:
     """What a benchmark is given: how large, how long, and where its rows go.
 
-    rows: ids of the largest table, or None for the benchmark's own. work: an empty folder on a disk, gone afterwards.
+    max_s: seconds after which nothing new is begun; None: no bound, but for a quick run. rows: of the largest table,
+    or None for the benchmark's own. work: an empty folder on a disk, gone afterwards.
     """
 
     report: Report
@@ -46,6 +48,7 @@ class Run:
     quick: bool = False
     rows: int | None = None
     repeats: int = REPEATS
+    max_s: float | None = None
     began: float = field(default_factory=time.monotonic)
     children: list[int] = field(default_factory=list)
 
@@ -59,15 +62,16 @@ class Run:
         return 0.02 if self.quick else PIECE_S
 
     def is_late(self, rest: str) -> bool:
-        """Whether a quick run has used up its time; then `rest`, what is left out, is said below the table."""
-        late = self.quick and self.left_s() <= 0.0
+        """Whether the run has used up its time; then `rest`, what is left out, is said below the table."""
+        late = self.left_s() <= 0.0
         if late:
             self.report.remark(f"left out, for want of time: {rest}")
         return late
 
     def left_s(self) -> float:
-        """Seconds that a quick run has left."""
-        return max(0.0, QUICK_S - (time.monotonic() - self.began))
+        """Seconds that the run has left."""
+        bound = self.max_s if self.max_s is not None else QUICK_S if self.quick else math.inf
+        return max(0.0, bound - (time.monotonic() - self.began))
 
     def interleave(
         self, contestants: Mapping[str, Contestant], *, max_s: float = 20.0, quiet_cores: float | None = None
@@ -77,7 +81,7 @@ class Run:
         Use: samples = run.interleave(...); report.compare(...); run.settle(samples).
         """
         gauge = CpuGauge(children=self.children) if quiet_cores is None else CpuGauge(quiet_cores, self.children)
-        limit = min(1.0, self.left_s()) if self.quick else max_s
+        limit = min(1.0 if self.quick else max_s, self.left_s())
         return interleave(contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit)
 
     def settle(self, samples: Samples) -> None:
@@ -108,19 +112,25 @@ def list_lines() -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """quick: rough, in about 30 seconds. json, plot: files to write. rows: another size of table. repeats: of each."""
+    """quick: rough, in about 30 seconds. json, plot: files to write. rows: another size of table. repeats: of each.
+
+    max_s: seconds after which nothing new is begun. Raises ConfigError for what cannot be.
+    """
 
     quick: bool = False
     json: Path | None = None
     plot: Path | None = None
     rows: int | None = None
     repeats: int = REPEATS
+    max_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.rows is not None and self.rows < 10_000:
             raise ConfigError(f"--rows is {self.rows}, expected 10,000 or more", field="rows")
         if not 1 <= self.repeats <= 1000:
             raise ConfigError(f"--repeats is {self.repeats}, expected 1 to 1000", field="repeats")
+        if self.max_s is not None and not self.max_s > 0:
+            raise ConfigError(f"--max-seconds is {self.max_s}, expected more than 0", field="max_s")
         for option, path in (("json", self.json), ("plot", self.plot)):
             if path is not None and not path.parent.is_dir():
                 raise ConfigError(f"--{option} {path}: no folder {path.parent}", field=option)
@@ -142,7 +152,7 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     began = time.monotonic()
     try:
         with terminated_as_interrupt():
-            measure(Run(report, work, options.quick, options.rows, options.repeats))
+            measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s))
     except KeyboardInterrupt:
         report.interrupted = True
     report.print(console)

@@ -17,6 +17,7 @@ from benchmarks.dram_world import rows_of_numbers
 from benchmarks.traffic import Array
 from storage.checkpoint.tables import Shard
 from storage.specs import TableSpec
+from trainer.publishing.layers import frequency_byte
 
 DEPTH = 32
 BLOCK = 4096
@@ -26,13 +27,17 @@ _FIO_S = 1
 
 
 class MadeTable:
-    """One table with the face of a published version: the row of ids[i] holds the value i; no use was ever counted."""
+    """One table with the face of a published version: the row of ids[i] holds the value i.
+
+    counts: (N,) how often each id was seen in training; None: nothing was counted.
+    """
 
     path = Path("made")
     equals: str | None = None
 
-    def __init__(self, ids: Array, dim: int, *, name: str = "rows") -> None:
+    def __init__(self, ids: Array, dim: int, *, name: str = "rows", counts: Array | None = None) -> None:
         self.name, self.dim = name, dim
+        self._freq = np.zeros(len(ids), np.uint8) if counts is None else frequency_byte(counts)
         self._order = np.argsort(ids)
         self._ids = ids[self._order]
 
@@ -51,11 +56,12 @@ class MadeTable:
         for start in range(0, len(self._ids), _SHARD_ROWS):
             part = slice(start, start + _SHARD_ROWS)
             rows = rows_of_numbers(self._order[part], self.dim)
-            yield Shard(self._ids[part], rows, np.zeros(len(rows), np.uint8))
+            yield Shard(self._ids[part], rows, self._freq[self._order[part]])
 
     def table_digest(self, table: str) -> str:
-        """Of ids and order, which make the rows."""
-        return hashlib.sha256(self._ids.tobytes() + self._order.tobytes() + bytes(self.dim)).hexdigest()
+        """Of ids and order, which make the rows; and of what was counted."""
+        parts = (self._ids, self._order, self._freq, np.array([self.dim]))
+        return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
 def drop_page_cache(folder: Path) -> None:

@@ -4,31 +4,29 @@ Traffic goes by Zipf(1.05) and by the reuse that production shows (data/dlrm_reu
 count lookups, not time: after each batch the promotions are waited for, so the figures do not depend on the machine.
 The best static choice holds the most popular rows, as many as DRAM held, and is judged on the same lookups.
 
-    python -m benchmarks.tiered            # 10 M rows: about six minutes, 3 GB of memory, 3 GB of disk
+A small table begins with nothing known, and everything must be learned. The large one begins as a served version does,
+with the use counts that training left.
+
+    python -m benchmarks.tiered            # 1 M and 10 M rows: about four minutes, 6 GB of memory, 4 GB of disk
     python -m benchmarks.tiered --quick
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.catalog import Run, script
 from benchmarks.disk_world import MadeTable, drop_page_cache
-from benchmarks.dram_world import FEATURES, rows_of_numbers
 from benchmarks.gauge import QUIET_CORES_DISK
 from benchmarks.measure import median
-from benchmarks.traffic import BATCH, Array, Popularity, Traffic, production_reuse, random_ids, zipf
-from storage.features import Jagged
-from storage.specs import LookupSpec
-from storage.tiers.tiered import TieredStore
+from benchmarks.served_table import Served, Window
+from benchmarks.traffic import BATCH, Array, Traffic, production_reuse, random_ids, zipf
 
 DIM = 32
-SAMPLES = BATCH // FEATURES
 TENTH = 10
 BELOW_STATIC = 1.0
 BELOW_NEW_OPTIMUM = 2.0
@@ -37,212 +35,142 @@ SCAN_COST = 1.0
 IDS_PER_S = 1e6
 MIDS = 1e-6
 MS = 1e3
-_FILL_CAPACITIES = 10
+_LEARN_CAPACITIES = 40
+_SEEN_AT_EDGE = 64
 _WINDOW_BATCHES = 40
 
 
 def measure(run: Run) -> None:
-    """Speed and hit rate on a large table; a new hot set and a scan on a small one."""
-    small = run.size(1_000_000, 60_000) if run.rows is None else run.rows // 10
-    change_and_scan(run, small)
+    """What a small cache learns; hit rate and speed of a large one."""
     rows = run.size(10_000_000, 200_000)
-    if run.is_late("hit rate and speed"):
+    what_is_learned(run, max(10_000, min(1_000_000, rows // 3)))
+    if run.is_late("hit rate and speed of a large table"):
         return
     ids = random_ids(rows)
-    made = MadeTable(ids, DIM)
-    with (
-        Served(run.work / "tenth", ids, made, rows * 4 * DIM // TENTH) as tenth,
-        Served(run.work / "whole", ids, made, None) as whole,
-    ):
+    with Served(run.work / "whole", ids, MadeTable(ids, DIM), None) as whole:
         for popularity in (zipf(rows), production_reuse(rows)):
-            if not run.is_late(f"{popularity.name}, hit rate and speed"):
-                hit_rate(run, tenth, popularity)
-                speed(run, tenth, whole, popularity)
+            if run.is_late(f"{popularity.name}, hit rate and speed of a large table"):
+                break
+            traffic = Traffic(popularity)
+            counts = trained_counts(traffic, rows // TENTH)
+            folder = run.work / "tenth"
+            with Served(folder, ids, MadeTable(ids, DIM, counts=counts), rows * 4 * DIM // TENTH) as tenth:
+                tenth.check(traffic.numbers(BATCH))
+                tenth.fill(traffic, 2 * rows // TENTH)
+                hit_rate(run, tenth, traffic, "begun with the counts of training")
+                speed(run, tenth, whole, traffic)
+            shutil.rmtree(folder)
 
 
-@dataclass
-class Window:
-    """What some lookups gave: hits in DRAM, and those of the best static choice on the same lookups."""
-
-    lookups: int = 0
-    hits: int = 0
-    static: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Per cent."""
-        return 100.0 * self.hits / self.lookups
-
-    @property
-    def static_rate(self) -> float:
-        """Per cent."""
-        return 100.0 * self.static / self.lookups
+def trained_counts(traffic: Traffic, capacity: int) -> Array:
+    """(N,) by row: how often training would have seen each, the coldest row that fits _SEEN_AT_EDGE times."""
+    weights = traffic.popularity.weights()
+    counts = np.empty(len(weights), np.uint32)
+    counts[traffic.numbering] = np.minimum(weights / weights[capacity - 1] * _SEEN_AT_EDGE, 1e6)
+    return counts
 
 
-class Served:
-    """A store of one table, asked as a model with 26 features would. A context manager."""
-
-    def __init__(self, folder: Path, ids: Array, made: MadeTable, dram_bytes: int | None) -> None:
-        self.folder, self.ids = folder, ids
-        self.store = TieredStore.open(folder, made.tables, dram_bytes=dram_bytes)
-        try:
-            self.store.load(made)
-            features = [LookupSpec(f"f{index}", made.name, "sum") for index in range(FEATURES)]
-            self.plan = self.store.plan(features)
-        except BaseException:
-            self.store.close()
-            raise
-        self._offsets = np.arange(SAMPLES + 1)
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
-
-    @property
-    def capacity(self) -> int:
-        """Rows that DRAM holds now."""
-        return self.store.stats().rows["dram"]
-
-    def look_up(self, numbers: Array) -> tuple[int, int]:
-        """A batch of row numbers (13,312,): hits in DRAM, and hits of the tiers below it."""
-        parts = self.ids[numbers].reshape(FEATURES, SAMPLES)
-        result = self.plan.lookup(SAMPLES, [Jagged(part, self._offsets) for part in parts])
-        if result.counts.absent or result.counts.unresolved:
-            raise AssertionError(f"rows that are there were not found: {result.counts}")
-        return result.counts.dram, result.counts.ssd
-
-    def check(self, numbers: Array) -> None:
-        """Raises AssertionError unless a batch gives what was put in."""
-        parts = self.ids[numbers].reshape(FEATURES, SAMPLES)
-        result = self.plan.lookup(SAMPLES, [Jagged(part, self._offsets) for part in parts])
-        for output, expected in zip(result.outputs, numbers.reshape(FEATURES, SAMPLES), strict=True):
-            if not np.array_equal(output, rows_of_numbers(expected, DIM)):
-                raise AssertionError("a lookup gave other rows than were put in: the figures would mean nothing")
-
-    def window(self, traffic: Traffic, batches: int) -> Window:
-        """Looks up batches and counts. Promotions are done after each."""
-        window = Window()
-        hottest = np.zeros(len(self.ids), np.bool_)
-        hottest[traffic.numbering[: self.capacity]] = True
-        for numbers in traffic.batches(batches):
-            hits, below = self.look_up(numbers)
-            self.store.drain()
-            window.lookups += hits + below
-            window.hits += hits
-            window.static += int(hottest[numbers].sum())
-        return window
-
-    def fill(self, traffic: Traffic, lookups: int) -> None:
-        """Looks up about so many ids, and counts nothing."""
-        left = -(-lookups // BATCH)
-        while left > 0:
-            for numbers in traffic.batches(min(left, 64)):
-                self.look_up(numbers)
-                self.store.drain()
-            left -= 64
+def points(run: Run, claim: str, ours: list[float], other: list[float], against: str, below: float | None) -> None:
+    """A row of hit rates; below: how many points ours may lie below the other, None where that is only written down."""
+    target = (median(other) - below) / median(other) if other and below is not None else None
+    note = "" if below is None else f"within {below:g} point{'s' if below != 1 else ''}"
+    run.report.pairs(claim, ours, other, against, unit="%", target=target, note=note)
 
 
-def points(run: Run, claim: str, ours: list[float], other: list[float], against: str, below: float, note: str) -> None:
-    """A row of hit rates in per cent; the target is a number of points below the other."""
-    target = (median(other) - below) / median(other) if other else None
-    run.report.pairs(claim, ours, other, against, unit="% hits", target=target, note=note)
-
-
-def change_and_scan(run: Run, rows: int) -> None:
-    """The hot set replaced at once, then one scan over all ids; seven times each."""
+def what_is_learned(run: Run, rows: int) -> None:
+    """Steady traffic, the hot set replaced at once, one scan over all ids: each repeat by repeat."""
     ids = random_ids(rows, seed=5)
-    repeats = 2 if run.quick else run.repeats
-    batches = 10
-    recovered: list[Window] = []
-    early: list[Window] = []
-    costs: list[tuple[float, float]] = []
-    with Served(run.work / "changing", ids, MadeTable(ids, DIM), rows * 4 * DIM // TENTH) as served:
-        traffic = Traffic(zipf(rows))
-        served.check(traffic.numbers(BATCH))
-        served.fill(traffic, _FILL_CAPACITIES * rows // TENTH)
-        capacity = served.capacity
-        try:
-            for _ in range(repeats):
-                if recovered and run.is_late("further repeats of a new hot set"):
-                    break
-                traffic.replace_hot_set()
-                served.fill(traffic, 5 * capacity)
-                early.append(served.window(traffic, batches))
-                served.fill(traffic, (AFTER_CAPACITIES - 5) * capacity - batches * BATCH)
-                recovered.append(served.window(traffic, batches))
-            for _ in range(repeats):
-                if costs and run.is_late("further repeats of a scan"):
-                    break
-                before = served.window(traffic, 2 * batches).rate
-                scan = np.random.default_rng(len(costs)).permutation(rows)
-                for start in range(0, rows - BATCH + 1, BATCH):
-                    served.look_up(scan[start : start + BATCH])
-                    served.store.drain()
-                costs.append((served.window(traffic, batches).rate, before))
-        finally:
-            size = f"{rows:,} rows, {capacity:,} in DRAM, Zipf"
-            points(
-                run,
-                f"hot set replaced, after lookups worth {AFTER_CAPACITIES}x the capacity",
-                [window.rate for window in recovered],
-                [window.static_rate for window in recovered],
-                "the new optimum",
-                BELOW_NEW_OPTIMUM,
-                f"at most {BELOW_NEW_OPTIMUM:g} points below; {size}",
-            )
-            run.report.pairs(
-                "hot set replaced, after lookups worth 5x the capacity",
-                [window.rate for window in early],
-                [window.static_rate for window in early],
-                "the new optimum",
-                unit="% hits",
-            )
-            points(
-                run,
-                "after one scan over all ids",
-                [after for after, _ in costs],
-                [before for _, before in costs],
-                "before it",
-                SCAN_COST,
-                f"at most {SCAN_COST:g} point below; {size}",
-            )
+    with Served(run.work / "learning", ids, MadeTable(ids, DIM), rows * 4 * DIM // TENTH) as served:
+        for popularity in (production_reuse(rows), zipf(rows)):
+            traffic = Traffic(popularity)
+            served.check(traffic.numbers(BATCH))
+            served.fill(traffic, _LEARN_CAPACITIES * served.capacity)
+            hit_rate(run, served, traffic, f"learned from lookups worth {_LEARN_CAPACITIES}x the capacity")
+        new_hot_set(run, served, traffic)
+        scan(run, served, traffic)
 
 
-def hit_rate(run: Run, tenth: Served, popularity: Popularity) -> None:
-    """Steady traffic, after lookups worth ten times the capacity."""
-    traffic = Traffic(popularity)
-    tenth.check(traffic.numbers(BATCH))
-    tenth.fill(traffic, _FILL_CAPACITIES * len(tenth.ids) // TENTH)
+def hit_rate(run: Run, served: Served, traffic: Traffic, note: str) -> None:
+    """Steady traffic."""
     windows: list[Window] = []
+    rows = len(served.ids)
     try:
         for _ in range(2 if run.quick else run.repeats):
-            windows.append(tenth.window(traffic, 5 if run.quick else _WINDOW_BATCHES))  # noqa: PERF401 - kept if interrupted
+            if windows and run.is_late(f"further repeats of the hit rate, {traffic.popularity.name}"):
+                break
+            windows.append(served.window(traffic, 5 if run.quick else _WINDOW_BATCHES))
     finally:
-        note = f"at most {BELOW_STATIC:g} point below; {tenth.capacity:,} of {len(tenth.ids):,} rows in DRAM"
+        ours = [window.rate for window in windows]
+        claim = f"hit rate, {served.capacity:,} of {rows:,} rows in DRAM, {traffic.popularity.name}"
         points(
             run,
-            f"a tenth in DRAM, {popularity.name}",
-            [window.rate for window in windows],
+            f"{claim}, {note}",
+            ours,
             [window.static_rate for window in windows],
             "best static choice",
             BELOW_STATIC,
-            note,
         )
-        whole_budget = 100.0 * popularity.best_static(len(tenth.ids) // TENTH)
+        for_bytes_alone = 100.0 * traffic.popularity.best_static(rows // TENTH)
         run.report.pairs(
-            f"a tenth in DRAM, {popularity.name}",
-            [window.rate for window in windows],
-            [whole_budget] * len(windows),
-            "best static choice if a row cost its bytes alone",
-            unit="% hits",
+            claim, ours, [for_bytes_alone] * len(ours), "best static choice, a row costing its bytes alone", unit="%"
         )
 
 
-def speed(run: Run, tenth: Served, whole: Served, popularity: Popularity) -> None:
+def new_hot_set(run: Run, served: Served, traffic: Traffic) -> None:
+    """Every rank belongs to another row at once; how far the hit rate is back."""
+    early: list[Window] = []
+    late: list[Window] = []
+    capacity = served.capacity
+    batches = 4 if run.quick else 10
+    try:
+        for _ in range(2 if run.quick else run.repeats):
+            if late and run.is_late("further repeats of a new hot set"):
+                break
+            traffic.replace_hot_set()
+            served.fill(traffic, 5 * capacity)
+            early.append(served.window(traffic, batches))
+            served.fill(traffic, (AFTER_CAPACITIES - 5) * capacity - batches * BATCH)
+            late.append(served.window(traffic, batches))
+    finally:
+        for times, windows, below in ((AFTER_CAPACITIES, late, BELOW_NEW_OPTIMUM), (5, early, None)):
+            points(
+                run,
+                f"hot set replaced, after lookups worth {times}x the capacity of {capacity:,} rows, Zipf",
+                [window.rate for window in windows],
+                [window.static_rate for window in windows],
+                "the new optimum",
+                below,
+            )
+
+
+def scan(run: Run, served: Served, traffic: Traffic) -> None:
+    """Every id once, in no order; what that takes from the hit rate just after."""
+    pairs: list[tuple[float, float]] = []
+    batches = 4 if run.quick else 10
+    try:
+        for turn in range(2 if run.quick else run.repeats):
+            if pairs and run.is_late("further repeats of a scan"):
+                break
+            before = served.window(traffic, 2 * batches).rate
+            every = np.random.default_rng(turn).permutation(len(served.ids))
+            for start in range(0, len(every) - BATCH + 1, BATCH):
+                served.look_up(every[start : start + BATCH])
+                served.store.drain()
+            pairs.append((served.window(traffic, batches).rate, before))
+    finally:
+        points(
+            run,
+            f"hit rate after one scan over all {len(served.ids):,} ids, Zipf",
+            [after for after, _ in pairs],
+            [before for _, before in pairs],
+            "before it",
+            SCAN_COST,
+        )
+
+
+def speed(run: Run, tenth: Served, whole: Served, traffic: Traffic) -> None:
     """Ids a second and tails of a batch, beside everything in DRAM. What is not in DRAM comes from the disk."""
-    traffic = Traffic(popularity)
+    popularity = traffic.popularity
     times: dict[str, list[float]] = {"ours": [], "all in DRAM": []}
     count = 5 if run.quick else _WINDOW_BATCHES
 

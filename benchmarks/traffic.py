@@ -41,6 +41,10 @@ class Popularity:
         """How many ranks there are."""
         return len(self._cumulative)
 
+    def weights(self) -> Array:
+        """(n,) probabilities, descending."""
+        return np.diff(self._cumulative, prepend=0.0)
+
     def best_static(self, rows: int) -> float:
         """The share of lookups that falls to the `rows` hottest: the hit rate of the best choice that never changes."""
         return 0.0 if rows <= 0 else float(self._cumulative[min(rows, self.count) - 1])

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the ratios (.png, .svg, .pdf).")
 @click.option("--rows", type=int, help="Rows of the largest table.  [default: the benchmark's own]")
 @click.option("--repeats", type=int, default=7, help="Undisturbed repeats of each measurement.")
+@click.option("--max-seconds", type=float, help="Begin nothing new after so long; what is left out is said.")
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -36,6 +37,7 @@ def command(
     plot: Path | None,
     rows: int | None,
     repeats: int,
+    max_seconds: float | None,
     work: Path | None,
 ) -> None:
     """Measure the store beside the machine's limits and its peers, side by side in one run.
@@ -57,7 +59,7 @@ def command(
         raise click.UsageError("Give a NAME, or --list.")
     if name not in catalog.BENCHMARKS:
         raise click.UsageError(catalog.wrong_name(name))
-    options = catalog.Options(quick=quick, json=json, plot=plot, rows=rows, repeats=repeats)
+    options = catalog.Options(quick=quick, json=json, plot=plot, rows=rows, repeats=repeats, max_s=max_seconds)
 
     from rich.console import Console
 

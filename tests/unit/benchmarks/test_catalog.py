@@ -42,7 +42,12 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"rows": 5}, "rows"), ({"repeats": 0}, "repeats"), ({"json": Path("/nowhere/x.json")}, "json")],
+    [
+        ({"rows": 5}, "rows"),
+        ({"repeats": 0}, "repeats"),
+        ({"max_s": 0.0}, "max_s"),
+        ({"json": Path("/nowhere/x.json")}, "json"),
+    ],
 )
 def test_options_are_checked_before_anything_is_measured(options: dict[str, object], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -113,6 +118,8 @@ def test_what_is_left_out_for_want_of_time_is_said(tmp_path: Path) -> None:
     assert "d128" in run.report.remarks[0]
     slow = catalog.Run(catalog.Report("lookup", quick=False), tmp_path, began=-1e9)
     assert not slow.is_late("d128")
+    bounded = catalog.Run(catalog.Report("lookup", quick=False), tmp_path, max_s=10.0, began=-1e9)
+    assert bounded.is_late("d128")
 
 
 def test_samples_that_were_not_interrupted_go_on(tmp_path: Path) -> None:

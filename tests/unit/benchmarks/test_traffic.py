@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.dram_world import draw
+from benchmarks.tiered import trained_counts
 from benchmarks.traffic import REUSE_FILE, Popularity, Traffic, production_reuse, random_ids, uniform, zipf
 
 
@@ -53,7 +54,7 @@ def test_production_reuse_reproduces_its_histogram() -> None:
     count = 400_000
     popularity = production_reuse(count)
     assert popularity.count == count
-    weights = np.diff(popularity._cumulative, prepend=0.0) * table["lookups"] / table["ids"] * count
+    weights = popularity.weights() * table["lookups"] / table["ids"] * count
     assert np.all(np.diff(weights) <= 1e-9)  # hottest first
     for low, high, share in table["classes"]:
         inside = (weights > low * 1.02 + 0.5) & (weights <= high * 1.02 + 0.5)
@@ -68,6 +69,15 @@ def test_a_hot_set_can_be_replaced() -> None:
     traffic.replace_hot_set()
     assert len(before & set(traffic.numbering[:100].tolist())) < 20
     assert sorted(traffic.numbering.tolist()) == list(range(10_000))
+
+
+def test_trained_counts_follow_the_traffic() -> None:
+    traffic = Traffic(zipf(10_000))
+    counts = trained_counts(traffic, 1000)
+    by_rank = counts[traffic.numbering]
+    assert np.all(np.diff(by_rank.astype(np.int64)) <= 0)
+    assert by_rank[999] == 64
+    assert by_rank[0] > by_rank[2000] > 0
 
 
 def test_batches_name_the_same_rows_twice() -> None:
