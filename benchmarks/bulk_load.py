@@ -23,12 +23,11 @@ from benchmarks.gauge import QUIET_CORES_DISK
 from benchmarks.measure import Contestant
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.databases import LmdbRows, RocksRows, fresh
+from benchmarks.ssd_rows import SsdRows
 from benchmarks.traffic import Array, random_ids
-from storage.tiers.ssd import SsdTier
 
 DIM = 32
 ROW_BYTES = 4 * DIM
-TABLE = 0
 ROWS_PER_S = 1.5e6
 MROWS = 1e-6
 _SHARD_ROWS = 1 << 18
@@ -78,17 +77,16 @@ def sorted_parts(ids: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
 
 def load_ours(run: Run, ids: Array, rows: Array) -> float:
     """Rows a second into the store's SSD tier."""
-    folder = fresh(run.work / "ours")
-    tier = SsdTier.open(folder)
+    store = SsdRows(fresh(run.work / "ours"), DIM)
     try:
         began = time.perf_counter()
-        loaded = tier.bulk_load(TABLE, sorted_parts(ids, rows))
+        loaded = store.load(sorted_parts(ids, rows))
         taken = time.perf_counter() - began
         if loaded != len(ids):
             raise AssertionError(f"{loaded} rows were loaded of {len(ids)}")
     finally:
-        tier.close()
-        shutil.rmtree(folder)
+        store.close()
+        shutil.rmtree(store.folder)
     return len(ids) / taken
 
 

@@ -25,10 +25,10 @@ from storage.errors import ConfigError
 
 # name -> one line for --list
 BENCHMARKS = {
-    "lookup": "ids to rows in DRAM: the machine's limit, torch, TorchRec, threads, overhead of a call, memory of a row",
+    "lookup": "ids to rows in DRAM: the machine's limit, torch, TorchRec, threads, overhead of a call",
     "pooling": "sums over bags of ten ids: FBGEMM, torch EmbeddingBag, the dense limit",
     "ssd": "rows from SSD, cold and warm: the disk's random reads, rocksdict, LMDB",
-    "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, tails",
+    "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
 }

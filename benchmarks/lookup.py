@@ -28,7 +28,6 @@ from benchmarks.dram_world import (
     popularities,
     rows_of_numbers,
 )
-from benchmarks.machine import rss_bytes
 from benchmarks.measure import per_second, together
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
@@ -44,7 +43,6 @@ OVER_TORCH_ZIPF = 1.35
 OVER_TORCHREC, OVER_TORCHREC_ZIPF = 2.3, 3.4
 TWO_THREADS = 1.9
 OVERHEAD_US = 0.6
-BYTES_BESIDE_ROW = 22.0
 MIDS = 1e-6
 
 
@@ -55,7 +53,6 @@ def measure(run: Run) -> None:
     with torch_children(run) as (plain, huge, torchrec):
         ids = random_ids(rows)
         overhead_of_a_call(run, ids[:100_000])
-        memory_of_a_row(run, ids)
         for dim in dims:
             if run.is_late(f"d{dim}"):
                 break
@@ -104,29 +101,6 @@ def overhead_of_a_call(run: Run, ids: Array) -> None:
             dropped=samples.dropped,
         )
     run.settle(samples)
-
-
-def memory_of_a_row(run: Run, ids: Array) -> None:
-    """Bytes of a row beyond its own: by the table's account and by the kernel's."""
-    dim = 16
-    told, resident = [], []
-    filled_table(ids[:500_000], dim)  # what the allocator keeps for itself afterwards is no row's
-    for _ in range(1 if run.quick else 3):
-        before = rss_bytes(os.getpid())
-        table = filled_table(ids, dim)
-        told.append(table.memory_bytes() / len(ids) - 4 * dim)
-        resident.append((rss_bytes(os.getpid()) - before) / len(ids) - 4 * dim)
-        del table
-    for claim, figures in (("by its own account", told), ("resident", resident)):
-        run.report.pairs(
-            f"memory of a row beyond its {4 * dim} bytes, {claim}",
-            figures,
-            [BYTES_BESIDE_ROW] * len(figures),
-            "bound",
-            unit="B",
-            target=1.0,
-            less_is_better=True,
-        )
 
 
 def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) -> None:

@@ -34,12 +34,11 @@ from benchmarks.gauge import QUIET_CORES_DISK
 from benchmarks.measure import Contestant, per_second
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.databases import LmdbRows, RocksRows, fresh
+from benchmarks.ssd_rows import SsdRows
 from benchmarks.traffic import BATCH, Array, random_ids
 from storage._limits import random_reads
-from storage.tiers.ssd import SsdTier
 
 DIM = 32
-TABLE = 0
 OF_DISK = 0.6
 OVER_ROCKSDICT = 1.5
 THOUSANDS = 1e-3
@@ -59,39 +58,17 @@ class Rows(Protocol):
         """Whatever must be reopened so that nothing is held."""
 
 
-class StoreRows:
-    """The store's SSD tier."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.tier = SsdTier.open(folder)
-
-    def load(self, made: MadeTable) -> None:
-        """All rows of the table."""
-        self.tier.bulk_load(TABLE, ((shard.ids, shard.rows) for shard in made.shards(made.name)))
-
-    def find(self, ids: Array) -> Array:
-        """(n, D) rows of ids that are all there."""
-        rows, found = self.tier.find(TABLE, ids, DIM)
-        if not found.all():
-            raise AssertionError(f"{int((found == 0).sum())} rows are missing that were put in")
-        return rows
-
-    def forget(self) -> None:
-        """Nothing to reopen."""
-
-
 def measure(run: Run) -> None:
     """Cold, then warm."""
     ids = random_ids(run.size(10_000_000, 300_000))
     made = MadeTable(ids, DIM)
-    ours = StoreRows(run.work / "ours")
-    ours.load(made)
+    ours = SsdRows(run.work / "ours", DIM)
+    ours.load((shard.ids, shard.rows) for shard in made.shards(made.name))
     check(ours, ids)
     cold(run, ours, made, ids)
     if not run.is_late("warm"):
         warm(run, ours, made, ids)
-    ours.tier.close()
+    ours.close()
 
 
 def check(rows: Rows, ids: Array) -> None:
@@ -132,7 +109,7 @@ def disk_limit(run: Run, file: Path) -> dict[str, Contestant]:
     return limits
 
 
-def cold(run: Run, ours: StoreRows, made: MadeTable, ids: Array) -> None:
+def cold(run: Run, ours: SsdRows, made: MadeTable, ids: Array) -> None:
     """Beside the disk, RocksDB and LMDB."""
     size = len(ids) * DIM * 4
     file = run.work / "limit.bin"
@@ -161,7 +138,7 @@ def cold(run: Run, ours: StoreRows, made: MadeTable, ids: Array) -> None:
     file.unlink()
 
 
-def warm(run: Run, ours: StoreRows, made: MadeTable, ids: Array) -> None:
+def warm(run: Run, ours: SsdRows, made: MadeTable, ids: Array) -> None:
     """Everything was read before; one thread."""
     size = len(ids) * DIM * 4
     with loaded_databases(run, made, size, direct=False, cache_bytes=2 * size + _SMALL_CACHE) as databases:
