@@ -14,6 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def save_hot_ids(folder: Path, tables: Mapping[str, HotIds]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, folder / HOT_IDS)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # read-only, or gone
+            temporary.unlink()
         raise StoreError(f"writing {folder / HOT_IDS}: {error}") from error
 
 
