@@ -20,6 +20,7 @@ from tests.integration.storage.trouble import (
     WORLD,
     cannot_unshare,
     check_rows,
+    merged,
     opened,
     run,
 )
@@ -77,10 +78,10 @@ def test_a_store_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Path) -
 _PERMISSION = "import sys; trouble.permission_lost(sys.argv[1])"
 
 
-def test_damaged_files_give_right_rows_or_an_error_and_never_a_crash(tmp_path: Path) -> None:
-    with opened(tmp_path / "sound") as store:
-        check_rows(store, FIRST)
-    lines = went_well(run("damaged_one_by_one", str(tmp_path / "scratch"), str(tmp_path / "sound")))
+@pytest.mark.parametrize("sound", ["closed", "killed"])
+def test_damaged_files_give_right_rows_or_an_error_and_never_a_crash(tmp_path: Path, sound: str) -> None:
+    merged(tmp_path / "closed", tmp_path / "killed")
+    lines = went_well(run("damaged_one_by_one", str(tmp_path / "scratch"), str(tmp_path / sound)))
     rows = [line for line in lines if line.split(" ")[0].endswith((".sst", ".pages"))]
     assert rows, f"no file of rows was damaged: {lines}"
     assert any("refused" in line for line in rows)
