@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 Flags = NDArray[np.uint8]
+# (n, row_bytes): rows as they are stored.
+Encoded = NDArray[np.uint8]
 
 
 @runtime_checkable

@@ -39,16 +39,18 @@ Answer = tuple[np.ndarray, np.ndarray]
 class ColdReads:
     """Reads of one store. Several threads at once; what is under way at one time is bounded."""
 
-    def __init__(self, find: Callable[[Wanted], Answer], dims: Sequence[int], *, threads: int, pending: int) -> None:
-        """find: rows and found flags of a part, on one of `threads` threads. dims: of each table."""
-        self._dims = tuple(dims)
+    def __init__(
+        self, find: Callable[[Wanted], Answer], row_bytes: Sequence[int], *, threads: int, pending: int
+    ) -> None:
+        """find: rows and found flags of a part, on one of `threads` threads. row_bytes: of each table."""
+        self._row_bytes = tuple(row_bytes)
         self._find = find
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="emberline-ssd")
         self._pending = threading.BoundedSemaphore(pending)
 
     def read(self, wanted: Sequence[Wanted], timeout_s: float | None) -> list[Answer]:
-        """rows (n, D) and states (n,) for each; what has not come after timeout_s (None: waits) is UNRESOLVED."""
+        """Encoded rows and states (n,) for each; what has not come after timeout_s (None: waits) is UNRESOLVED."""
         parts: list[tuple[int, np.ndarray, Wanted]] = []
         for index, each in enumerate(wanted):
             order = np.argsort(each.ids)  # neighbours share blocks
@@ -61,7 +63,7 @@ class ColdReads:
         else:
             found = self._all(parts, timeout_s)
         states = [np.full(len(each.ids), UNRESOLVED, np.uint8) for each in wanted]
-        rows = [np.zeros((len(each.ids), self._dims[each.table]), np.float32) for each in wanted]
+        rows = [np.zeros((len(each.ids), self._row_bytes[each.table]), np.uint8) for each in wanted]
         for (index, where, _), (values, hits) in found:
             rows[index][where] = values
             states[index][where] = hits

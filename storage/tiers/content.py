@@ -1,7 +1,7 @@
 """What the SSD tier holds, by its durable markers: the rows of a version, and what merges made of them.
 
     tables          name -> number on SSD, kept as long as the folder lives
-    content.NAME    row size and digest of the version's table that was loaded whole; none while it is being loaded
+    content.NAME    row size, row type and digest of the version's table that was loaded whole; none while it is loaded
     version         snapshot of the version whose tables were loaded
     at              snapshot that the rows are at now: the version's own, or that of the newest merged delta; none while
                     a load is under way
@@ -21,6 +21,7 @@ import numpy as np
 
 from storage.specs import TableSpec
 from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.row_words import words_of
 from storage.tiers.source import TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_keys import CHANGED, MARKERS, SPILLS
@@ -107,7 +108,7 @@ class Content:
         self._ssd.clear(CHANGED + number)
         self._ssd.bulk_load(
             number,
-            ((shard.ids, shard.rows) for shard in version.shards(spec.name)),
+            ((shard.ids, words_of(shard.encoded)) for shard in version.shards(spec.name)),
             None if progress is None else lambda done: progress(spec.name, done, spec.rows),
             pace=pace,
         )
@@ -136,4 +137,5 @@ class Content:
 
 
 def _content(version: TableSource, spec: TableSpec) -> str:
-    return f"{spec.dim}:{version.table_digest(spec.name)}"
+    row_type = "" if spec.row_type == "fp32" else f"{spec.row_type}:"
+    return f"{spec.dim}:{row_type}{version.table_digest(spec.name)}"

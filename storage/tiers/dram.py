@@ -9,19 +9,20 @@ import numpy as np
 
 from storage._table import CapacityExceeded, Table
 from storage.errors import ConfigError, StoreError
-from storage.tiers.base import Flags, Ids, Rows
+from storage.tiers.base import Encoded, Flags, Ids, Rows
 
 
 class DramTier:
     """Rows of one table in memory. Readers take no lock; one writer at a time.
 
-    dim: float32 values of a row. capacity_rows: 0 grows without bound. Errors: ConfigError for sizes that cannot be,
-    StoreError when the table or the memory is full, TypeError and ValueError that name an array of the wrong kind.
+    dim: values of a row. row_type: how they are held. capacity_rows: 0 grows without bound. Rows come in as float32
+    (n, dim) or as they are held, uint8 (n, row_bytes). Errors: ConfigError for sizes that cannot be, StoreError when
+    the table or the memory is full, TypeError and ValueError that name an array of the wrong kind.
     """
 
-    def __init__(self, dim: int, *, capacity_rows: int = 0) -> None:
+    def __init__(self, dim: int, *, capacity_rows: int = 0, row_type: str = "fp32") -> None:
         try:
-            self.table = Table(dim, capacity_rows=capacity_rows)
+            self.table = Table(dim, capacity_rows=capacity_rows, row_type=row_type)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"a table of dim {dim} and capacity_rows {capacity_rows} cannot be built: dim is 1 to 4096, "
@@ -54,17 +55,17 @@ class DramTier:
         self.table.find(ids, rows, found)
         return rows, found
 
-    def insert_or_assign(self, ids: Ids, rows: Rows, freq: Flags | None = None) -> None:
+    def insert_or_assign(self, ids: Ids, rows: Rows | Encoded, freq: Flags | None = None) -> None:
         """rows (n, dim), freq (n,) use counts as `export_batch` gives them. When it is full, the ids before are in."""
         with _full():
             self.table.insert_or_assign(ids, rows, freq)
 
-    def insert_and_evict(self, ids: Ids, rows: Rows) -> int:
+    def insert_and_evict(self, ids: Ids, rows: Rows | Encoded) -> int:
         """As a cache: leaves rows that are there, lets colder rows go for hotter ids. Returns the number admitted."""
         with _full():
             return self.table.insert_and_evict(ids, rows)
 
-    def assign(self, ids: Ids, rows: Rows) -> int:
+    def assign(self, ids: Ids, rows: Rows | Encoded) -> int:
         """Replaces the rows of ids that are there, leaves out the others. Returns the number replaced."""
         with _full():
             return self.table.assign(ids, rows)
@@ -79,6 +80,10 @@ class DramTier:
         Every row comes once if nothing is inserted between the calls.
         """
         return self.table.export_batch(cursor, limit)
+
+    def export_encoded(self, cursor: int, limit: int) -> tuple[int, Ids, Encoded, Flags]:
+        """As `export_batch`, with rows (m, row_bytes) as they are held."""
+        return self.table.export_encoded(cursor, limit)
 
     def reserve(self, rows: int) -> None:
         """Makes room for this many rows in all."""

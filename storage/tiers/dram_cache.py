@@ -30,6 +30,7 @@ import numpy as np
 
 from storage.checkpoint.tables import Shard
 from storage.errors import StoreError
+from storage.rows import RowCodec
 from storage.specs import TableSpec
 from storage.tiers.budget import check_dram_bytes, row_cost, split_budget
 from storage.tiers.dram import DramTier
@@ -59,7 +60,7 @@ class DramCache:
         self.tables = tuple(tables)
         self.capacity = split_budget(self.tables, self.dram_bytes)
         self.tiers = [
-            DramTier(spec.dim, capacity_rows=capacity or 0)
+            DramTier(spec.dim, capacity_rows=capacity or 0, row_type=spec.row_type)
             for spec, capacity in zip(self.tables, self.capacity, strict=True)
         ]
         for tier, spec, capacity in zip(self.tiers, self.tables, self.capacity, strict=True):
@@ -100,7 +101,7 @@ class DramCache:
             self.negative[table].add(promotion.absent)
 
     def install_free(self, generation: int, table: int, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray) -> int:
-        """Takes rows (n, D) that are not here into free room, unless SSD changed since. Returns how many came in."""
+        """Takes encoded rows that are not here into free room, unless SSD changed since. Returns how many came in."""
         with self._lock:
             if generation != self.generation or not self.tiers:
                 return 0
@@ -136,7 +137,7 @@ class DramCache:
             self._give_up(table)
 
     def settle(self, table: int, ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> None:
-        """Puts right what is here after SSD changed. rows (n, D) of ids (n,); removed (m,): ids that have none now.
+        """Puts right what is here after SSD changed. rows (n, row_bytes) of ids (n,); removed (m,): ids without one.
 
         A complete table takes all rows; another one only those of ids that it has. Never fails for want of room: what
         does not fit is left to SSD.
@@ -171,10 +172,11 @@ class DramCache:
 
     def exported(self, table: int) -> Iterator[Shard]:
         """All rows of a table with their use counts, some at a time, in no order. Nothing may be inserted meanwhile."""
+        codec = RowCodec(self.tables[table].row_type, self.tables[table].dim)
         cursor = 0
         while cursor >= 0:
-            cursor, ids, rows, freq = self.tiers[table].export_batch(cursor, _EXPORT_ROWS)
-            yield Shard(ids, rows, freq)
+            cursor, ids, rows, freq = self.tiers[table].export_encoded(cursor, _EXPORT_ROWS)
+            yield Shard(ids, rows, freq, codec)
 
     def evictions(self, table: int) -> int:
         """Rows of a table that were let go for others."""

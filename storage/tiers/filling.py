@@ -8,7 +8,7 @@ import numpy as np
 
 from storage.checkpoint.tables import Shard
 from storage.specs import TableSpec
-from storage.tiers.base import Flags, Ids, Rows
+from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.hot_ids import HotIds
@@ -25,7 +25,7 @@ def fill_all(
     version: TableSource,
     content: Content,
     hot: Mapping[str, HotIds],
-    read: Callable[[int, Ids], tuple[Rows, Flags]],
+    read: Callable[[int, Ids], tuple[Encoded, Flags]],
     progress: Progress | None,
     pace: Pace,
 ) -> None:
@@ -103,7 +103,7 @@ def _fill_group(
                 chosen = part[shard.freq[part] >= max(0, threshold)]
                 if len(changed):
                     chosen = chosen[~np.isin(shard.ids[chosen], changed, assume_unique=True)]
-                count = cache.install_free(known, index, shard.ids[chosen], shard.rows[chosen], shard.freq[chosen])
+                count = cache.install_free(known, index, shard.ids[chosen], shard.encoded[chosen], shard.freq[chosen])
                 taken += count
                 pace.step()
                 if stopping() or cache.free_rows(index) <= 0:

@@ -8,14 +8,14 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import StoreError
-from storage.tiers.base import Flags, Ids, Rows
+from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.dram_cache import DramCache
 
 _ROWS = 1 << 12
 
 
 def check_integrity(
-    cache: DramCache, overlays: Sequence[OverlayTable], find: Callable[[int, Ids], tuple[Rows, Flags]]
+    cache: DramCache, overlays: Sequence[OverlayTable], find: Callable[[int, Ids], tuple[Encoded, Flags]]
 ) -> None:
     """Raises StoreError that names the table and the rule. find: rows and flags of a table's ids on SSD.
 
@@ -30,9 +30,9 @@ def check_integrity(
     for index, spec in enumerate(cache.tables):
         cursor = 0
         while cursor >= 0:
-            cursor, ids, rows, _ = cache.tiers[index].export_batch(cursor, _ROWS)
+            cursor, ids, rows, _ = cache.tiers[index].export_encoded(cursor, _ROWS)
             stored, found = find(index, ids)
-            wrong = np.flatnonzero((found == 0) | (stored.view(np.uint32) != rows.view(np.uint32)).any(1))
+            wrong = np.flatnonzero((found == 0) | (stored != rows).any(1))
             if len(wrong):
                 raise StoreError(f"table {spec.name!r}: DRAM and SSD differ in the row of id {ids[wrong[0]]}")
             if cache.negative[index].contains(ids).any():

@@ -155,7 +155,7 @@ class LookupPlan:
             ids = lookup.missing(table)
             if len(ids) == 0:
                 continue
-            rows[table] = np.zeros((len(ids), store.tables[table].dim), np.float32)
+            rows[table] = np.zeros((len(ids), store.tables[table].row_bytes), np.uint8)
             states[table] = np.full(len(ids), ABSENT, np.uint8)
             base = np.arange(len(ids))
             if view is not None and any(table in overlay.spills for overlay in view.live):

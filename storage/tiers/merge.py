@@ -26,10 +26,12 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import StoreError
+from storage.rows import RowCodec
 from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import REMOVED, Overlay
 from storage.tiers.pace import Pace
+from storage.tiers.row_words import rows_of, words_of
 from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier, disk_errors
 from storage.tiers.ssd_keys import CHANGED, KEY, marker_key, row_keys, row_values
@@ -41,11 +43,14 @@ _SLICE = 128
 
 @dataclass(frozen=True)
 class TablePart:
-    """What an overlay changes in one table. number: on SSD. ids (n,) ascending, removed (n,): the flag of each."""
+    """What an overlay changes in one table. number: on SSD. ids (n,) ascending, removed (n,): the flag of each.
+
+    codec: of its rows, which are moved as they are stored.
+    """
 
     index: int
     number: int
-    dim: int
+    codec: RowCodec
     ids: np.ndarray
     removed: np.ndarray
 
@@ -74,7 +79,8 @@ class Merge:
             ids, kinds = table.ids(overlay.slot)
             order = np.argsort(ids)
             if len(ids):
-                parts.append(TablePart(index, numbers[index], table.dim, ids[order], kinds[order] == REMOVED))
+                codec = RowCodec(table.row_type, table.dim)
+                parts.append(TablePart(index, numbers[index], codec, ids[order], kinds[order] == REMOVED))
         self._parts = sorted(parts, key=lambda part: part.number)
 
     def run(
@@ -84,7 +90,7 @@ class Merge:
 
         Raises StoreError; before merge_ingest nothing has changed, after it the merge can be repeated.
         """
-        expected = sum(len(part.ids) * (part.dim * 4 + 2 * KEY.itemsize) for part in self._parts)
+        expected = sum(len(part.ids) * (part.codec.row_bytes + 2 * KEY.itemsize) for part in self._parts)
         with self._ssd.changes(self._pace, expected) as changes:
             self._write(changes, self._content.markers(at, words))
             step("merge_file")
@@ -103,7 +109,8 @@ class Merge:
             for part in self._parts:
                 for ids, removed, rows in self._slices(part):
                     values: list[bytes | None] = [None] * len(ids)
-                    for position, value in zip(np.flatnonzero(~removed).tolist(), row_values(rows), strict=True):
+                    stored = row_values(words_of(rows))
+                    for position, value in zip(np.flatnonzero(~removed).tolist(), stored, strict=True):
                         values[position] = value
                     changes.write(row_keys(part.number, ids), values)
             for part in self._parts:
@@ -140,7 +147,7 @@ class Merge:
     def _settle(self) -> None:
         """DRAM follows: what is gone first, which makes room for what is new."""
         for part in self._parts:
-            nothing = np.empty((0, part.dim), np.float32)
+            nothing = np.empty((0, part.codec.row_bytes), np.uint8)
             gone = part.ids[part.removed]
             for start in range(0, len(gone), _SLICE):
                 self._cache.settle(part.index, gone[:0], nothing, gone[start : start + _SLICE])
@@ -150,20 +157,24 @@ class Merge:
                 self._pace.step()
 
     def _slices(self, part: TablePart) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """ids (n,), removed (n,) and the rows (m, D) of the others, a slice at a time, from memory or from SSD."""
+        """ids (n,), removed (n,) and the encoded rows of the others, a slice at a time, from memory or from SSD."""
         cursor = 0
         for start in range(0, len(part.ids), _SLICE):
             ids, removed = part.ids[start : start + _SLICE], part.removed[start : start + _SLICE]
             kept = ids[~removed]
-            rows = np.empty((len(kept), part.dim), np.float32)
+            rows = np.empty((len(kept), part.codec.row_bytes), np.uint8)
             if part.index not in self._overlay.spills:
+                values = np.empty((len(kept), part.codec.dim), np.float32)
                 states, overlays = np.empty(len(kept), np.uint8), np.empty(len(kept), np.uint8)
-                self._tables[part.index].find(1 << self._overlay.slot, kept, rows, states, overlays)
+                self._tables[part.index].find(1 << self._overlay.slot, kept, values, states, overlays)
+                rows = part.codec.encode(values)
             elif len(kept):
                 stored = kept[:0]
                 if cursor >= 0:
                     number = self._overlay.spills[part.index]
-                    cursor, stored, rows = self._ssd.export_batch(number, cursor, len(kept), part.dim)
+                    words = part.codec.row_bytes // 4
+                    cursor, stored, given = self._ssd.export_batch(number, cursor, len(kept), words)
+                    rows = rows_of(given)
                 if not np.array_equal(stored, kept):
                     raise StoreError(
                         f"{self._ssd.path}: rows of overlay {self._overlay.number} are lost; stage it anew"

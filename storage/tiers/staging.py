@@ -10,9 +10,11 @@ from storage._table import CapacityExceeded, OverlayTable
 from storage.checkpoint.fingerprint import MASK, removed_fingerprint, rows_fingerprint
 from storage.errors import CheckpointError, StoreError
 from storage.features import Jagged
+from storage.rows import RowCodec
 from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.overlays import ENTRY_BYTES, REMOVED, ROW, SPILLED, Overlay
 from storage.tiers.pace import Pace
+from storage.tiers.row_words import words_of
 from storage.tiers.source import DeltaSource
 from storage.tiers.ssd import SsdTier
 
@@ -42,9 +44,14 @@ def stage_delta(
         if index is None or tables[index].dim != spec.dim:
             here = {name: tables[index].dim for name, index in numbers.items()}
             raise CheckpointError(f"{delta.path} changes table {spec.name!r} of dim {spec.dim}; the model has {here}")
+        if tables[index].row_type != spec.row_type:
+            raise CheckpointError(
+                f"{delta.path}: table {spec.name!r}: its rows are {spec.row_type}, the model's are "
+                f"{tables[index].row_type}; a delta has the row types of its version"
+            )
     removed = {spec.name: delta.removed(spec.name) for spec in specs}
     if spill is None:
-        rows_bytes = sum(spec.rows * (spec.dim * 4 + ENTRY_BYTES) for spec in specs)
+        rows_bytes = sum(spec.rows * (spec.row_bytes + ENTRY_BYTES) for spec in specs)
         spill = rows_bytes + sum(map(len, removed.values())) * ENTRY_BYTES > bytes_left
     for spec in specs:
         table = tables[numbers[spec.name]]
@@ -54,13 +61,16 @@ def stage_delta(
             ssd.bulk_load(number, _entered(delta, spec.name, table, overlay, pace, what), pace=pace)
         else:
             for shard in delta.shards(spec.name):
-                _enter(table, overlay, shard.ids, shard.rows, ROW, pace, what)
-                overlay.bytes += shard.rows.nbytes
+                _enter(table, overlay, shard.ids, shard.encoded, ROW, pace, what)
+                overlay.bytes += shard.encoded.nbytes
         _enter(table, overlay, removed[spec.name], None, REMOVED, pace, what)
 
 
-def overlay_fingerprint(plan: LookupPlan, ids: np.ndarray, mask: int) -> int:
-    """Of what a plan with one unpooled feature of length 1 finds for ids (n,): rows, and ids without one as removed."""
+def overlay_fingerprint(plan: LookupPlan, ids: np.ndarray, mask: int, codec: RowCodec) -> int:
+    """Of what a plan with one unpooled feature of length 1 finds for ids (n,): rows, and ids without one as removed.
+
+    codec: of the table; what its rows decode to is encoded to the same bytes again.
+    """
     pace = Pace()
     total = 0
     for start in range(0, len(ids), _READ_BACK):
@@ -69,7 +79,8 @@ def overlay_fingerprint(plan: LookupPlan, ids: np.ndarray, mask: int) -> int:
         flags = result.masks[0]
         assert flags is not None
         found = flags[:, 0].view(np.bool_)
-        total += rows_fingerprint(part[found], result.outputs[0][found, 0]) + removed_fingerprint(part[~found])
+        stored = codec.encode(result.outputs[0][found, 0])
+        total += rows_fingerprint(part[found], stored) + removed_fingerprint(part[~found])
         pace.step()
     return total & MASK
 
@@ -79,7 +90,7 @@ def _entered(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for shard in delta.shards(name):
         _enter(table, overlay, shard.ids, None, SPILLED, pace, what)
-        yield shard.ids, shard.rows
+        yield shard.ids, words_of(shard.encoded)
 
 
 def _enter(

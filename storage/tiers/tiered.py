@@ -17,6 +17,7 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
+from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.bounding import rebuilt
 from storage.tiers.budget import check_dram_bytes
@@ -36,6 +37,7 @@ from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter, Promotion
+from storage.tiers.row_words import rows_of
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
@@ -89,7 +91,10 @@ class TieredStore:
         self._budget_lock = threading.Lock()
         self._closed = False
         self._reads = ColdReads(
-            self._read_part, [spec.dim for spec in self.tables], threads=limits.io_threads, pending=limits.pending_reads
+            self._read_part,
+            [spec.row_bytes for spec in self.tables],
+            threads=limits.io_threads,
+            pending=limits.pending_reads,
         )
         self._promoter = Promoter(lambda promotion: self._cache.install(promotion), depth=limits.promotion_depth)
         self._upkeep = Upkeep(
@@ -215,7 +220,8 @@ class TieredStore:
         ids, _ = self.overlay_tables[index].ids(self.overlays.get(overlay).slot)
         entry = (LookupSpec(table, table, "none", 1), index, self.tables[index].dim)
         plan = LookupPlan(self, [entry], LookupTotals.of(len(self.tables)))
-        return overlay_fingerprint(plan, ids, 1 << overlay)
+        codec = RowCodec(self.tables[index].row_type, self.tables[index].dim)
+        return overlay_fingerprint(plan, ids, 1 << overlay, codec)
 
     def discard(self, overlay: int) -> None:
         """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
@@ -396,7 +402,9 @@ class TieredStore:
         self.close()
 
     def _find(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].dim)
+        """Encoded rows and found flags of ids in the base."""
+        words, found = self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].row_bytes // 4)
+        return rows_of(words), found
 
     def _read_part(self, part: Wanted) -> Answer:
         if part.overlay is not None:
@@ -408,7 +416,8 @@ class TieredStore:
         return rows, found
 
     def _read_spilled(self, table: int, ids: np.ndarray, overlay: Overlay) -> Answer:
-        rows, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].dim)
+        words, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].row_bytes // 4)
+        rows = rows_of(words)
         gone = np.flatnonzero(found == 0)
         if len(gone):
             # It left the view before its rows went, so what is not in the view was merged, and the base has them.
@@ -449,11 +458,17 @@ class TieredStore:
     def _check_tables(self, version: TableSource) -> None:
         given = {spec.name: spec for spec in version.tables}
         for spec in self.tables:
-            if spec.name not in given or given[spec.name].dim != spec.dim:
+            found = given.get(spec.name)
+            if found is None or found.dim != spec.dim:
                 raise StoreError(f"{version.path} has no table {spec.name!r} of dim {spec.dim}")
+            if found.row_type != spec.row_type:
+                raise StoreError(
+                    f"{version.path}: the rows of table {spec.name!r} are {found.row_type}, the store's are "
+                    f"{spec.row_type}; load it into a store of its own"
+                )
 
     def _build_overlay_tables(self) -> None:
-        self.overlay_tables = [OverlayTable(spec.dim) for spec in self.tables]
+        self.overlay_tables = [OverlayTable(spec.dim, row_type=spec.row_type) for spec in self.tables]
         self._rows = [
             tier.size() if self._cache.is_complete(index) else spec.rows
             for index, (tier, spec) in enumerate(zip(self.dram, self.tables, strict=True))

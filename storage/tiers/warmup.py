@@ -11,7 +11,7 @@ import numpy as np
 
 from storage.checkpoint.tables import Shard
 from storage.errors import StoreError
-from storage.tiers.base import Flags, Ids, Rows
+from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.hot_ids import HotIds
@@ -69,13 +69,13 @@ def refresh(
     cache: DramCache,
     table: int,
     changed: Iterable[Ids],
-    read: Callable[[Ids], tuple[Rows, Flags]],
+    read: Callable[[Ids], tuple[Encoded, Flags]],
     hot: HotIds | None = None,
 ) -> None:
     """Puts right a table that was filled from a version's files, where SSD has changed since.
 
-    changed: ids (n,) at a time. read: their rows (n, D) and found flags (n,) from SSD. A table that does not hold every
-    row keeps the ids that it has and takes the hot ones, so only those are read. Not while anybody reads.
+    changed: ids (n,) at a time. read: their encoded rows and found flags (n,) from SSD. A table that does not hold all
+    rows keeps the ids that it has and takes the hot ones, so only those are read. Not while anybody reads.
     """
     wanted = np.empty(0, np.int64) if hot is None else np.sort(hot.ids)
     for chunk in changed:
@@ -118,7 +118,7 @@ def _insert(filling: Filling, shard: Shard, part: slice, chosen: np.ndarray, ran
     ids = shard.ids[part]
     if not chosen.any():
         return True
-    rows = shard.rows[part]
+    rows = shard.encoded[part]
     if not chosen.all():
         ids, rows, ranked = ids[chosen], rows[chosen], ranked[chosen]
     try:
