@@ -128,6 +128,191 @@ class Table(RowSource):
         Raises RuntimeError that says which rule of the table is broken. Slow; for tests.
         """
 
+class Cache:
+    """
+    Rows of one size, of many tables that compete for them by one policy. Readers take no lock.
+
+    row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: how many tables there are.
+    Raises ValueError that names the argument.
+    """
+
+    def __init__(self, row_bytes: int, capacity_rows: int, tables: int) -> None: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def capacity_rows(self) -> int: ...
+    @property
+    def tables(self) -> int: ...
+    def size(self) -> int:
+        """Rows in the cache."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that index, rows, counts and estimates take."""
+
+    @staticmethod
+    def bytes_of(row_bytes: int, capacity_rows: int, tables: int) -> int:
+        """What memory_bytes() is at most, once the cache is full."""
+
+    @staticmethod
+    def capacity_for(row_bytes: int, bytes: int, tables: int) -> int:
+        """The most rows that fit in so many bytes; 0 where none does."""
+
+    def rows_of(self, table: int) -> int:
+        """Rows of one table."""
+
+    def lookups_of(self, table: int) -> int:
+        """Ids of one table that were looked up."""
+
+    def hits_of(self, table: int) -> int:
+        """Those of them that were there."""
+
+    def mark_complete(self, table: int) -> None:
+        """Says that all rows of a table are in."""
+
+    def clear_complete(self, table: int) -> None:
+        """Takes that back."""
+
+    def is_complete(self, table: int) -> bool:
+        """
+        Whether the table is marked and no row of it was let go since. To be asked after a miss.
+        """
+
+    def evicted_of(self, table: int) -> int:
+        """
+        Rows of a table that were let go since it was marked, or since the beginning.
+        """
+
+    def resize(self, capacity_rows: int) -> None:
+        """
+        Another capacity, while readers and writers go on. The coldest rows go first; on return the
+        memory is given back.
+
+        While it runs, the old and the new index are both held.
+        """
+
+    def absorb(self) -> None:
+        """
+        Counts the uses that readers told. Writes do so too; for a cache that is read for long without one.
+        """
+
+    def hot_ids(
+        self, limit: int
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]
+    ]:
+        """
+        The hottest ids, hottest first, at most `limit`: tables (m,), ids (m,), logarithmic use counts (m,).
+        """
+
+    def curve(
+        self, table: int | None = None
+    ) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]:
+        """
+        The hit rate at growing numbers of rows, as estimated from recent lookups: rows (k,),
+        hit rates (k,), 0 rows first.
+
+        Of all tables, or of one by the rows that it has itself. Empty until lookups worth 16 times
+        the capacity were seen.
+        """
+
+    def predict(self, capacity_rows: int, table: int | None = None) -> float | None:
+        """
+        The hit rate of all lookups, or of one table's, with so many rows in all. None until enough was seen.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the beginning, by name."""
+
+    def check_integrity(self) -> None:
+        """
+        Raises RuntimeError that says which rule of the cache is broken. Slow; for tests.
+        """
+
+class CacheTable(RowSource):
+    """
+    One table's share of a Cache, with the verbs of Table.
+
+    table: its number in the cache. A row of dim values as row_type takes the cache's row_bytes.
+    Rows are float32 (n, dim), encoded on the way, or uint8 (n, row_bytes), encoded already.
+    """
+
+    def __init__(self, cache: Cache, table: int, dim: int, row_type: str = "fp32") -> None: ...
+    @property
+    def table(self) -> int: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def row_type(self) -> str: ...
+    @property
+    def row_bytes(self) -> int: ...
+    def size(self) -> int:
+        """Rows of this table."""
+
+    def find(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        out: numpy.typing.NDArray[numpy.float32],
+        found: numpy.typing.NDArray[numpy.uint8],
+    ) -> int:
+        """
+        ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.
+        """
+
+    def insert_or_assign(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
+        freq: numpy.typing.NDArray[numpy.uint8] | None = None,
+    ) -> None:
+        """
+        Puts rows in whether or not the ids are there; a full cache lets its coldest rows go.
+        freq (n,): logarithmic counts.
+
+        Raises CapacityExceeded when the cache has room for no row at all.
+        """
+
+    def insert_and_evict(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
+        freq: numpy.typing.NDArray[numpy.uint8] | None = None,
+    ) -> int:
+        """
+        Leaves rows that are there; when full, admits an id that is hotter than the row it displaces.
+        Counts one use of each id that is not there; freq (n,): logarithmic counts that are known of them
+        beside. Returns the number admitted.
+        """
+
+    def assign(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8],
+    ) -> int:
+        """
+        Replaces rows that are there, leaves out the others. Returns the number replaced.
+        """
+
+    def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """Returns the number erased."""
+
+    def export_batch(
+        self, cursor: int, limit: int
+    ) -> tuple[
+        int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.uint8]
+    ]:
+        """
+        At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim), freq.
+
+        Every row comes once if nothing is inserted or resized between the calls.
+        """
+
+    def export_encoded(
+        self, cursor: int, limit: int
+    ) -> tuple[
+        int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]
+    ]:
+        """As export_batch, with the rows as they are held: uint8 (m, row_bytes)."""
+
 class OverlayTable:
     """
     Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.

@@ -17,6 +17,7 @@ using namespace nb::literals;
 
 namespace emberline::bind {
 
+void bind_cache(nb::module_& module);
 void bind_overlay(nb::module_& module);
 void bind_rows(nb::module_& module);
 void bind_training(nb::module_& module);
@@ -328,6 +329,7 @@ NB_MODULE(_table, module) {
   module.doc() = "Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.";
   emberline::bind::bind_rows(module);
   emberline::bind::bind_tables(module);
+  emberline::bind::bind_cache(module);
   emberline::bind::bind_overlay(module);
   emberline::bind::bind_lookup(module);
   emberline::bind::bind_training(module);

@@ -1,0 +1,115 @@
+#include "cache/cache_pipeline.h"
+
+#include <algorithm>
+#include <new>
+
+namespace emberline {
+namespace {
+
+std::uint64_t thread_random() {
+  thread_local std::uint64_t state = 0x9E3779B97F4A7C15ull;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
+}  // namespace
+
+RowPipeline& CacheTable::start(PipelineSpace& space, const std::int64_t* ids, std::size_t n, const char** rows) const {
+  return *new (space.memory()) CachePipeline(*this, ids, n, rows);
+}
+
+CachePipeline::CachePipeline(const CacheTable& table, const std::int64_t* ids, std::size_t n, const char** rows)
+    : RowPipeline(ids, n, rows),
+      table_(table),
+      cache_(table.cache_),
+      view_(*table.cache_.view_.load(std::memory_order_acquire)),
+      sample_mask_(table.cache_.sample_mask_.load(std::memory_order_relaxed)),
+      random_(thread_random()),
+      row_bytes_(table.cache_.row_bytes_) {
+  prefetch_lines();
+}
+
+void CachePipeline::prefetch_lines() {
+  const std::size_t end = std::min(count_, mixed_end_ + kBlock);
+  std::uint64_t* mixed = mixed_[(mixed_end_ / kBlock) & 1];
+  for (std::size_t i = mixed_end_; i < end; ++i) {
+    const std::uint64_t value = mix_owner(ids_[i], table_.salt_);
+    mixed[i - mixed_end_] = value;
+    __builtin_prefetch(&view_.fresh->first(value), 0, 3);
+  }
+  mixed_end_ = end;
+}
+
+void CachePipeline::take(std::size_t i, const CacheLine& line, Match match, Found& told) {
+  if (match.at < 0) {
+    rows_[i] = nullptr;
+    return;
+  }
+  const char* row = cache_.slots_.row(word::slot(match.word));
+  rows_[i] = row;
+  prefetch_row(row, row_bytes_);
+  ++hits_;
+  random_ = random_ * 0x5851F42D4C957F2Dull + 0x14057B7EF767814Full;
+  if (FrequencyPolicy::reported(word::count(match.word), static_cast<std::uint32_t>(random_ >> 32))) {
+    told.positions[told.uses++] = view_.fresh->position(line, match.at);
+  }
+}
+
+void CachePipeline::match_block() {
+  const std::size_t start = matched_;
+  const std::size_t end = std::min(count_, start + kBlock);
+  if (view_.old != nullptr) {
+    match_moving(start, end);
+  } else {
+    const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
+    prefetch_lines();
+    Found told;
+    std::uint32_t later[kBlock];
+    std::uint64_t flags[kBlock];
+    std::size_t late = 0;
+    for (std::size_t i = 0; i < end - start; ++i) {
+      const CacheLine& head = view_.fresh->first(mixed[i]);
+      const std::uint64_t seen = head.words[0].load(std::memory_order_acquire) & word::kFlags;
+      if (MissRatioCurve::sampled(mixed[i], sample_mask_)) told.sampled[told.samples++] = {mixed[i], table_.table_};
+      if (const Match match = probe(head, ids_[start + i], table_.table_); match.at >= 0) {
+        take(start + i, head, match, told);
+      } else {
+        if ((seen & word::kOverflow) != 0) __builtin_prefetch(&view_.fresh->second(mixed[i]), 0, 3);
+        flags[late] = seen;
+        later[late++] = static_cast<std::uint32_t>(i);
+      }
+    }
+    for (std::size_t k = 0; k < late; ++k) {
+      const std::size_t i = later[k];
+      const CacheLine* where = &view_.fresh->first(mixed[i]);
+      const Match match = view_.fresh->find_on(ids_[start + i], table_.table_, mixed[i], flags[k], &where);
+      take(start + i, *where, match, told);
+    }
+    if (told.uses + told.samples > 0) cache_.log_.add(told.positions, told.uses, told.sampled, told.samples);
+  }
+  matched_ = end;
+  if (matched_ == count_) {
+    Cache::TableState& state = cache_.state(table_.table_);
+    state.lookups.fetch_add(count_, std::memory_order_relaxed);
+    state.hits.fetch_add(hits_, std::memory_order_relaxed);
+  }
+}
+
+// While the index moves to another array: what is not in the old one any more, or never was, is in the new one. Tells nothing.
+void CachePipeline::match_moving(std::size_t start, std::size_t end) {
+  const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
+  prefetch_lines();
+  for (std::size_t i = 0; i < end - start; ++i) {
+    const CacheLine* where = nullptr;
+    Match match = view_.old->find(ids_[start + i], table_.table_, mixed[i], &where);
+    if (match.at < 0) match = view_.fresh->find(ids_[start + i], table_.table_, mixed[i], &where);
+    rows_[start + i] = match.at < 0 ? nullptr : cache_.slots_.row(word::slot(match.word));
+    if (match.at < 0) continue;
+    prefetch_row(rows_[start + i], row_bytes_);
+    ++hits_;
+  }
+}
+
+}  // namespace emberline

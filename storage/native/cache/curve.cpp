@@ -1,0 +1,164 @@
+#include "cache/curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "line.cuh"
+
+namespace emberline {
+namespace {
+
+constexpr float kKeep = 0.75f;        // of the past, a period
+constexpr float kForgotten = 0.05f;   // uses that are not worth a cell
+constexpr double kPointStep = 1.189207115002721;  // four points an octave
+
+}  // namespace
+
+MissRatioCurve::MissRatioCurve(std::uint64_t cells, std::uint32_t tables, std::uint64_t period)
+    : cells_(cells), period_(period), last_lookups_(tables, 0), now_lookups_(tables, 0) {}
+
+std::size_t MissRatioCurve::bytes() const {
+  return cells_.size() * sizeof(Cell) + (last_lookups_.size() + now_lookups_.size()) * sizeof(std::uint64_t);
+}
+
+// The bits that decide about sampling stay in it, so that a narrower mask can be applied later.
+std::uint64_t MissRatioCurve::owner_of(std::uint64_t mixed, std::uint32_t table) {
+  return std::max<std::uint64_t>(1, (std::uint64_t{table} << 48) | (mixed >> 16));
+}
+
+MissRatioCurve::Cell& MissRatioCurve::place(std::uint64_t owner) {
+  std::uint64_t at = mix(owner) & (cells_.size() - 1);
+  while (cells_[at].owner != 0 && cells_[at].owner != owner) at = (at + 1) & (cells_.size() - 1);
+  return cells_[at];
+}
+
+void MissRatioCurve::add(std::uint64_t mixed, std::uint32_t table) {
+  if (!sampled(mixed, mask_)) return;  // sampled before the mask was narrowed
+  ++now_kept_;
+  const std::uint64_t owner = owner_of(mixed, table);
+  Cell* cell = &place(owner);
+  if (cell->owner == 0) {
+    if (used_ * 4 >= cells_.size() * 3) {
+      thin();
+      if (!sampled(mixed, mask_)) return;
+      cell = &place(owner);
+    }
+    cell->owner = owner;
+    ++used_;
+  }
+  if (cell->now < UINT16_MAX) ++cell->now;
+}
+
+bool MissRatioCurve::pass(std::uint64_t lookups) {
+  passed_ += lookups;
+  return passed_ >= period_;
+}
+
+void MissRatioCurve::end_period() {
+  std::vector<Cell> kept;
+  kept.reserve(used_);
+  for (Cell& cell : cells_) {
+    if (cell.owner == 0) continue;
+    cell.past = cell.past * kKeep + static_cast<float>(cell.last);
+    cell.last = cell.now;
+    cell.now = 0;
+    if (cell.past >= kForgotten || cell.last > 0) kept.push_back(cell);
+  }
+  rebuild(std::move(kept));
+  const std::uint64_t seen = now_kept_ + now_lost_;
+  last_kept_share_ = seen == 0 ? 1.0 : static_cast<double>(now_kept_) / static_cast<double>(seen);
+  now_kept_ = now_lost_ = passed_ = 0;
+  std::swap(last_lookups_, now_lookups_);
+  std::fill(now_lookups_.begin(), now_lookups_.end(), 0);
+  ++periods_;
+}
+
+void MissRatioCurve::rebuild(std::vector<Cell> kept) {
+  std::fill(cells_.begin(), cells_.end(), Cell{});
+  for (const Cell& cell : kept) place(cell.owner) = cell;
+  used_ = kept.size();
+}
+
+// Drops the rows that one more bit of the mask leaves out, and again while that is not enough.
+void MissRatioCurve::thin() {
+  while (used_ * 4 >= cells_.size() * 2 && mask_ < (std::uint64_t{1} << 40)) {
+    mask_ = mask_ * 2 + 1;
+    now_kept_ /= 2;
+    now_lost_ /= 2;
+    std::vector<Cell> kept;
+    for (const Cell& cell : cells_) {
+      if (cell.owner != 0 && (cell.owner & mask_) == 0) kept.push_back(cell);
+    }
+    rebuild(std::move(kept));
+  }
+}
+
+std::vector<MissRatioCurve::Ranked> MissRatioCurve::ranked(bool all, std::uint32_t table) const {
+  std::vector<Ranked> rows;
+  rows.reserve(used_);
+  for (const Cell& cell : cells_) {
+    if (cell.owner == 0 || (!all && (cell.owner >> 48) != table)) continue;
+    rows.push_back({cell.owner, cell.past, cell.last});
+  }
+  // Equals in an order that means nothing.
+  std::sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
+    return a.past != b.past ? a.past > b.past : mix(a.owner) < mix(b.owner);
+  });
+  return rows;
+}
+
+// Sampled lookups of the last period, had the hottest rows their share in the sample.
+double MissRatioCurve::expected(bool all, std::uint32_t table) const {
+  std::uint64_t lookups = 0;
+  if (all) {
+    for (const std::uint64_t of_table : last_lookups_) lookups += of_table;
+  } else {
+    lookups = last_lookups_[table];
+  }
+  return static_cast<double>(lookups) * rate() * last_kept_share_;
+}
+
+double MissRatioCurve::hit_rate(bool all, std::uint32_t table, std::uint64_t rows) const {
+  const double total = expected(all, table);
+  if (periods_ < 2 || total <= 0) return -1;
+  const std::vector<Ranked> ranks = ranked(true, 0);
+  const double inside = static_cast<double>(rows) * rate();
+  double missed = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (!all && (ranks[i].owner >> 48) != table) continue;
+    const double known = ranks[i].past > 0 ? std::clamp(inside - static_cast<double>(i), 0.0, 1.0) : 0.0;
+    missed += ranks[i].last * (1 - known);
+  }
+  return std::clamp(1 - missed / total, 0.0, 1.0);
+}
+
+std::vector<CurvePoint> MissRatioCurve::points(bool all, std::uint32_t table) const {
+  std::vector<CurvePoint> out;
+  const double total = expected(all, table);
+  if (periods_ < 2 || total <= 0) return out;
+  const std::vector<Ranked> ranks = ranked(all, table);
+  double missed = 0;
+  for (const Ranked& rank : ranks) missed += rank.last;
+  const auto known = static_cast<std::size_t>(
+      std::count_if(ranks.begin(), ranks.end(), [](const Ranked& rank) { return rank.past > 0; }));
+  out.push_back({0, 0.0});
+  std::size_t at = 0;
+  double next = 1.0 / rate();
+  for (const double end = static_cast<double>(known) / rate();; next *= kPointStep) {
+    const double rows = std::min(next, end);
+    const auto inside = static_cast<std::size_t>(rows * rate() + 1e-9);
+    for (; at < inside && at < known; ++at) missed -= ranks[at].last;
+    const auto whole = static_cast<std::uint64_t>(std::llround(rows));
+    if (whole > out.back().rows) {
+      out.push_back({whole, std::max(out.back().hit_rate, std::clamp(1 - missed / total, 0.0, 1.0))});
+    }
+    if (rows >= end) return out;
+  }
+}
+
+std::vector<CurvePoint> MissRatioCurve::curve() const { return points(true, 0); }
+std::vector<CurvePoint> MissRatioCurve::curve_of(std::uint32_t table) const { return points(false, table); }
+double MissRatioCurve::predict(std::uint64_t rows) const { return hit_rate(true, 0, rows); }
+double MissRatioCurve::predict_of(std::uint32_t table, std::uint64_t rows) const { return hit_rate(false, table, rows); }
+
+}  // namespace emberline

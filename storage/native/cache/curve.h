@@ -1,0 +1,79 @@
+// The hit rate that a cache would have with another number of rows, estimated beside the traffic.
+//
+// A lookup is sampled by its owner's mixed id, so all uses of a sampled row are seen (spatial sampling: C. Waldspurger et al.,
+// SHARDS, 2015). Time is cut into periods. A row is ranked by its faded uses before the last period and judged by its uses
+// in it: what a frequency cache would have kept, and what that would have given. Ranking and judging by the same uses would
+// flatter every size, for rows asked for once by chance would count as known. The hottest rows may be in the sample or not, which
+// would move the estimate by more than all others do; they hit at any size, so misses are estimated, over all lookups.
+// Bounded: when the cells run out, every second sampled row is dropped and sampled no more. Used under the writer's mutex.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace emberline {
+
+struct CurvePoint {
+  std::uint64_t rows = 0;
+  double hit_rate = 0;
+};
+
+class MissRatioCurve {
+ public:
+  // cells: a power of two, 16 bytes each. period: lookups.
+  MissRatioCurve(std::uint64_t cells, std::uint32_t tables, std::uint64_t period);
+
+  static bool sampled(std::uint64_t mixed, std::uint64_t mask) { return ((mixed >> 16) & mask) == 0; }
+  std::uint64_t mask() const { return mask_; }
+
+  void add(std::uint64_t mixed, std::uint32_t table);  // a sampled lookup
+  void lose(std::uint64_t samples) { now_lost_ += samples; }
+  // So many lookups went by, of all tables. True when the period is over: tell the share of each table, then end it.
+  bool pass(std::uint64_t lookups);
+  void tell(std::uint32_t table, std::uint64_t lookups) { now_lookups_[table] += lookups; }
+  void end_period();
+  void set_period(std::uint64_t lookups) { period_ = lookups; }
+
+  // Hit rates at growing numbers of rows, 0 first; of all tables, or of one by the rows that it has itself. Empty until two
+  // periods have passed.
+  std::vector<CurvePoint> curve() const;
+  std::vector<CurvePoint> curve_of(std::uint32_t table) const;
+  // The hit rate with so many rows in all: of all lookups, or of one table's. Negative until two periods have passed.
+  double predict(std::uint64_t rows) const;
+  double predict_of(std::uint32_t table, std::uint64_t rows) const;
+
+  std::size_t bytes() const;
+
+ private:
+  struct Cell {
+    std::uint64_t owner = 0;  // table in the high 16 bits, mixed id in the others; 0: empty
+    float past = 0;
+    std::uint16_t last = 0, now = 0;
+  };
+  struct Ranked {
+    std::uint64_t owner;
+    float past;
+    std::uint32_t last;
+  };
+  static std::uint64_t owner_of(std::uint64_t mixed, std::uint32_t table);
+  Cell& place(std::uint64_t owner);
+  void rebuild(std::vector<Cell> kept);
+  void thin();
+  std::vector<Ranked> ranked(bool all, std::uint32_t table) const;
+  std::vector<CurvePoint> points(bool all, std::uint32_t table) const;
+  double hit_rate(bool all, std::uint32_t table, std::uint64_t rows) const;
+  double expected(bool all, std::uint32_t table) const;
+  double rate() const { return 1.0 / (static_cast<double>(mask_) + 1.0); }
+
+  std::vector<Cell> cells_;
+  std::uint64_t used_ = 0;
+  std::uint64_t mask_ = 0;
+  std::uint64_t period_;
+  std::uint64_t periods_ = 0;
+  std::uint64_t passed_ = 0;
+  std::uint64_t now_kept_ = 0, now_lost_ = 0;
+  double last_kept_share_ = 1;
+  std::vector<std::uint64_t> last_lookups_, now_lookups_;  // by table
+};
+
+}  // namespace emberline
