@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from storage._table import Table, encode_rows
+from storage._table import Cache, CacheTable, Table, encode_rows, row_bytes
 from storage.checkpoint.tables import Shard
 from storage.features import Jagged
+from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.dram import DramTier
 from storage.tiers.ssd import SsdTier
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import Delta
+from tests.unit.storage.tier_rows import EDGE_IDS
 
 DIM = 4
 FIND, PUT, EVICT, ASSIGN, ERASE, EXPORT, SIZE = (
@@ -69,9 +70,8 @@ class Face:
         return rows
 
 
-def _table(row_type: str) -> Face:
-    """The native table, which holds rows of every type."""
-    table = Table(DIM, row_type=row_type)
+def _native(table: Table | CacheTable, row_type: str, check_integrity: Callable[[], object]) -> Face:
+    """A native table as it is bound: it writes into the caller's arrays."""
 
     def find(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rows, found = np.full((len(ids), DIM), np.nan, np.float32), np.full(len(ids), 9, np.uint8)
@@ -88,7 +88,7 @@ def _table(row_type: str) -> Face:
         table.insert_or_assign(ids, stored)
 
     return Face(
-        f"table {row_type}",
+        f"{type(table).__name__} {row_type}",
         ALL_VERBS,
         find,
         put,
@@ -97,11 +97,36 @@ def _table(row_type: str) -> Face:
         table.insert_and_evict,
         export,
         table.size,
-        table.check_integrity,
+        check_integrity,
     )
 
 
+def _table(row_type: str) -> Face:
+    """The native table, which holds rows of every type."""
+    table = Table(DIM, row_type=row_type)
+    return _native(table, row_type, table.check_integrity)
+
+
+def _cache(row_type: str) -> Face:
+    """One of three tables that share a cache; another has the same ids, with rows of its own."""
+    cache = Cache(row_bytes(row_type, DIM), 300_000, 3)
+    other = CacheTable(cache, 2, DIM, row_type)
+    crowd = np.concatenate([np.array(EDGE_IDS), np.arange(-400, 400)])
+    theirs = np.full((len(crowd), DIM), 127, np.float32)
+    other.insert_or_assign(np.unique(crowd), theirs[: len(np.unique(crowd))])
+
+    def check() -> None:
+        cache.check_integrity()
+        rows, found = np.empty((len(crowd), DIM), np.float32), np.empty(len(crowd), np.uint8)
+        other.find(crowd, rows, found)
+        assert found.all()
+        assert (rows == 127).all()
+
+    return _native(CacheTable(cache, 1, DIM, row_type), row_type, check)
+
+
 def _dram(capacity: int) -> Face:
+    """The DRAM tier as the store uses it."""
     tier = DramTier(DIM, capacity_rows=capacity)
 
     def export(cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
@@ -150,7 +175,9 @@ class _Empty:
     path = Path("empty")
     snapshot = "0" * 32
     equals: str | None = None
-    tables = (TableSpec("other", 2, rows=0), TableSpec("t", DIM, rows=0))
+
+    def __init__(self, row_type: str) -> None:
+        self.tables = (TableSpec("other", 2), TableSpec("t", DIM, row_type))
 
     def shards(self, table: str) -> Iterator[Shard]:
         return iter(())
@@ -159,9 +186,30 @@ class _Empty:
         return f"no rows of {table}"
 
 
-def _store(path: Path, budget: int | None, merged: bool) -> Face:
+class _Change:
+    """A delta of one table."""
+
+    path = Path("change")
+
+    def __init__(self, number: int, row_type: str, ids: np.ndarray, rows: np.ndarray, gone: np.ndarray) -> None:
+        self.snapshot = f"{number:032x}"
+        self.tables = (TableSpec("t", DIM, row_type, rows=len(ids)),)
+        self._ids, self._rows, self._gone = ids, rows, gone
+        self._codec = RowCodec(row_type, DIM)
+
+    def shards(self, table: str) -> Iterator[Shard]:
+        for start in range(0, len(self._ids), 1000):
+            part = slice(start, start + 1000)
+            encoded = self._codec.encode(np.ascontiguousarray(self._rows[part]))
+            yield Shard(self._ids[part], encoded, np.zeros(len(encoded), np.uint8), self._codec)
+
+    def removed(self, table: str) -> np.ndarray:
+        return self._gone
+
+
+def _store(path: Path, budget: int | None, merged: bool, row_type: str = "fp32") -> Face:
     """A tiered store: writing is a delta that is staged, and merged or left as an overlay."""
-    version = _Empty()
+    version = _Empty(row_type)
     store = TieredStore.open(path, version.tables, dram_bytes=budget)
     store.load(version)
     plan = store.plan([LookupSpec("x", "t", "none", 1)])
@@ -176,7 +224,7 @@ def _store(path: Path, budget: int | None, merged: bool) -> Face:
 
     def change(ids: np.ndarray, rows: np.ndarray, gone: np.ndarray) -> None:
         state["count"] += 1
-        delta = Delta(f"{state['count']:032x}", {"t": (ids, rows)}, {"t": gone}, shard_rows=1000)
+        delta = _Change(state["count"], row_type, ids, rows, gone)
         number = store.stage(delta, spill=state["count"] % 3 == 0)
         if merged or len(store.overlay_stats()) > 50:
             oldest = next(iter(store.overlay_stats()))
@@ -189,7 +237,7 @@ def _store(path: Path, budget: int | None, merged: bool) -> Face:
             store.merge(oldest, at=f"{oldest:032x}")
             oldest = next(iter(store.overlay_stats()), None)
         store.close()
-        return _store(path, budget, merged)
+        return _store(path, budget, merged, row_type)
 
     def check() -> None:
         for tier, overlays in zip(store.dram, store.overlay_tables, strict=True):
@@ -226,10 +274,16 @@ MAKERS: dict[str, Callable[[Path], Face]] = {
     "table, fp16": lambda path: _table("fp16"),
     "table, bf16": lambda path: _table("bf16"),
     "table, int8": lambda path: _table("int8"),
+    "cache": lambda path: _cache("fp32"),
+    "cache, int8": lambda path: _cache("int8"),
     "ssd": lambda path: _ssd(path / "ssd"),
     "store, everything in DRAM": lambda path: _store(path / "all", None, True),
     "store, 100 KB": lambda path: _store(path / "some", 100_000, True),
     "store, 400 B": lambda path: _store(path / "few", 400, True),
     "store, no DRAM": lambda path: _store(path / "none", 0, True),
+    "store, int8 in DRAM": lambda path: _store(path / "int8", None, True, "int8"),
+    "store, bf16, 2 KB": lambda path: _store(path / "bf16", 2_000, True, "bf16"),
+    "store, fp16 on the disk": lambda path: _store(path / "fp16", 0, True, "fp16"),
+    "store, int8 overlays": lambda path: _store(path / "int8_overlays", 0, False, "int8"),
     "store, overlays": lambda path: _store(path / "overlays", 0, False),
 }
