@@ -83,9 +83,9 @@ def _native(table: Table | CacheTable, row_type: str, check_integrity: Callable[
         return following, ids, rows
 
     def put(ids: np.ndarray, rows: np.ndarray) -> None:
-        # Every other time as they are stored.
-        stored = encode_rows(row_type, rows) if table.size() % 2 else rows
-        table.insert_or_assign(ids, stored)
+        # Every other time as they are stored; what is wrong stays wrong.
+        as_stored = table.size() % 2 and getattr(rows, "dtype", None) == np.float32 and rows.shape[1:] == (DIM,)
+        table.insert_or_assign(ids, encode_rows(row_type, rows) if as_stored else rows)
 
     return Face(
         f"{type(table).__name__} {row_type}",
