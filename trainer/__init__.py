@@ -11,7 +11,7 @@ from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
-    from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, SparseAdagrad, SparseSGD
+    from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, RowMemory, SparseAdagrad, SparseSGD
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.publishing import publish
     from trainer.report import TrainReport, UpdateReport
@@ -23,6 +23,7 @@ _HOMES = {
     "Embedding": "trainer.embedding",
     "EmbeddingBag": "trainer.embedding",
     "EmbeddingTable": "trainer.embedding",
+    "RowMemory": "trainer.embedding",
     "SparseAdagrad": "trainer.embedding",
     "SparseSGD": "trainer.embedding",
     "TrainConfig": "trainer.config",
@@ -43,6 +44,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "EmbeddingTable",
+    "RowMemory",
     "SparseAdagrad",
     "SparseSGD",
     "TrainConfig",

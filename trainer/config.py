@@ -104,6 +104,7 @@ class TrainingConfig(StrictModel):
 
     threads: of the dense part; 0 is all cores but one, which reads ahead.
     eval_every: epochs, 0 for the last one only. checkpoint_every_steps: 0 for the end of each epoch only.
+    dram_bytes: memory of all tables together, rows beyond it lie on SSD; none keeps every row in memory.
     """
 
     batch_size: int = Field(default=512, ge=1, le=1 << 20)
@@ -114,6 +115,7 @@ class TrainingConfig(StrictModel):
     threads: int = Field(default=0, ge=0, le=1024)
     eval_every: int = Field(default=1, ge=0)
     checkpoint_every_steps: int = Field(default=0, ge=0)
+    dram_bytes: int | None = Field(default=None, ge=1)
 
 
 class PublishConfig(StrictModel):
@@ -191,7 +193,7 @@ class TrainConfig(StrictModel):
     def training_digest(self) -> str:
         """Changes when a resumed run would not continue the same training."""
         content = self.model_dump(mode="json", exclude={"publish", "model_name"})
-        for free in ("epochs", "eval_every", "checkpoint_every_steps"):
+        for free in ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes"):
             content["training"].pop(free)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from storage.errors import ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
 from trainer.config import TrainConfig
 from trainer.data import Batch, BatchMaker, ParquetRows, Prefetcher, RowStream
-from trainer.embedding import EmbeddingTable
+from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
 from trainer.models import RankingModel
@@ -32,13 +32,14 @@ from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.report import EpochReport, finite_or_none
+from trainer.row_memory import BatchIds
 
 
 class TrainingLoop:
     """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before.
 
-    log: where commits go. publisher, policy: publish on the way, as the policy says; without them the loop keeps what
-    an earlier run published in mind and publishes nothing.
+    log: where commits go. memory: of the tables, when it is bounded. publisher, policy: publish on the way, as the
+    policy says; without them the loop keeps what an earlier run published in mind and publishes nothing.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TrainingLoop:
         valid: ParquetRows | None,
         log: CommitLog,
         display: Display,
+        memory: RowMemory | None = None,
     ) -> None:
         self.config = config
         self.model = model
@@ -64,6 +66,7 @@ class TrainingLoop:
         self._valid = valid
         self._log = log
         self._display = display
+        self.memory = memory
         self._maker = BatchMaker(config.spec, config.label)
         self._stop = threading.Event()
         self._publishing: dict[str, Any] | None = None
@@ -209,7 +212,7 @@ class TrainingLoop:
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
         with Prefetcher(batches) as prefetched:
-            for batch in prefetched:
+            for batch in self._with_rows(prefetched):
                 loss = self._step(batch)
                 self.position = replace(
                     self.position,
@@ -225,6 +228,13 @@ class TrainingLoop:
                     self._interrupted()
                 if not self._publish_if_due() and every and self.position.step % every == 0:
                     self.save()
+
+    def _with_rows(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        if self.memory is None:
+            return batches
+        memory = self.memory
+        self._display.note = lambda: f"  {memory.figures().short()}"
+        return self.memory.held(batches, BatchIds(self.config.spec))
 
     def _step(self, batch: Batch) -> float:
         self.dense_optimizer.zero_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 
 import numpy as np
@@ -37,6 +38,8 @@ class Display:
         self._loss = float("nan")
         self._rows = 0
         self._figures = ""
+        # What stands behind the figures of a step; asked for when they are shown.
+        self.note: Callable[[], str] = str
         self._since = self._shown = time.monotonic()
 
     def __enter__(self) -> Display:
@@ -77,7 +80,7 @@ class Display:
             self._shown = now
             recent = auc(*(np.concatenate(parts) for parts in zip(*self._recent, strict=True)))
             speed = self._rows / (now - self._since)
-            self._figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}  auc {recent:.4f}"
+            self._figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}  auc {recent:.4f}{self.note()}"
         for task in self._progress.task_ids:
             self._progress.update(task, advance=1, figures=self._figures)
 

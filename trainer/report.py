@@ -6,7 +6,10 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.embedding import MemoryFigures
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,14 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """rows: ids with a row. waiting: ids seen, but not often enough yet."""
+    """rows: ids with a row, rows_on_ssd of them not in memory. waiting: ids seen, but not often enough yet."""
 
     name: str
     dim: int
     rows: int
     waiting: int
     memory_bytes: int
+    rows_on_ssd: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class TrainReport:
     """A finished run. auc and log_loss are those of the last evaluation, None without validation rows.
 
     rows and seconds count training steps over the whole run, also before a resume; evaluation is not in seconds.
+    memory: where the rows are, when their DRAM is bounded.
     """
 
     model_name: str
@@ -49,6 +54,7 @@ class TrainReport:
     published: Path | None = None
     epochs: list[EpochReport] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
+    memory: MemoryFigures | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -90,6 +96,7 @@ class UpdateReport:
     checkpoint: Path
     published: list[Path] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
+    memory: MemoryFigures | None = None
 
     @property
     def rows_per_second(self) -> float:

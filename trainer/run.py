@@ -20,6 +20,7 @@ from trainer.progress import Display
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import DeltaPolicy
 from trainer.report import TableReport, TrainReport
+from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.trained import sample_columns, save_config, save_sample
 
 
@@ -33,6 +34,7 @@ def train(
     limit: int | None = None,
     progress: bool = True,
     resume: bool = False,
+    dram_bytes: int | None = None,
 ) -> TrainReport:
     """Trains a model and returns its figures; with a repository, publishes it there when done.
 
@@ -43,10 +45,12 @@ def train(
     limit: only the first so many rows of `data`. output: a folder for checkpoints, report and configuration.
     resume: go on from the newest checkpoint in `output`, to the bit as if nothing had happened; config and data must be
     those of the first run (epochs may grow).
+    dram_bytes: of the tables, instead of what the configuration says (training.dram_bytes); rows beyond it lie on SSD.
     Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError, InvalidInput.
     """
     if not isinstance(config, TrainConfig):
         config = load_config(config)
+    config = with_dram_bytes(config, dram_bytes)
     output = Path(output)
     rows, valid_rows = _open_rows(config, data, valid, limit)
     saved = checkpoints(output)
@@ -63,11 +67,12 @@ def train(
         torch.random.fork_rng(devices=[]),
         threads(config.training.threads),
         Display(visible=progress) as display,
+        row_memory(config, output) as memory,
     ):
         torch.manual_seed(config.training.seed)
-        tables = build_tables(config)
+        tables = build_tables(config, memory)
         model = build_model(config, tables)
-        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display)
+        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display, memory)
         state: TrainingState | None = None
         if log.newest is not None:
             _check_same_run(log.newest.state, log.newest.folder, config, rows)
@@ -84,8 +89,8 @@ def train(
         loop.run()
         if repository is not None:
             _publish_the_end(loop, policy)
-    published = loop.published[-1] if loop.published else None
-    report = _report(config, loop, valid_rows, output, published)
+        published = loop.published[-1] if loop.published else None
+        report = _report(config, loop, valid_rows, output, published)
     report.write(output / "report.json")
     return report
 
@@ -134,8 +139,8 @@ def threads(wanted: int) -> Iterator[None]:
 def _check_same_run(state: TrainingState, folder: Path, config: TrainConfig, rows: ParquetRows) -> None:
     if state.training_digest != config.training_digest():
         raise ConfigError(
-            f"{folder}: was trained with another configuration; only epochs, eval_every, checkpoint_every_steps and "
-            "publish may change on resume",
+            f"{folder}: was trained with another configuration; only epochs, eval_every, checkpoint_every_steps, "
+            "dram_bytes and publish may change on resume",
             field="resume",
         )
     if state.update is not None:
@@ -177,12 +182,13 @@ def _report(
         published=published,
         epochs=loop.history,
         tables=table_reports(loop),
+        memory=None if loop.memory is None else loop.memory.figures(),
     )
 
 
 def table_reports(loop: TrainingLoop) -> list[TableReport]:
     """How large the tables are."""
     return [
-        TableReport(name, table.dim, table.size(), len(table.export_counts()[0]), table.memory_bytes())
+        TableReport(name, table.dim, table.size(), table.waiting(), table.memory_bytes(), table.rows_on_ssd())
         for name, table in loop.tables.items()
     ]

@@ -26,6 +26,7 @@ from trainer.models import RankingModel, build_model, build_tables
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import WantedKind
 from trainer.publishing.golden import as_sent, column_rows
+from trainer.row_memory import memory_of
 
 CONFIG = "config.json"
 _SAMPLE = "sample.safetensors"
@@ -105,7 +106,8 @@ def load_trained(output: Path | str) -> Trained:
     saved = checkpoints(output)
     if not saved:
         raise NotFound(f"{output}: holds no checkpoint; train first")
-    tables = build_tables(config)
+    # The tables hold on to their memory, which goes with them.
+    tables = build_tables(config, memory_of(config, output))
     model = build_model(config, tables)
     load_checkpoint(saved[-1], model, tables)
     model.eval()

@@ -18,6 +18,7 @@ from trainer.progress import Display
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
 from trainer.report import UpdateReport, finite_or_none
+from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.run import table_reports, threads
 from trainer.trained import SAMPLE_ROWS, read_config, read_sample, sample_columns, save_sample, with_newer_rows
 
@@ -32,6 +33,7 @@ def update(
     progress: bool = True,
     resume: bool = False,
     from_snapshot: str | None = None,
+    dram_bytes: int | None = None,
 ) -> UpdateReport:
     """Trains one pass over newer rows, from the newest commit of a run, and publishes deltas of what changed.
 
@@ -42,10 +44,11 @@ def update(
     can be repeated until it returns. A snapshot that the crash left half published is published first.
     from_snapshot: id or VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next delta
     continues it. What came after that snapshot is no part of the model any more.
+    dram_bytes: of the tables, instead of what the configuration says (training.dram_bytes); rows beyond it lie on SSD.
     Raises NotFound for a run or snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
     output = Path(output)
-    config = read_config(output)
+    config = with_dram_bytes(read_config(output), dram_bytes)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
     rows = ParquetRows.open(data, config.spec, config.label)
@@ -59,13 +62,14 @@ def update(
         torch.random.fork_rng(devices=[]),
         threads(config.training.threads),
         Display(visible=progress) as display,
+        row_memory(config, output) as memory,
     ):
         if log.newest is None:
             raise NotFound(f"{output}: holds no checkpoint; train first")
         start = _Start(log, log.newest, config, rows, resume=resume, from_snapshot=from_snapshot)
-        tables = build_tables(config)
+        tables = build_tables(config, memory)
         model = build_model(config, tables)
-        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display)
+        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display, memory)
         loop.restore(load_checkpoint(start.commit.folder, model, tables, loop.dense_optimizer))
         log.go_on_from(start.commit)
         sample = read_sample(output, config)
@@ -81,6 +85,7 @@ def update(
             save_sample(output, with_newer_rows(sample, newer, config.spec))
         after = loop.evaluate()
         loop.settle()
+        tables_after, memory_after = table_reports(loop), None if memory is None else memory.figures()
     assert loop.checkpoint is not None
     report = UpdateReport(
         model_name=config.model_name,
@@ -96,7 +101,8 @@ def update(
         output=output,
         checkpoint=loop.checkpoint,
         published=loop.published,
-        tables=table_reports(loop),
+        tables=tables_after,
+        memory=memory_after,
     )
     report.write(output / "update.json")
     return report

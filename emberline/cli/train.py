@@ -45,6 +45,11 @@ Examples:
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
 @click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP)
 @click.option("--resume", is_flag=True, help="Go on from the newest commit in --output.")
+@click.option(
+    "--dram-bytes",
+    type=click.IntRange(1),
+    help="Memory of all tables together (training.dram_bytes); rows beyond it lie on SSD, under --output.",
+)
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     config: Path,
@@ -55,6 +60,7 @@ def command(
     limit: int | None,
     row_types: tuple[str, ...],
     resume: bool,
+    dram_bytes: int | None,
     quiet: bool,
 ) -> None:
     """Train the model that CONFIG describes, and publish it if --repository is given.
@@ -77,6 +83,7 @@ def command(
         limit=limit,
         progress=not quiet,
         resume=resume,
+        dram_bytes=dram_bytes,
     )
     _print(report)
 
@@ -103,6 +110,8 @@ def _print(report: TrainReport) -> None:
             f"table {table.name}: {table.rows:,} rows of {table.dim}, {table.waiting:,} ids not seen often enough, "
             f"{table.memory_bytes / 2**20:.1f} MiB"
         )
+    if report.memory is not None:
+        click.echo(f"memory: {report.memory.line()}")
     if report.published is None:
         click.echo(f"publish with: emberline publish {report.output} --repository DIR")
     else:

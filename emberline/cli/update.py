@@ -43,6 +43,11 @@ Examples:
 @click.option("--every-seconds", type=click.FloatRange(0, min_open=True), help="Publish a delta after so many seconds.")
 @click.option("--resume", is_flag=True, help="Go on with the update that was interrupted; begin one if there is none.")
 @click.option("--at", metavar="SNAPSHOT", help="Go back to this published snapshot (VERSION.SEQUENCE or id) first.")
+@click.option(
+    "--dram-bytes",
+    type=click.IntRange(1),
+    help="Memory of all tables together (training.dram_bytes); rows beyond it lie on SSD, under RUN.",
+)
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     run: Path,
@@ -54,6 +59,7 @@ def command(
     every_seconds: float | None,
     resume: bool,
     at: str | None,
+    dram_bytes: int | None,
     quiet: bool,
 ) -> None:
     """Go on training the finished RUN over newer rows, and publish what changes.
@@ -89,6 +95,7 @@ def command(
         progress=not quiet,
         resume=resume,
         from_snapshot=at,
+        dram_bytes=dram_bytes,
     )
     _print(report)
 
@@ -100,6 +107,8 @@ def _print(report: UpdateReport) -> None:
             f"validation: AUC {_figure(report.auc_before)} -> {_figure(report.auc_after)}, "
             f"log-loss {report.log_loss_before:.4f} -> {report.log_loss_after:.4f} on {report.valid_rows:,} rows"
         )
+    if report.memory is not None:
+        click.echo(f"memory: {report.memory.line()}")
     for folder in report.published:
         click.echo(f"published {folder}")
 

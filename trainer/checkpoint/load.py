@@ -20,7 +20,7 @@ from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.tables import table_path
 from trainer.embedding import EmbeddingTable
 
-_ROWS_AT_ONCE = 1 << 20
+_BYTES_AT_ONCE = 64 << 20
 
 # What torch's optimizers keep of each weight, as we make them.
 _OPTIMIZER_VALUES: dict[type, set[str]] = {
@@ -131,8 +131,10 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
 def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Array) -> None:
     """In parts, so that what is mapped need not be in memory at once. gone: ids (m,) ascending to leave out."""
     fields = [arrays[field] for field in ("ids", "rows", "slots", "counts", "stamps")]
-    for start in range(0, len(fields[0]), _ROWS_AT_ONCE):
-        part = [field[start : start + _ROWS_AT_ONCE] for field in fields]
+    count = len(fields[0])
+    at_once = max(1, _BYTES_AT_ONCE * count // max(1, sum(field.nbytes for field in fields)))
+    for start in range(0, count, at_once):
+        part = [field[start : start + at_once] for field in fields]
         keep = ~np.isin(part[0], gone, assume_unique=True) if len(gone) else slice(None)
         table.restore(*(np.array(field[keep]) for field in part))
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from storage._table import TrainingTable
 from storage.errors import ConfigError
 from storage.specs import POOLINGS, TableSpec
+from storage.tiers.training_export import TieredTrainingTable
+from trainer.embedding.memory import RowMemory
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -26,6 +28,7 @@ class EmbeddingTable:
     dim: values of a row. optimizer: decides how many optimizer values lie behind a row. init_scale: a new row is
     uniform in [-init_scale, init_scale), the same for the same seed, table and id. initial_accumulator: Adagrad's
     start. Ids without a row read as zeros. Every change carries a stamp, so that what changed since can be asked for.
+    memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else changes.
     One thread at a time. Raises ConfigError for a name or size that cannot be stored.
     """
 
@@ -39,6 +42,7 @@ class EmbeddingTable:
         init_scale: float = 0.05,
         admit_after: int = 1,
         initial_accumulator: float = 0.1,
+        memory: RowMemory | None = None,
     ) -> None:
         TableSpec(name, dim)
         if optimizer not in ("adagrad", "sgd"):
@@ -49,12 +53,12 @@ class EmbeddingTable:
         self.dim = dim
         self.optimizer = optimizer
         self._initial_slot = initial_accumulator if optimizer == "adagrad" else 0.0
-        self._native = TrainingTable(
-            dim,
-            slots=dim if optimizer == "adagrad" else 0,
-            seed=_mixed_seed(seed, name),
-            init_scale=init_scale,
-            admit_after=admit_after,
+        slots = dim if optimizer == "adagrad" else 0
+        mixed = _mixed_seed(seed, name)
+        self._native: TrainingTable | TieredTrainingTable = (
+            TrainingTable(dim, slots=slots, seed=mixed, init_scale=init_scale, admit_after=admit_after)
+            if memory is None
+            else memory.table(name, dim, slots=slots, seed=mixed, init_scale=init_scale, admit_after=admit_after)
         )
         self._waiting: list[tuple[Ids, Rows]] = []
         self.forgotten = 0
@@ -67,8 +71,17 @@ class EmbeddingTable:
         """Rows that exist."""
         return int(self._native.size())
 
+    def waiting(self) -> int:
+        """Ids that were seen and have no row yet."""
+        native = self._native
+        return native.waiting_size() if isinstance(native, TrainingTable) else native.waiting()
+
+    def rows_on_ssd(self) -> int:
+        """Rows that are not in DRAM."""
+        return self._native.rows_outside if isinstance(self._native, TieredTrainingTable) else 0
+
     def memory_bytes(self) -> int:
-        """Bytes held by rows, optimizer values and index."""
+        """Bytes of DRAM held by rows, optimizer values, index and counts."""
         return int(self._native.memory_bytes())
 
     def lookup(self, ids: Ids, *, train: bool) -> Rows:

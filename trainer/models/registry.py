@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainer.config import DeepFmConfig, DlrmConfig, TrainConfig
-from trainer.embedding import EmbeddingTable
+from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.models.base import RankingModel
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
 
 
-def build_tables(config: TrainConfig) -> dict[str, EmbeddingTable]:
-    """Empty tables by name, ready for the sparse optimizer of the configuration."""
+def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[str, EmbeddingTable]:
+    """Empty tables by name, ready for the sparse optimizer of the configuration. memory: bounds their DRAM."""
     sparse = config.optimizer.sparse
     return {
         table.name: EmbeddingTable(
@@ -24,6 +24,7 @@ def build_tables(config: TrainConfig) -> dict[str, EmbeddingTable]:
             init_scale=table.init_scale,
             admit_after=table.admit_after,
             initial_accumulator=sparse.initial_accumulator,
+            memory=memory,
         )
         for table in config.tables
     }

@@ -1,0 +1,154 @@
+"""The DRAM of a training's tables, and what lies beyond it: one budget, one store on SSD, rows read a batch ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.tiers.training_budget import RowBudget
+from storage.tiers.training_export import TieredTrainingTable
+from storage.tiers.training_store import TrainingStore
+
+Ids = NDArray[np.int64]
+_Batch = TypeVar("_Batch")
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """Of all tables together. memory_bytes: of DRAM, of dram_bytes at most. ssd_bytes: of the store.
+
+    rows_fetched: brought from SSD for a batch, rows_ahead of them read before it began. rows_written: to SSD.
+    """
+
+    dram_bytes: int
+    memory_bytes: int
+    rows_in_dram: int
+    rows_on_ssd: int
+    ssd_bytes: int
+    rows_fetched: int
+    rows_ahead: int
+    rows_written: int
+
+    @property
+    def ahead(self) -> float:
+        """The share of the rows fetched that no batch waited for; 1 when none was fetched."""
+        return self.rows_ahead / self.rows_fetched if self.rows_fetched else 1.0
+
+    def short(self) -> str:
+        """What a progress bar shows."""
+        share = self.rows_in_dram / max(1, self.rows_in_dram + self.rows_on_ssd)
+        return f"{share:.0%} in DRAM, {self.ahead:.0%} read ahead" if self.rows_on_ssd else "all in DRAM"
+
+    def line(self) -> str:
+        """The figures on one line."""
+        line = f"{self.rows_in_dram:,} rows in DRAM ({self.memory_bytes / 2**20:,.1f} MiB)"
+        if not self.rows_on_ssd and not self.rows_fetched:
+            return line
+        line += f", {self.rows_on_ssd:,} on SSD ({self.ssd_bytes / 2**20:,.1f} MiB)"
+        return f"{line}, {self.rows_fetched:,} fetched, {self.ahead:.1%} ahead of their batch"
+
+
+class RowMemory:
+    """Lets tables take `dram_bytes` together; what does not fit lies in a store under `folder`.
+
+    dram_bytes: of rows, optimizer values, index and counts. folder: of the run; the store is made with the first row
+    that leaves DRAM, and removed by close(), by the end of the process, or, after a crash, by the next one. Tables join
+    before any of them is used. Every result is the same as with all rows in DRAM, to the bit. Closed after its tables.
+    """
+
+    def __init__(self, dram_bytes: int, folder: Path) -> None:
+        self._budget = RowBudget(dram_bytes)
+        self._store = TrainingStore(folder)
+        self._tables: dict[str, TieredTrainingTable] = {}
+        self._reader: ThreadPoolExecutor | None = None
+        self._reading: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends reading and removes the store; the tables cannot be used any more."""
+        if self._reader is not None:
+            self._reader.shutdown()
+            self._reader = None
+        self._store.close()
+
+    def table(
+        self, name: str, dim: int, *, slots: int, seed: int, init_scale: float, admit_after: int
+    ) -> TieredTrainingTable:
+        """A new table under this budget."""
+        table = TieredTrainingTable(
+            name,
+            len(self._tables),
+            dim,
+            slots=slots,
+            seed=seed,
+            init_scale=init_scale,
+            admit_after=admit_after,
+            store=self._store,
+            budget=self._budget,
+        )
+        self._tables[name] = table
+        return table
+
+    def held(self, batches: Iterable[_Batch], ids_of: Callable[[_Batch], Mapping[str, Ids]]) -> Iterator[_Batch]:
+        """The batches, each with its rows in DRAM; those of the next one are read from SSD meanwhile.
+
+        ids_of: the ids that a batch looks up, by table. Raises ConfigError for a batch that the budget does not hold.
+        """
+        iterator = iter(batches)
+        batch = next(iterator, None)
+        wanted = {} if batch is None else ids_of(batch)
+        while batch is not None:
+            self._hold(wanted)
+            following = next(iterator, None)
+            if following is not None:
+                wanted = ids_of(following)
+                self._read_ahead(wanted)
+            yield batch
+            batch = following
+
+    def figures(self) -> MemoryFigures:
+        """How much is where, and what went between."""
+        tables = self._tables.values()
+        ahead = sum(table.traffic.fetched_ahead for table in tables)
+        return MemoryFigures(
+            dram_bytes=self._budget.dram_bytes,
+            memory_bytes=sum(table.memory_bytes() for table in tables),
+            rows_in_dram=sum(table.native.size() for table in tables),
+            rows_on_ssd=sum(table.rows_outside for table in tables),
+            ssd_bytes=self._store.size_bytes(),
+            rows_fetched=ahead + sum(table.traffic.fetched_late for table in tables),
+            rows_ahead=ahead,
+            rows_written=sum(table.traffic.written for table in tables),
+        )
+
+    def _hold(self, wanted: Mapping[str, Ids]) -> None:
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            reading.result()
+        for name, ids in wanted.items():
+            self._tables[name].hold(ids)
+
+    def _read_ahead(self, wanted: Mapping[str, Ids]) -> None:
+        if self._store.is_empty:
+            return
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows-ahead")
+        self._reading = self._reader.submit(self._stage, wanted)
+
+    def _stage(self, wanted: Mapping[str, Ids]) -> None:
+        for name, ids in wanted.items():
+            self._tables[name].stage(ids)
