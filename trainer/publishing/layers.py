@@ -20,6 +20,9 @@ LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
 TABLE_LAYERS = (Embedding, EmbeddingBag)
 
 
+_CODED_AT_ONCE = 1 << 20
+
+
 class StandIn(nn.Module):
     """Stands where an embedding layer was, while a module is looked at; its attributes are the layer's.
 
@@ -67,9 +70,12 @@ def frequency_byte(counts: np.ndarray) -> np.ndarray:
 
     Exact to 31, then four bits of mantissa behind an exponent, rounded down; half a million and more is 255.
     """
-    wide = np.minimum(counts.astype(np.int64), 31 << 14)
-    shift = np.maximum(np.frexp(wide.astype(np.float64))[1] - 5, 0)
-    codes: np.ndarray = ((shift << 4) + (wide >> shift)).astype(np.uint8)
+    codes = np.empty(len(counts), np.uint8)
+    for start in range(0, len(counts), _CODED_AT_ONCE):  # the wide values of a large table would take several tables
+        part = slice(start, start + _CODED_AT_ONCE)
+        wide = np.minimum(counts[part].astype(np.int64), 31 << 14)
+        shift = np.maximum(np.frexp(wide.astype(np.float64))[1] - 5, 0)
+        codes[part] = (shift << 4) + (wide >> shift)
     return codes
 
 

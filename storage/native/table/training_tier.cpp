@@ -16,7 +16,7 @@ namespace emberline {
 namespace {
 
 // Heats are halved after so many uses a row, so that what was hot long ago does not stay.
-constexpr std::uint64_t kUsesPerRow = 16;
+constexpr std::uint64_t kUsesPerRow = 32;
 constexpr std::size_t kHeats = 256;  // above, rows are equally hot: they are the last to leave
 constexpr std::size_t kHead = 2 * sizeof(std::uint32_t);
 

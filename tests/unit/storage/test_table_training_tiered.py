@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 import threading
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage._table import TrainingTable
-from storage.errors import ConfigError
+from storage.errors import ConfigError, StoreError
 from storage.tiers.training_budget import RowBudget
 from storage.tiers.training_export import TieredTrainingTable
 from storage.tiers.training_store import TrainingStore
@@ -294,6 +295,27 @@ def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -
             table.advance()
     assert table.rows_outside > 10_000
     assert table.waiting_outside > 0
+
+
+def test_a_full_disk_is_an_error_and_no_row_is_lost(table: TieredTrainingTable) -> None:
+    """A file that may not grow is what a full disk is to RocksDB."""
+    reference = TrainingTable(DIM, **options(1, True))
+
+    def train_until_it_is_full() -> None:
+        for start in range(0, 200_000, 90):
+            ids = np.arange(start, start + 90)
+            look(table, ids)
+            reference.lookup(ids, np.empty((90, DIM), F32), True, 0.1)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
+    try:
+        with pytest.raises(StoreError, match=r"writing \d+ entries .*(File too large|No space left)"):
+            train_until_it_is_full()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert table.rows_outside > 90
+    assert same(table.export_rows(), reference.export_rows())
 
 
 def test_a_store_goes_with_its_process_and_the_next_removes_what_a_killed_one_left(tmp_path: Path) -> None:
