@@ -18,7 +18,7 @@ from types import FrameType
 from rich.console import Console
 
 from benchmarks.gauge import CpuGauge
-from benchmarks.machine import machine_line
+from benchmarks.machine import available_bytes, machine_line
 from benchmarks.measure import PIECE_S, REPEATS, Contestant, Samples, interleave
 from benchmarks.report import Report
 from storage.errors import ConfigError
@@ -67,6 +67,15 @@ class Run:
         if late:
             self.report.remark(f"left out, for want of time: {rest}")
         return late
+
+    def lacks_memory(self, needed: int, rest: str) -> bool:
+        """Whether there is too little memory for `rest`, which is said then: better left out than killed."""
+        free = available_bytes()
+        if needed > free:
+            self.report.remark(
+                f"left out, for want of memory: {rest} needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} are free"
+            )
+        return needed > free
 
     def left_s(self) -> float:
         """Seconds that the run has left."""
@@ -148,10 +157,10 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
 
         need_matplotlib()
     report = Report(name, options.quick)
-    console.print(machine_line(), markup=False, highlight=False, soft_wrap=True)
     began = time.monotonic()
     try:
         with terminated_as_interrupt():
+            console.print(machine_line(), markup=False, highlight=False, soft_wrap=True)
             measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s))
     except KeyboardInterrupt:
         report.interrupted = True

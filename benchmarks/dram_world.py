@@ -29,6 +29,11 @@ def filled_table(ids: Array, dim: int, *, capacity_rows: int = 0) -> Table:
     return table
 
 
+def most_bytes(rows: int, dim: int) -> int:
+    """What is held at once at most: our rows, those of two peers, an index, and a part for everything small."""
+    return 3 * rows * dim * 4 + 40 * rows + (1 << 30)
+
+
 def rows_of_numbers(numbers: Array, dim: int) -> Array:
     """(n, D) float32: each row its number."""
     return np.repeat(numbers.astype(np.float32), dim).reshape(len(numbers), dim)

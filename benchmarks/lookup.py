@@ -25,6 +25,7 @@ from benchmarks.dram_world import (
     draw,
     filled_table,
     finder,
+    most_bytes,
     popularities,
     rows_of_numbers,
 )
@@ -54,7 +55,7 @@ def measure(run: Run) -> None:
         ids = random_ids(rows)
         overhead_of_a_call(run, ids[:100_000])
         for dim in dims:
-            if run.is_late(f"d{dim}"):
+            if run.is_late(f"d{dim}") or run.lacks_memory(most_bytes(rows, dim), f"d{dim}"):
                 break
             table = filled_table(ids, dim)
             kinds = [draw(ids, popularity) for popularity in popularities(rows)]

@@ -129,6 +129,8 @@ def together(contestants: Sequence[Contestant]) -> Contestant:
         figures = [0.0] * len(contestants)
         failures: list[BaseException] = []
 
+        ended = [threading.Event() for _ in contestants]
+
         def one(index: int) -> None:
             try:
                 start.wait(timeout=60.0)
@@ -136,10 +138,13 @@ def together(contestants: Sequence[Contestant]) -> Contestant:
             except BaseException as error:
                 failures.append(error)
                 start.abort()
+            finally:
+                ended[index].set()
 
         threads = [threading.Thread(target=one, args=(index,)) for index in range(len(contestants))]
         for thread in threads:
             thread.start()
+        wait_for(ended)
         for thread in threads:
             thread.join()
         if failures:
@@ -147,6 +152,20 @@ def together(contestants: Sequence[Contestant]) -> Contestant:
         return sum(figures)
 
     return run
+
+
+def wait_for(ended: Sequence[threading.Event]) -> None:
+    """Waits until all are set, and raises an interruption only then: nobody who still works is left behind.
+
+    Not by Thread.join, which takes a running thread for ended when it is interrupted (CPython 3.11, bpo-45274).
+    """
+    try:
+        for event in ended:
+            event.wait()
+    except BaseException:
+        for event in ended:
+            event.wait()
+        raise
 
 
 def median(values: Sequence[float]) -> float:

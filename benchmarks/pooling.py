@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.catalog import Run, script
-from benchmarks.dram_world import Batches, FeatureLookup, draw, filled_table, popularities
+from benchmarks.dram_world import Batches, FeatureLookup, draw, filled_table, most_bytes, popularities
 from benchmarks.measure import Contestant, median, per_second
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
@@ -36,7 +36,7 @@ def measure(run: Run) -> None:
     with torch_children(run) as (plain, huge, fbgemm):
         ids = random_ids(rows)
         for dim in OVER_FBGEMM:
-            if run.is_late(f"d{dim}"):
+            if run.is_late(f"d{dim}") or run.lacks_memory(most_bytes(rows, dim), f"d{dim}"):
                 break
             table = filled_table(ids, dim)
             kinds = [draw(ids, popularity, size=IDS) for popularity in popularities(rows)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.catalog import Run, script
 from benchmarks.dram_world import Batches, draw, filled_table
-from benchmarks.measure import Contestant, per_second, together
+from benchmarks.measure import Contestant, per_second, together, wait_for
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.process import PeerProcess
 from benchmarks.traffic import Array, random_ids, zipf
@@ -53,7 +53,7 @@ class Writer:
         self.rows, self.seconds = 0, 0.0
         self._rows = np.empty((written.size, table.dim), np.float32)
         self._generation = 0
-        self._over = threading.Event()
+        self._over, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -65,12 +65,14 @@ class Writer:
 
     def __enter__(self) -> Writer:
         self._over.clear()
+        self._ended.clear()
         self._thread = threading.Thread(target=self._run, name="writer")
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        wait_for([self._ended])
         assert self._thread is not None
         self._thread.join()
         if self._failure is not None:
@@ -90,6 +92,7 @@ class Writer:
             self._failure = error
         self.rows += batches * self.written.size
         self.seconds += time.perf_counter() - began
+        self._ended.set()
 
 
 class Reader:

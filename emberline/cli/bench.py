@@ -10,6 +10,7 @@ from types import ModuleType
 
 import click
 
+from emberline.cli.frame import fail
 from storage.errors import Unsupported
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder:
         report = catalog.run(name, options, console, Path(folder))
     if report.interrupted:
-        raise KeyboardInterrupt("interrupted; the rows above are complete")
+        fail("interrupted; the rows above are complete", 130)
     if report.missed and not quick:
         sys.exit(1)
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,23 @@ def test_a_quick_run_writes_rows(name: str, tmp_path: Path) -> None:
         assert row.keys() >= KEYS
     assert "quick: rough figures" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]  # temporary stores are gone
+
+
+def test_an_interrupted_run_prints_and_writes_what_it_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "emberline", "bench", "update", "--rows", "20000", "--repeats", "1000"]
+    command += ["--json", str(tmp_path / "rows.json"), "--work", str(tmp_path)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    machine = process.stdout.readline()  # printed just before it begins to measure
+    process.send_signal(signal.SIGTERM)
+    printed, errors = process.communicate(timeout=120)
+    assert "cores" in machine
+    assert process.returncode == 130
+    assert errors.strip() == "emberline: interrupted; the rows above are complete"
+    assert re.search(r"update, interrupted: \d rows are complete", printed)
+    assert isinstance(json.loads((tmp_path / "rows.json").read_text()), list)
 
 
 def test_the_commands_of_the_page_exist(tmp_path: Path) -> None:

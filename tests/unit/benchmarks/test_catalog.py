@@ -122,6 +122,14 @@ def test_what_is_left_out_for_want_of_time_is_said(tmp_path: Path) -> None:
     assert bounded.is_late("d128")
 
 
+def test_what_does_not_fit_into_memory_is_left_out_and_said(tmp_path: Path) -> None:
+    run = catalog.Run(catalog.Report("lookup", quick=False), tmp_path)
+    assert not run.lacks_memory(1, "d16")
+    assert run.report.remarks == []
+    assert run.lacks_memory(1 << 60, "d128")
+    assert "d128 needs" in run.report.remarks[0]
+
+
 def test_samples_that_were_not_interrupted_go_on(tmp_path: Path) -> None:
     catalog.Run(catalog.Report("lookup", quick=True), tmp_path).settle(Samples(("ours",)))
 
