@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.traffic import Array
 from storage.tiers.ssd import SsdTier
 
@@ -24,10 +26,10 @@ class SsdRows:
 
     def find(self, ids: Array) -> Array:
         """(n, D) rows of ids that are all there."""
-        rows, found = self.tier.find(TABLE, ids, self.dim)
+        rows, found = self.tier.find(TABLE, ids, 4 * self.dim)
         if not found.all():
             raise AssertionError(f"{int((found == 0).sum())} rows are missing that were put in")
-        return rows
+        return rows.view(np.float32)
 
     def forget(self) -> None:
         """Nothing to reopen before a cold read."""

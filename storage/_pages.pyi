@@ -203,10 +203,10 @@ class PageReader:
         """
         Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
 
-        requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8). Rows and states
-        are written in place. A state is ABSENT, FOUND or UNRESOLVED; rows of ids that are not found are left as they are.
+        requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8).
+        Rows and states are written in place; a state is ABSENT, FOUND or UNRESOLVED. Rows that are not found stay.
         timeout_s: what has not come by then is unresolved; None waits. Nothing is written after the call.
-        Raises CorruptPageError and OSError, which name file and page; what was answered until then counts for nothing.
+        Raises CorruptPageError and OSError, which name file and page; what was answered before counts for nothing.
         """
 
     def stats(self) -> dict[str, int]:

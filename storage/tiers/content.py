@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from storage.errors import StoreError
 from storage.specs import TableSpec
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.row_words import words_of
 from storage.tiers.source import TableSource
 from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_keys import CHANGED, MARKERS, SPILLS
+from storage.tiers.ssd_keys import MAX_TABLES
 
 _TABLES, _VERSION, AT = "tables", "version", "at"
 # table, rows done, rows of the table
@@ -44,8 +44,6 @@ class Content:
         self._names = tuple(names)
         self.numbers = self._numbered()
         self.at = ssd.marker(AT) or ""
-        # Overlays live in memory alone: what spilled ones left, nobody can reach any more.
-        ssd.clear(SPILLS, MARKERS)
 
     def load(self, version: TableSource, progress: Progress | None = None, pace: Pace = UNHURRIED) -> None:
         """Makes SSD hold a version, unless it does already, perhaps with deltas merged on top: then it is left alone.
@@ -76,11 +74,11 @@ class Content:
         self._ssd.set_markers({**markers, _VERSION: version.snapshot, AT: version.snapshot})
         self.at = version.snapshot
         for number in self.numbers.values():
-            self._ssd.clear(CHANGED + number)
+            self._ssd.clear_changed(number)
 
     def changed(self, name: str) -> Iterator[np.ndarray]:
         """Ids (n,) of a table, ascending, that merges changed since the version was loaded, some at a time."""
-        return self._ssd.ids(CHANGED + self.numbers[name])
+        return self._ssd.changed(self.numbers[name])
 
     def markers(self, at: str, words: Mapping[str, str | None]) -> dict[str, str | None]:
         """The markers of a merge that leads to a snapshot."""
@@ -100,17 +98,18 @@ class Content:
 
     def _load_table(self, version: TableSource, spec: TableSpec, progress: Progress | None, pace: Pace) -> None:
         number = self.numbers[spec.name]
-        if self._has_table(version, spec) and self._ssd.is_empty(CHANGED + number):
+        if self._has_table(version, spec) and next(self._ssd.changed(number), None) is None:
             return
         marker = f"content.{spec.name}"
         self._ssd.set_marker(marker, None)
         self._ssd.clear(number)
-        self._ssd.clear(CHANGED + number)
+        self._ssd.clear_changed(number)
         self._ssd.bulk_load(
             number,
-            ((shard.ids, words_of(shard.encoded)) for shard in version.shards(spec.name)),
+            ((shard.ids, shard.encoded) for shard in version.shards(spec.name)),
             None if progress is None else lambda done: progress(spec.name, done, spec.rows),
             pace=pace,
+            row_type=spec.row_type,
         )
         self._ssd.set_marker(marker, _content(version, spec))
 
@@ -121,6 +120,11 @@ class Content:
         if fresh:
             for name in fresh:
                 known[name] = max(known.values(), default=-1) + 1
+                if known[name] >= MAX_TABLES:
+                    raise StoreError(
+                        f"{self._ssd.path}: the store has seen {MAX_TABLES} tables, as many as it has numbers for; "
+                        "delete the folder to rebuild it"
+                    )
             self._ssd.set_marker(_TABLES, json.dumps(known))
         return {name: known[name] for name in self._names}
 
@@ -129,7 +133,7 @@ class Content:
             if name not in self.numbers:
                 self._ssd.set_marker(f"content.{name}", None)
                 self._ssd.clear(number)
-                self._ssd.clear(CHANGED + number)
+                self._ssd.clear_changed(number)
 
     def _known(self) -> dict[str, int]:
         known: dict[str, int] = json.loads(self._ssd.marker(_TABLES) or "{}")

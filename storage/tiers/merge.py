@@ -31,7 +31,6 @@ from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import REMOVED, Overlay
 from storage.tiers.pace import Pace
-from storage.tiers.row_words import rows_of, words_of
 from storage.tiers.sorted_changes import SortedChanges
 from storage.tiers.ssd import SsdTier, disk_errors
 from storage.tiers.ssd_keys import CHANGED, KEY, marker_key, row_keys, row_values
@@ -109,10 +108,10 @@ class Merge:
             for part in self._parts:
                 for ids, removed, rows in self._slices(part):
                     values: list[bytes | None] = [None] * len(ids)
-                    stored = row_values(words_of(rows))
+                    stored = row_values(rows)
                     for position, value in zip(np.flatnonzero(~removed).tolist(), stored, strict=True):
                         values[position] = value
-                    changes.write(row_keys(part.number, ids), values)
+                    changes.write_rows(part.number, ids, values)
             for part in self._parts:
                 for start in range(0, len(part.ids), _SLICE):
                     keys = row_keys(CHANGED + part.number, part.ids[start : start + _SLICE])
@@ -172,9 +171,8 @@ class Merge:
                 stored = kept[:0]
                 if cursor >= 0:
                     number = self._overlay.spills[part.index]
-                    words = part.codec.row_bytes // 4
-                    cursor, stored, given = self._ssd.export_batch(number, cursor, len(kept), words)
-                    rows = rows_of(given)
+                    row_bytes = part.codec.row_bytes
+                    cursor, stored, rows = self._ssd.export_batch(number, cursor, len(kept), row_bytes)
                 if not np.array_equal(stored, kept):
                     raise StoreError(
                         f"{self._ssd.path}: rows of overlay {self._overlay.number} are lost; stage it anew"

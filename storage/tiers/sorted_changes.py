@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import rocksdict
 
 from storage.errors import StoreError
 from storage.tiers.pace import Pace
+from storage.tiers.ssd_keys import row_keys
 from storage.tiers.ssd_options import ingest_options
+from storage.tiers.ssd_tables import Generation
 
 # Entries between two looks at the pace.
 _SLICE = 128
@@ -24,18 +27,39 @@ class SortedChanges:
 
     Finishing a file keeps the GIL for a time that follows its size, so the changes are shared out over several files;
     they are ingested by one edit of the database's manifest, all or none, and are on the disk when `ingest` returns.
-    Left without `ingest`, the files are removed.
+    Left without `ingest`, the files are removed. While it is open, nobody else changes the tier (writing: its lock), so
+    that the rows are still added to the generation under whose keys they were written.
     """
 
-    def __init__(self, database: Any, options: Any, folder: Path, pace: Pace, file_bytes: int) -> None:
+    def __init__(
+        self,
+        database: Any,
+        options: Any,
+        folder: Path,
+        pace: Pace,
+        file_bytes: int,
+        writing: contextlib.AbstractContextManager[Any],
+        generation_of: Callable[[int], Generation],
+        ingested: Callable[[], None],
+    ) -> None:
         self._db = database
         self._options = options
         self._folder = folder
         self._pace = pace
         self._file_bytes = file_bytes
+        self._writing = writing
+        self._generation_of = generation_of
+        self._ingested = ingested
         self._writer: Any = None
         self._paths: list[Path] = []
         self._bytes = 0
+        self._changed: list[tuple[Generation, np.ndarray]] = []
+
+    def write_rows(self, table: int, ids: np.ndarray, values: Sequence[bytes | None]) -> None:
+        """Adds changed rows of a table, encoded; None: the id has none any more. Tables ascend, and ids within one."""
+        generation = self._generation_of(table)
+        self._changed.append((generation, np.ascontiguousarray(ids, np.int64)))
+        self.write(row_keys(generation.group, ids), [b"" if value is None else value for value in values])
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Adds entries behind those written before; None deletes."""
@@ -61,16 +85,23 @@ class SortedChanges:
         """Makes all of it visible and durable, in one step."""
         self.finish()
         if self._paths:
+            # First: who does not find an id here reads the page file, and that is right only until the next line.
+            for generation, ids in self._changed:
+                generation.ids.add(ids)
             self._db.ingest_external_file([str(path) for path in self._paths], ingest_options())
+            self._ingested()
 
     def __enter__(self) -> Self:
+        self._writing.__enter__()
         try:
             self._folder.mkdir(exist_ok=True)
         except OSError as error:  # read-only, or gone
+            self._writing.__exit__(None, None, None)
             raise StoreError(f"writing to {self._folder.parent}: {error}") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writing.__exit__(None, None, None)
         self._writer = None
         for path in self._paths:
             # Ingested files were moved. What a failing disk keeps goes with the folder when the store is opened again.

@@ -1,26 +1,42 @@
-"""The SSD tier: RocksDB, the durable truth of every row.
+"""The SSD tier, the durable truth of every row: page files, and on top of them changes in RocksDB.
 
-How keys are laid out stands in `ssd_keys`. Several threads may read and write at once; the GIL is released during
+What a table consists of stands in `ssd_tables`, how keys are laid out in `ssd_keys`, how changes become a new page file
+in `fold`, what a reader sees in `ssd_reads`. Several threads may read beside one that writes; the GIL is free during
 reads. One process a folder.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import rocksdict
 
-from storage.errors import EmberlineError, StoreError
+from storage._pages import FOUND, folder_reads_direct
+from storage.errors import InvalidInput, StoreError
+from storage.tiers.cold import PageFolder
+from storage.tiers.disk_errors import disk_errors
+from storage.tiers.disk_room import DiskRoom
+from storage.tiers.fold import Folding
 from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.row_arrays import checked_ids, encoded
 from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd_keys import KEY, SPILLS, ids_of, marker_key, row_keys, row_values, table_prefix
-from storage.tiers.ssd_options import SsdOptions, rocks_options, synced
+from storage.tiers.ssd_database import Database
+from storage.tiers.ssd_keys import CHANGED, MARKERS, MAX_TABLES, SPILLS, row_keys, row_values
+from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd_reads import Answer, ReadRequest, Reads
+from storage.tiers.ssd_statistics import SsdStats
+from storage.tiers.ssd_tables import TableState
+from storage.tiers.table_book import TableBook
+
+if TYPE_CHECKING:
+    from storage.tiers.ssd_health import StoreReport
+
+__all__ = ["ReadRequest", "SsdOptions", "SsdTier", "disk_errors"]
 
 _INGEST_BYTES = 64 << 20
 # Of one file of changes that are made beside requests: finishing it keeps the GIL for one or two milliseconds.
@@ -31,90 +47,99 @@ Progress = Callable[[int], None]
 
 
 class SsdTier:
-    """Rows of several tables in one folder. A table is a number; its row size is given with every call.
+    """Rows of several tables in one folder. A table is a number; rows are encoded, (n, row_bytes) uint8.
 
-    Errors: StoreError for a folder that is open elsewhere, for a disk that fails and for bytes that are corrupt.
+    Errors: StoreError for a folder that is open elsewhere, for a disk that fails or is full, for corrupt bytes.
     """
 
-    def __init__(self, path: Path, database: Any, options: Any, limits: SsdOptions) -> None:
+    def __init__(self, path: Path, database: Database, pages: PageFolder, room: DiskRoom, limits: SsdOptions) -> None:
         self.path = path
-        self._db = database
-        self._options = options
-        self._limits = limits
+        self.limits = limits
+        self.room = room
+        self.pages = pages
+        self.database = database
+        # Held by whoever changes rows or markers of tables, so that a generation is not frozen under its feet.
+        self.writing = threading.RLock()
+        self.book = TableBook(database, pages, self.writing)
+        self._reads = Reads(path, self.book, database, limits)
         self._spills = count(SPILLS)
+        self._sizes: dict[int, int] = {}  # bytes of a row, of tables that were written by row
+        self._closed = False
+        self.folding = Folding(self)
+        self.folding.wake()
 
     @classmethod
     def open(cls, path: Path, limits: SsdOptions | None = None) -> SsdTier:
         """Opens or creates the store in a folder."""
         limits = limits or SsdOptions()
-        options = rocks_options(limits)
         with disk_errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)
-            database = rocksdict.Rdict(str(path / "rocksdb"), options)
-            # What a crashed bulk load left. Only now: before the lock it could be another process's load.
-            shutil.rmtree(path / "ingest", ignore_errors=True)
-        return cls(path, database, options, limits)
+            direct = folder_reads_direct(str(path))
+        database = Database(path / "rocksdb", limits, direct=direct)
+        try:
+            with disk_errors(f"opening {path}"):
+                # What a crashed merge left. Only now: before the lock it could be another process's merge.
+                shutil.rmtree(path / "ingest", ignore_errors=True)
+                room = DiskRoom(path, limits.disk_bytes, limits.reserve_bytes)
+                return cls(path, database, PageFolder(path / "pages", limits, room), room, limits)
+        except BaseException:
+            database.close()
+            raise
 
-    def find(self, table: int, ids: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """Reads rows. ids: (n,) int64, any order. Returns rows (n, dim) float32, zeros where absent, and found (n,)."""
-        rows = np.zeros((len(ids), dim), np.float32)
-        found = np.zeros(len(ids), np.uint8)
-        if len(ids) == 0:
-            return rows, found
-        order = np.argsort(ids, kind="stable")
-        with disk_errors(f"reading {len(ids)} rows from {self.path}"):
-            values = self._db.get(row_keys(table, ids[order]))
-        hits = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        present = [value for value in values if value is not None]
-        if present:
-            self._check_sizes(present, dim)
-            where = order[hits]
-            rows[where] = np.frombuffer(b"".join(present), np.dtype("<f4")).reshape(len(present), dim)
-            found[where] = 1
-        return rows, found
+    def find(self, table: int, ids: np.ndarray, row_bytes: int) -> Answer:
+        """Rows of ids (n,) int64, in any order: rows (n, row_bytes) uint8, zeros where absent, and found (n,)."""
+        return self.read([ReadRequest(table, ids, row_bytes)])[0]
+
+    def read(self, requests: Sequence[ReadRequest], timeout_s: float | None = None) -> list[Answer]:
+        """Reads rows of many tables, all their pages in flight together; the GIL is free while it waits.
+
+        Returns for each request rows and states: 0 absent, 1 found, 2 unresolved, which is what did not come within
+        timeout_s (None: waits). Any number of threads.
+        """
+        self._check_open()
+        return self._reads.read(requests, timeout_s)
 
     def insert_or_assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Writes rows (n, dim) float32, durable when the call returns."""
-        self._write(zip(row_keys(table, ids), row_values(rows), strict=True))
+        """Writes rows (n, row_bytes) uint8, or float32; durable when the call returns."""
+        ids = checked_ids(ids)
+        stored = encoded(rows, len(ids))
+        self._check_row_bytes(table, stored.shape[1])
+        self._write(table, ids, row_values(stored))
 
     def assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> int:
         """Writes only the rows whose ids are present; returns how many."""
-        with disk_errors(f"reading from {self.path}"):
-            present = [value is not None for value in self._db.get(row_keys(table, ids))] if len(ids) else []
-        chosen = np.fromiter(present, np.bool_, len(present))
-        self.insert_or_assign(table, ids[chosen], rows[chosen])
+        ids = checked_ids(ids)
+        stored = encoded(rows, len(ids))
+        self._check_row_bytes(table, stored.shape[1])
+        chosen = self.find(table, ids, stored.shape[1])[1] == FOUND
+        self._write(table, ids[chosen], row_values(stored[chosen]))
         return int(chosen.sum())
 
     def erase(self, table: int, ids: np.ndarray) -> None:
         """Removes rows; absent ids are ignored. Durable when the call returns."""
-        self._write((key, None) for key in row_keys(table, ids))
+        self._write(table, checked_ids(ids), [b""] * len(ids))
 
-    def export_batch(self, table: int, cursor: int, limit: int, dim: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Rows in ascending order of ids. cursor: 0 starts; returns the next cursor, -1 at the end, ids, rows."""
-        following, keys, values = self._scan(table, cursor, limit)
-        if not keys:
-            return -1, np.empty(0, np.int64), np.empty((0, dim), np.float32)
-        self._check_sizes(values, dim)
-        ids = ids_of(keys)
-        rows = np.frombuffer(b"".join(values), np.dtype("<f4")).reshape(len(values), dim).astype(np.float32)
-        return following, ids, rows
+    def export_batch(self, table: int, cursor: int, limit: int, row_bytes: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Rows in ascending order of ids. cursor: 0 starts; returns the next cursor, -1 at the end, ids, rows.
+
+        Not while a fold ends or rows are written, if each row is to be there once.
+        """
+        self._check_open()
+        return self._reads.export_batch(table, cursor, limit, row_bytes)
 
     def ids(self, table: int, limit: int = 1 << 16) -> Iterator[np.ndarray]:
         """The ids of a table, ascending, at most `limit` at a time."""
         cursor = 0
-        while cursor >= 0:
-            cursor, keys, _ = self._scan(table, cursor, limit, with_values=False)
-            if keys:
-                yield ids_of(keys)
+        state = self.book.state(table)
+        row_bytes = self._row_bytes(state)
+        while cursor >= 0 and row_bytes:
+            cursor, ids, _ = self.export_batch(table, cursor, limit, row_bytes)
+            if len(ids):
+                yield ids
 
     def is_empty(self, first: int, last: int | None = None) -> bool:
-        """Whether the tables from `first` to before `last` (None: `first` alone) have no row."""
-        with disk_errors(f"reading from {self.path}"):
-            iterator = self._db.iter()
-            iterator.seek(table_prefix(first))
-            empty = not (iterator.valid() and iterator.key() < table_prefix(first + 1 if last is None else last))
-            iterator.status()
-        return empty
+        """Whether nothing lies in the tables from `first` to before `last` (None: `first` alone)."""
+        return all(self.book.state(table).is_empty for table in self.book.numbers(first, last))
 
     def bulk_load(
         self,
@@ -123,49 +148,88 @@ class SsdTier:
         progress: Progress | None = None,
         *,
         pace: Pace = UNHURRIED,
+        row_type: str = "fp32",
     ) -> int:
-        """Adds sorted rows by ingesting sorted files, a bounded number of bytes at a time; returns the number of rows.
+        """Adds rows, into an empty table as one page file; on the disk when it returns the number of rows.
 
-        shards: (ids ascending and unique over all shards, rows float32). progress: called with rows done so far.
+        shards: (ids, rows (n, row_bytes) uint8 or float32), each id once; fastest when ids ascend over all shards.
+        progress: called with rows done so far. row_type: how they are encoded, as a word in the file.
         """
-        done = 0
-        file_bytes = _INGEST_BYTES if pace is UNHURRIED else _CHANGES_BYTES
+        total = 0
+
+        def done(rows: int) -> None:
+            nonlocal total
+            total = rows
+            if progress is not None:
+                progress(rows)
+
+        self._check_open()
         with disk_errors(f"bulk loading {self.path}"):
-            for ids, rows in shards:
-                per_file = max(1, file_bytes // (rows.shape[1] * 4 + KEY.itemsize))
-                for start in range(0, len(ids), per_file):
-                    part = slice(start, start + per_file)
-                    with self.changes(pace) as changes:
-                        for piece in range(start, min(start + per_file, len(ids)), _PIECE_ROWS):
-                            inner = slice(piece, min(piece + _PIECE_ROWS, start + per_file))
-                            changes.write(row_keys(table, ids[inner]), row_values(rows[inner]))
-                        changes.ingest()
-                    done += len(ids[part])
-                    if progress is not None:
-                        progress(done)
-        return done
+            if not self.book.state(table).is_empty:
+                self._load_as_changes(table, shards, done, pace)
+                return total
+            file = self.pages.write(table, shards, row_type, pace, done)
+            if file is not None:
+                self.book.place(table, file)
+        return total
 
     def spill_number(self) -> int:
         """A table number for rows that need not outlive the process; each is given out once."""
         return next(self._spills)
 
     def changes(self, pace: Pace, expected_bytes: int = 0) -> SortedChanges:
-        """Starts many changes that become visible in one atomic step, built at a pace. A context manager."""
+        """Starts many changes that become visible in one atomic step, built at a pace. A context manager.
+
+        Raises StoreError when expected_bytes do not fit.
+        """
+        self._check_open()
+        with disk_errors(f"writing to {self.path}"):
+            if expected_bytes:
+                self.room.require(2 * expected_bytes, f"writing to {self.path}")  # a compaction writes them once more
         file_bytes = _INGEST_BYTES if pace is UNHURRIED else max(_CHANGES_BYTES, expected_bytes // 16)
-        return SortedChanges(self._db, self._options, self.path / "ingest", pace, file_bytes)
+        database = self.database
+        return SortedChanges(
+            database.raw,
+            database.options,
+            self.path / "ingest",
+            pace,
+            file_bytes,
+            self.writing,
+            lambda table: self.book.state(table).newer,
+            self.folding.wake,
+        )
 
     def clear(self, first: int, last: int | None = None) -> None:
         """Removes every row of the tables from `first` to before `last` (None: of `first` alone)."""
-        if self.is_empty(first, last):
-            return
         with disk_errors(f"clearing a table in {self.path}"):
-            self._db.delete_range(table_prefix(first), table_prefix(first + 1 if last is None else last), synced())
+            for table in self.book.numbers(first, last):
+                if not self.book.state(table).is_empty:
+                    with self.folding.stopped():
+                        self.book.clear(table)
+                self._sizes.pop(table, None)
+
+    def changed(self, table: int) -> Iterator[np.ndarray]:
+        """Ids (n,), ascending, some at a time, on the list of those that merges changed in a table."""
+        return self.database.changed(table)
+
+    def clear_changed(self, table: int) -> None:
+        """Empties that list."""
+        self.database.clear_groups(CHANGED + table, CHANGED + table + 1)
+
+    def fold(self, table: int, on_step: Callable[[str], None] | None = None) -> bool:
+        """Makes a new page file of a table and its changes, now, in this thread. False: there was nothing to fold.
+
+        on_step: called after each of `fold.FOLD_STEPS`. Raises StoreError.
+        """
+        return self.folding.fold(table, on_step or (lambda _: None), hurried=True)
+
+    def settle(self) -> None:
+        """Waits until the background folds that are due have ended."""
+        self.folding.wait()
 
     def marker(self, name: str) -> str | None:
         """A durable word about this store, or None."""
-        with disk_errors(f"reading from {self.path}"):
-            value = self._db.get(marker_key(name))
-        return None if value is None else bytes(value).decode()
+        return self.database.marker(name)
 
     def set_marker(self, name: str, value: str | None) -> None:
         """Writes a marker, or removes it (None). On the disk when the call returns."""
@@ -173,80 +237,100 @@ class SsdTier:
 
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
         """Writes or removes (None) several markers in one atomic step. On the disk when the call returns."""
-        self._write((marker_key(name), None if value is None else value.encode()) for name, value in markers.items())
+        self.database.set_markers(markers)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> StoreReport:
+        """Reads everything and says what is wrong. progress: called with the pages read, and how many there are."""
+        from storage.tiers.ssd_health import verify_open
+
+        self._check_open()
+        return verify_open(self, progress)
 
     def size_bytes(self) -> int:
-        """Bytes on the disk and in write buffers."""
-        with disk_errors(f"measuring {self.path}"):
-            return sum(
-                int(self._db.property_int_value(name) or 0)
-                for name in ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
-            )
+        """Bytes of page files, of the database, and in its write buffers."""
+        return self.book.page_bytes() + self.database.size_bytes()
+
+    def stats(self) -> SsdStats:
+        """Counts and sizes now."""
+        states = [self.book.state(table) for table in self.book.numbers(0, MARKERS)]
+        files = [state.file for state in states if state.file is not None]
+        reads = self._reads.reader.stats()
+        return SsdStats(
+            page_bytes=sum(file.file_bytes for file in files),
+            database_bytes=self.database.size_bytes(),
+            memory_bytes=sum(file.memory_bytes for file in files)
+            + sum(generation.ids.memory_bytes for state in states for generation in state.generations),
+            changed_rows=sum(len(generation.ids) for state in states for generation in state.generations),
+            pages_read=reads["pages"],
+            pages_coalesced=reads["coalesced"],
+            ids_unresolved=reads["unresolved"],
+            ids_filtered=reads["filtered"],
+            folds=self.folding.folds,
+            fold_error=self.folding.error,
+            io=self._reads.reader.io,
+            direct=any(file.direct for file in files),
+        )
 
     def close(self) -> None:
-        """Flushes and releases the folder; later calls raise StoreError."""
-        with disk_errors(f"closing {self.path}"):
-            self._db.close()
-            self._options = None  # it holds the block cache
+        """Flushes and releases the folder; later calls raise StoreError. A fold under way goes on when it is opened."""
+        self.folding.close()
+        self._closed = True
+        self.book.release()
+        self.database.close()
 
-    def _scan(
-        self, table: int, cursor: int, limit: int, *, with_values: bool = True
-    ) -> tuple[int, list[bytes], list[bytes]]:
-        """At most `limit` entries from a cursor on: the next cursor, -1 at the end, their keys and values."""
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        prefix = table_prefix(table)
-        with disk_errors(f"reading from {self.path}"):
-            iterator = self._db.iter()
-            iterator.seek(prefix + cursor.to_bytes(8, "big"))
-            while len(keys) < limit and iterator.valid() and iterator.key().startswith(prefix):
-                keys.append(iterator.key())
-                if with_values:
-                    values.append(iterator.value())
-                iterator.next()
-            iterator.status()
-        is_end = len(keys) < limit or not keys
-        following = 1 << 64 if is_end else int.from_bytes(keys[-1][len(prefix) :], "big") + 1
-        return following if following < 1 << 64 else -1, keys, values
+    def _write(self, table: int, ids: np.ndarray, values: Sequence[bytes]) -> None:
+        self._check_open()
+        if len(ids) == 0:
+            return
+        with self.writing:
+            if table >= MAX_TABLES:
+                raise StoreError(f"{self.path}: table {table} cannot be changed, its rows lie in one file")
+            state = self.book.state(table)
+            state.newer.ids.add(ids)
+            self.database.write(zip(row_keys(state.newer.group, ids), values, strict=True))
+        self.folding.wake()
 
-    def _write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        with disk_errors(f"writing to {self.path}"):
-            for key, value in entries:
-                if value is None:
-                    batch.delete(key)
-                else:
-                    batch.put(key, value)
-                if batch.size_in_bytes() >= self._limits.write_batch_bytes:
-                    self._db.write(batch, synced())
-                    batch = rocksdict.WriteBatch(raw_mode=True)
-            if len(batch):
-                self._db.write(batch, synced())
+    def _load_as_changes(
+        self, table: int, shards: Iterable[tuple[np.ndarray, np.ndarray]], done: Progress, pace: Pace
+    ) -> None:
+        total = 0
+        file_bytes = _INGEST_BYTES if pace is UNHURRIED else _CHANGES_BYTES
+        for given, raw in shards:
+            rows = encoded(raw, len(given))
+            self._check_row_bytes(table, rows.shape[1])
+            order = np.argsort(checked_ids(given), kind="stable")
+            ids = given[order]
+            per_file = max(1, file_bytes // (rows.shape[1] + 12))
+            for start in range(0, len(ids), per_file):
+                end = min(start + per_file, len(ids))
+                with self.changes(pace, (end - start) * (rows.shape[1] + 12)) as changes:
+                    for piece in range(start, end, _PIECE_ROWS):
+                        inner = slice(piece, min(piece + _PIECE_ROWS, end))
+                        changes.write_rows(table, ids[inner], row_values(rows[order[inner]]))
+                    changes.ingest()
+                total += end - start
+                done(total)
+        self.folding.wake()
 
-    def _check_sizes(self, values: list[bytes], dim: int) -> None:
-        for value in values:
-            if len(value) != dim * 4:
-                raise StoreError(
-                    f"{self.path}: a row has {len(value)} bytes, expected {dim * 4}; the store belongs to another "
-                    "model, delete the folder to rebuild it"
-                )
+    def _check_row_bytes(self, table: int, row_bytes: int) -> None:
+        """Raises InvalidInput for rows of another size than those that are there."""
+        known = self._sizes.get(table) or self._row_bytes(self.book.state(table))
+        self._sizes[table] = known or row_bytes
+        if known and known != row_bytes:
+            raise InvalidInput(f"rows: one has {row_bytes} bytes, those of the table have {known}", field="rows")
 
+    def _row_bytes(self, state: TableState) -> int:
+        """Bytes of a row of a table, 0 when no row says it."""
+        if state.file is not None:
+            return state.file.row_bytes
+        for generation in state.generations:
+            ids = generation.ids.sorted()
+            for start in range(0, len(ids), _PIECE_ROWS):
+                for value in self.database.get(generation.group, ids[start : start + _PIECE_ROWS]):
+                    if value:
+                        return len(value)
+        return 0
 
-@contextmanager
-def disk_errors(doing: str) -> Iterator[None]:
-    """Says what was done when a disk or the database failed; raises StoreError."""
-    try:
-        yield
-    except EmberlineError:
-        raise  # ours already, such as a shard that is not what was published
-    except OSError as error:
-        raise StoreError(f"{doing}: {error}") from error
-    except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
-        text = str(error)
-        if "LOCK" in text or "lock hold" in text:
-            raise StoreError(
-                f"{doing}: the store is open in another process or by another model; give each its own folder ({text})"
-            ) from error
-        if "Corruption" in text:
-            raise StoreError(f"{doing}: the store is corrupt; delete the folder to rebuild it ({text})") from error
-        raise StoreError(f"{doing}: {text}") from error
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path}: the store is closed")

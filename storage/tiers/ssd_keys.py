@@ -1,39 +1,54 @@
-"""How rows, lists of ids and markers are laid out as keys of one database.
+"""How changes, lists of ids and markers are laid out as keys of one database.
 
-Keys are twelve bytes: table number (u32, big endian), then the id with its sign bit flipped (u64, big endian), so that
-byte order is the order of ids. The numbers are shared out, in the order in which one sorted file holds them:
+Keys are twelve bytes: a group (u32, big endian), then the id with its sign bit flipped (u64, big endian), so that byte
+order is the order of ids. The groups, in the order in which one sorted file holds them:
 
-    0 ..                 the rows of the tables, values are raw float32
-    0x40000000 + table   ids that merges changed since the version was loaded, no values
-    0x80000000 ..        rows of spilled overlays, each table of each overlay under a number of its own
-    0xFFFFFFFF + name    markers: texts
+    0x10000000 + table * 4096 + generation   changed rows of a table: the encoded row, or nothing where the id has none
+    0x40000000 + table                       ids that merges changed since the version was loaded, no values
+    0xFFFFFFFF + name                        markers: texts
+
+Tables have numbers below 65,536. Numbers from 0x80000000 on are those of spilled overlays, each table of each overlay
+one of its own; they have page files and no keys.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+GENERATIONS = 0x1000_0000
 CHANGED = 0x4000_0000
 SPILLS = 0x8000_0000
 MARKERS = 0xFFFF_FFFF
+MAX_TABLES = 1 << 16
+# Generations of a table that keys can tell apart; two are in use at a time.
+GENERATION_NUMBERS = 1 << 12
 SIGN = np.uint64(1 << 63)
 # 'V' and not 'S': numpy strips trailing zero bytes from 'S'.
 KEY = np.dtype([("table", ">u4"), ("id", ">u8")])
 
 
-def row_keys(table: int, ids: np.ndarray) -> list[bytes]:
-    """The keys of ids (n,) int64."""
+def generation_group(table: int, generation: int) -> int:
+    """The group of the rows that a generation changed in a table."""
+    return GENERATIONS + table * GENERATION_NUMBERS + generation % GENERATION_NUMBERS
+
+
+def table_of_group(group: int) -> int:
+    """The table that a generation's group belongs to."""
+    return (group - GENERATIONS) // GENERATION_NUMBERS
+
+
+def row_keys(group: int, ids: np.ndarray) -> list[bytes]:
+    """The keys of ids (n,) int64 in a group."""
     keys = np.empty(len(ids), KEY)
-    keys["table"] = table
+    keys["table"] = group
     keys["id"] = np.ascontiguousarray(ids, np.int64).view(np.uint64) ^ SIGN
     raw: list[bytes] = keys.view(f"V{KEY.itemsize}").tolist()
     return raw
 
 
 def row_values(rows: np.ndarray) -> list[bytes]:
-    """The values of rows (n, D) float32."""
-    raw = np.ascontiguousarray(rows, np.dtype("<f4"))
-    values: list[bytes] = raw.view(f"V{raw.shape[1] * 4}").ravel().tolist()
+    """The values of encoded rows (n, row_bytes) uint8."""
+    values: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
     return values
 
 
@@ -44,11 +59,11 @@ def ids_of(keys: list[bytes]) -> np.ndarray:
     return ids
 
 
-def table_prefix(table: int) -> bytes:
-    """What the keys of a table start with; also the first key that may come after the table before."""
-    return table.to_bytes(4, "big")
+def group_prefix(group: int) -> bytes:
+    """What the keys of a group start with; also the first key that may come after the group before."""
+    return group.to_bytes(4, "big")
 
 
 def marker_key(name: str) -> bytes:
     """The key of a marker."""
-    return table_prefix(MARKERS) + name.encode()
+    return group_prefix(MARKERS) + name.encode()

@@ -1,4 +1,4 @@
-"""How RocksDB is set up for rows: point lookups of random bytes, bounded memory."""
+"""How the SSD tier is bounded, and how RocksDB is set up for it: point lookups of random bytes, bounded memory."""
 
 from __future__ import annotations
 
@@ -7,20 +7,59 @@ from typing import Any
 
 import rocksdict
 
+from storage.errors import ConfigError
+
+IO_KINDS = ("auto", "uring", "threads")
+DIRECT_KINDS = ("auto", "on", "off")
+
 
 @dataclass(frozen=True)
 class SsdOptions:
-    """Bounds of the SSD tier, all in bytes but the last two."""
+    """Bounds of the SSD tier; sizes in bytes.
+
+    block_cache_bytes, write_buffer_bytes, write_batch_bytes, bloom_bits_per_key, open_files: of RocksDB, which holds
+    changes and markers. write_rate_bytes: a second, of its compactions and of folds together with what they read.
+    page_bloom_bits: per id, of the page files. io: "uring", "threads", or "auto": io_uring where the kernel allows it.
+    direct: rows are read past the page cache, "on", "off", or "auto": when the page files are larger than a quarter of
+    the machine's memory. io_depth: pages of one call in flight. io_calls: calls that read at the same time; one more
+    waits, within its deadline. io_threads: of "threads". fold_bytes, fold_share: changes of a table past
+    both, as bytes and as a share of its page file, are folded into a new one. disk_bytes: what all files of the store
+    may take; None: what the disk has, less reserve_bytes.
+    """
 
     block_cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 16 << 20
     write_batch_bytes: int = 4 << 20
     bloom_bits_per_key: int = 10
     open_files: int = 512
+    write_rate_bytes: int = 128 << 20
+    page_bloom_bits: int = 10
+    io: str = "auto"
+    direct: str = "auto"
+    io_depth: int = 64
+    io_calls: int = 16
+    io_threads: int = 32
+    fold_bytes: int = 64 << 20
+    fold_share: float = 0.125
+    disk_bytes: int | None = None
+    reserve_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("io", self.io, IO_KINDS), ("direct", self.direct, DIRECT_KINDS)):
+            if value not in known:
+                raise ConfigError(f"ssd.{name} is {value!r}, expected one of {', '.join(known)}", field=f"ssd.{name}")
+        for name in ("write_rate_bytes", "io_depth", "io_calls", "io_threads", "fold_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"ssd.{name} is {getattr(self, name)}, expected 1 or more", field=f"ssd.{name}")
+        if self.disk_bytes is not None and self.disk_bytes < 0:
+            raise ConfigError(f"ssd.disk_bytes is {self.disk_bytes}, expected 0 or more", field="ssd.disk_bytes")
 
 
-def rocks_options(limits: SsdOptions) -> Any:
-    """RocksDB's options: embedding rows do not compress, and a filter answers for absent ids without a read."""
+def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
+    """RocksDB's options: embedding rows do not compress, and a filter answers for absent ids without a read.
+
+    direct: compactions go past the page cache; only where the file system can.
+    """
     table = rocksdict.BlockBasedOptions()
     table.set_bloom_filter(limits.bloom_bits_per_key, False)
     table.set_block_cache(rocksdict.Cache(limits.block_cache_bytes))
@@ -38,8 +77,13 @@ def rocks_options(limits: SsdOptions) -> Any:
     options.set_bottommost_compression_type(rocksdict.DBCompressionType.none())
     options.set_write_buffer_size(limits.write_buffer_bytes)
     options.set_max_write_buffer_number(2)
+    options.set_max_total_wal_size(4 * limits.write_buffer_bytes)
     options.set_max_open_files(limits.open_files)
     options.set_max_background_jobs(2)
+    # Compactions share the disk with requests that wait for it. Refilled every 100 ms; fairness is RocksDB's default.
+    options.set_ratelimiter(limits.write_rate_bytes, 100_000, 10)
+    options.set_bytes_per_sync(1 << 20)
+    options.set_use_direct_io_for_flush_and_compaction(direct)
     options.set_paranoid_checks(True)
     # A torn tail of the log is a crash and is cut off; anything else wrong in it is an error.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())

@@ -14,7 +14,6 @@ from storage.rows import RowCodec
 from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.overlays import ENTRY_BYTES, REMOVED, ROW, SPILLED, Overlay
 from storage.tiers.pace import Pace
-from storage.tiers.row_words import words_of
 from storage.tiers.source import DeltaSource
 from storage.tiers.ssd import SsdTier
 
@@ -58,7 +57,8 @@ def stage_delta(
         what = f"{delta.path}: table {spec.name!r}"
         if spill and spec.rows:
             number = overlay.spills[numbers[spec.name]] = ssd.spill_number()
-            ssd.bulk_load(number, _entered(delta, spec.name, table, overlay, pace, what), pace=pace)
+            entered = _entered(delta, spec.name, table, overlay, pace, what)
+            ssd.bulk_load(number, entered, pace=pace, row_type=spec.row_type)
         else:
             for shard in delta.shards(spec.name):
                 _enter(table, overlay, shard.ids, shard.encoded, ROW, pace, what)
@@ -90,7 +90,7 @@ def _entered(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for shard in delta.shards(name):
         _enter(table, overlay, shard.ids, None, SPILLED, pace, what)
-        yield shard.ids, words_of(shard.encoded)
+        yield shard.ids, shard.encoded
 
 
 def _enter(

@@ -37,7 +37,6 @@ from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter, Promotion
-from storage.tiers.row_words import rows_of
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
@@ -403,8 +402,7 @@ class TieredStore:
 
     def _find(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Encoded rows and found flags of ids in the base."""
-        words, found = self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].row_bytes // 4)
-        return rows_of(words), found
+        return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].row_bytes)
 
     def _read_part(self, part: Wanted) -> Answer:
         if part.overlay is not None:
@@ -416,8 +414,7 @@ class TieredStore:
         return rows, found
 
     def _read_spilled(self, table: int, ids: np.ndarray, overlay: Overlay) -> Answer:
-        words, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].row_bytes // 4)
-        rows = rows_of(words)
+        rows, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].row_bytes)
         gone = np.flatnonzero(found == 0)
         if len(gone):
             # It left the view before its rows went, so what is not in the view was merged, and the base has them.

@@ -15,7 +15,9 @@
 
 namespace emberline::pages {
 
-class PageFile {
+// Who holds a file from Python shares this pointer. A reference to the Python object instead would need the interpreter's
+// lock where the last read of a page ends, which may be while that lock's owner waits for the read.
+class PageFile : public std::enable_shared_from_this<PageFile> {
  public:
   static constexpr std::uint64_t kNoPage = Directory::kNoPage;
 

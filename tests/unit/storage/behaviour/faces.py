@@ -156,14 +156,22 @@ def _ssd(path: Path) -> Face:
         tier.close()
         return _ssd(path)
 
+    def find(ids: Any) -> tuple[np.ndarray, np.ndarray]:
+        rows, found = tier.find(table, ids, DIM * 4)
+        return rows.view(np.float32), found
+
+    def export_batch(cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
+        following, ids, rows = tier.export_batch(table, cursor, limit, DIM * 4)
+        return following, ids, rows.view(np.float32)
+
     return Face(
         "ssd",
         ALL_VERBS - {EVICT, SIZE},
-        lambda ids: tier.find(table, ids, DIM),
+        find,
         lambda ids, rows: tier.insert_or_assign(table, ids, rows),
         lambda ids: tier.erase(table, ids),
         lambda ids, rows: tier.assign(table, ids, rows),
-        export_batch=lambda cursor, limit: tier.export_batch(table, cursor, limit, DIM),
+        export_batch=export_batch,
         reopen=reopen,
         close=tier.close,
     )

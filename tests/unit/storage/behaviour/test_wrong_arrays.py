@@ -15,8 +15,7 @@ IDS = np.array([3, -1, 2**63 - 1], np.int64)
 # Whole numbers of which int8 with a scale holds each.
 ROWS = np.array([[127, 1, 2, 3], [-127, 4, 5, 6], [127, 7, 8, 9]], np.float32)
 REFUSED = (TypeError, ValueError, InvalidInput)
-_CASTS = pytest.mark.xfail(reason="the SSD tier casts what it is given instead of refusing it")
-TIERS = ["dram", "dram, bounded", "table, int8", "cache", "cache, int8", pytest.param("ssd", marks=_CASTS)]
+TIERS = ["dram", "dram, bounded", "table, int8", "cache", "cache, int8", "ssd"]
 
 
 @pytest.fixture(params=TIERS)

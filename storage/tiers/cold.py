@@ -1,0 +1,155 @@
+"""The folder of page files: writing them from rows that come in any order, opening them, removing those of the past."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from storage._pages import PageFile, PageWriter, RunsMerge
+from storage.errors import StoreError
+from storage.tiers.disk_room import DiskRoom
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.row_arrays import checked_ids, encoded
+from storage.tiers.ssd_options import SsdOptions
+
+_PIECE_ROWS = 1 << 17
+# Beside requests: well below a slice of the pace.
+_PACED_ROWS = 1 << 10
+# Between two looks at how much room there is, and of one step of a merge of runs.
+_STEP_BYTES = 16 << 20
+# Files that are merged at once; each holds a megabyte of memory meanwhile.
+_MOST_RUNS = 64
+
+Done = Callable[[int], None]
+
+
+class PageFolder:
+    """Files `TABLE-NUMBER.pages`; a number is never used twice while a store is open. Thread-safe."""
+
+    def __init__(self, path: Path, limits: SsdOptions, room: DiskRoom) -> None:
+        path.mkdir(exist_ok=True)
+        self.path = path
+        self._limits = limits
+        self._room = room
+        self._lock = threading.Lock()
+        self._next = 1 + max((_number_of(name) for name in os.listdir(path)), default=0)
+        self._cached_bytes = _memory_bytes() // 4
+
+    def new_path(self, table: int) -> Path:
+        """Where the next file of a table goes."""
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+        return self.path / f"{table:08x}-{number:08x}.pages"
+
+    def open(self, name: str) -> PageFile:
+        """Opens a file of the folder. Raises CorruptPageError, OSError."""
+        return PageFile.open(str(self.path / name), direct=self._direct())
+
+    def writer(self, path: Path, table: int, row_bytes: int, row_type: str) -> PageWriter:
+        """A writer of a new file."""
+        bits = self._limits.page_bloom_bits
+        return PageWriter(str(path), table=table, row_bytes=row_bytes, row_type=row_type, bits_per_id=bits)
+
+    def write(
+        self, table: int, shards: Iterable[tuple[np.ndarray, np.ndarray]], row_type: str, pace: Pace, done: Done
+    ) -> PageFile | None:
+        """A new file of all rows of shards (ids, rows), each id once, in any order; None when there is no shard.
+
+        Rows that come in order go straight into the file. Otherwise each sorted stretch becomes a file of its own, and
+        these are merged; a shard is sorted in memory. done: called with the rows so far.
+        """
+        writer: PageWriter | None = None
+        runs: list[Path] = []
+        path = self.new_path(table)
+        rows_done = 0
+        looked_until = 0
+        try:
+            for given, raw in shards:
+                ids, rows = checked_ids(given), encoded(raw, len(given))
+                ascending = bool((ids[1:] > ids[:-1]).all())
+                first = int(ids.min()) if len(ids) else 0
+                if writer is not None and writer.rows and len(ids) and first <= writer.last_id:
+                    writer.finish()
+                    runs.append(path)
+                    if len(runs) == _MOST_RUNS:
+                        runs = [self._merged(table, runs, row_type, pace)]
+                    path, writer, looked_until = self.new_path(table), None, 0
+                if writer is None:
+                    writer = self.writer(path, table, rows.shape[1], row_type)
+                # A shard out of order must be sorted whole.
+                piece = max(1, len(ids)) if not ascending else _PIECE_ROWS if pace is UNHURRIED else _PACED_ROWS
+                for start in range(0, len(ids), piece):
+                    part = slice(start, start + piece)
+                    more = len(ids[part]) * (rows.shape[1] + ids.itemsize)
+                    if writer.bytes + more > looked_until:
+                        self._room.require(more, f"writing {self.path}")
+                        looked_until = writer.bytes + more + _STEP_BYTES
+                    (writer.append if ascending else writer.append_sorting)(ids[part], rows[part])
+                    pace.step()
+                    rows_done += len(ids[part])
+                    done(rows_done)
+            if writer is None:
+                return None
+            writer.finish()
+            runs.append(path)
+            if len(runs) > 1:
+                runs = [self._merged(table, runs, row_type, pace)]
+            return self.open(runs[0].name)
+        except BaseException:
+            for run in runs:
+                run.unlink(missing_ok=True)
+            raise
+
+    def remove(self, file: PageFile) -> None:
+        """Takes a file's name away; who still reads it goes on reading. Its bytes go with its last reader."""
+        Path(file.path).unlink(missing_ok=True)
+
+    def remove_others(self, names: Iterable[str]) -> None:
+        """Removes every file but those named: what loads and folds left when they did not come to their end."""
+        kept = set(names)
+        for name in os.listdir(self.path):
+            if name not in kept:
+                (self.path / name).unlink(missing_ok=True)
+
+    def _merged(self, table: int, runs: list[Path], row_type: str, pace: Pace) -> Path:
+        files = [PageFile.open(str(run), direct=False) for run in runs]
+        self._room.require(sum(file.file_bytes for file in files), f"writing {self.path}")
+        path = self.new_path(table)
+        writer = self.writer(path, table, files[0].row_bytes, row_type)
+        merge = RunsMerge(files, writer)
+        while not merge.advance(_STEP_BYTES if pace is UNHURRIED else 1 << 18):
+            pace.step()
+        writer.finish()
+        for run in runs:
+            run.unlink()
+        return path
+
+    def _direct(self) -> bool:
+        if self._limits.direct != "auto":
+            return self._limits.direct == "on"
+        # What the page cache can hold is served from it; a store of many times its size would only churn through it.
+        return sum(entry.stat().st_size for entry in os.scandir(self.path)) > self._cached_bytes
+
+
+def check_row_bytes(file: PageFile, row_bytes: int) -> None:
+    """Raises StoreError for a file whose rows have another size."""
+    if file.row_bytes != row_bytes:
+        raise StoreError(
+            f"{file.path}: a row has {file.row_bytes} bytes, expected {row_bytes}; the store belongs to another model, "
+            "delete the folder to rebuild it"
+        )
+
+
+def _number_of(name: str) -> int:
+    try:
+        return int(name.split("-", 1)[1].split(".", 1)[0], 16)
+    except (IndexError, ValueError):
+        return 0
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

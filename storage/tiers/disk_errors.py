@@ -1,0 +1,55 @@
+"""What a disk or the database said, in words that say what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage._pages import CorruptPageError
+from storage.errors import EmberlineError, StoreError
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full; free space, or give the store another folder",
+    errno.EDQUOT: "the quota of the disk is used up; raise it, or give the store another folder",
+    errno.EFBIG: "files of this process may not grow that large; raise the limit of file sizes",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied; the user of this process must own the folder",
+    errno.EPERM: "permission denied; the user of this process must own the folder",
+    errno.EIO: "the disk fails; replace it, the store is rebuilt from the version",
+    errno.EMFILE: "this process has too many files open; raise its limit of open files",
+    errno.ENOENT: "the file is gone; was the folder removed while the store was open?",
+}
+_PHRASES = {
+    "No space left": errno.ENOSPC,
+    "File too large": errno.EFBIG,
+    "Read-only": errno.EROFS,
+    "Permission denied": errno.EACCES,
+}
+_CORRUPT = "the store is corrupt; repair it, or delete the folder to rebuild it"
+
+
+@contextmanager
+def disk_errors(doing: str) -> Iterator[None]:
+    """Says what was done when a disk or the database failed; raises StoreError."""
+    try:
+        yield
+    except EmberlineError:
+        raise  # ours already, such as a shard that is not what was published
+    except CorruptPageError as error:
+        raise StoreError(f"{doing}: {_CORRUPT} ({error})") from error
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0)
+        raise StoreError(f"{doing}: {error}" if advice is None else f"{doing}: {advice} ({error})") from error
+    except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+        text = str(error)
+        if "LOCK" in text or "lock hold" in text:
+            raise StoreError(
+                f"{doing}: the store is open in another process or by another model; give each its own folder ({text})"
+            ) from error
+        if "Corruption" in text:
+            raise StoreError(f"{doing}: {_CORRUPT} ({text})") from error
+        for phrase, code in _PHRASES.items():
+            if phrase in text:
+                raise StoreError(f"{doing}: {_ADVICE[code]} ({text})") from error
+        raise StoreError(f"{doing}: {text}") from error
