@@ -38,7 +38,8 @@ from storage.tiers.training_keys import (
     space_prefix,
 )
 
-LIMITS = SsdOptions(block_cache_bytes=32 << 20)
+# No request waits for the disk while a training compacts.
+LIMITS = SsdOptions(block_cache_bytes=32 << 20, write_rate_bytes=1 << 30)
 _PREFIX = "rows-"
 _LOCK = "lock"
 # Records of more bytes are ingested as sorted files: a write batch of them would go through log and memtable first.
