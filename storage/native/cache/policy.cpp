@@ -1,6 +1,7 @@
 #include "cache/policy.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace emberline {
 namespace {
@@ -8,7 +9,8 @@ namespace {
 constexpr std::uint64_t kSteps = 4;  // quarter octaves, each after kUsesPerRow / kSteps lookups a row
 constexpr std::uint64_t kLeastStretch = 1024;
 constexpr double kFall = 0.08;     // of hits below the usual
-constexpr double kReturns = 0.04;  // of lookups of ids outside, not the first in the stretch, above the usual
+constexpr double kReturns = 0.015;  // of ids outside that come again in the same stretch, above twice the usual
+constexpr std::uint64_t kLeastShare = 8;  // at least one lookup in so many moves the clock, so that nothing stays for ever
 constexpr std::uint64_t kQuietRows = 5;
 constexpr int kCutOctaves = 6;
 constexpr std::uint64_t kMostCells = 1 << 18;  // aged in one call
@@ -31,13 +33,16 @@ std::uint8_t FrequencyPolicy::from_uses(std::uint8_t uses_code) {
 
 std::uint32_t FrequencyPolicy::asked(std::uint64_t mixed, std::uint8_t uses) {
   const Ghosts::Asked ghost = ghosts_.add(mixed, kUse, stretch_, random());
+  ++asked_;
   returns_ += ghost.again;
+  known_ += ghost.units > kUse;
   return std::max(ghost.units, count_value(from_uses(uses)));
 }
 
 void FrequencyPolicy::pass(std::uint64_t lookups, std::uint64_t hits, bool full) {
   if (lookups == 0) return;
-  const double steps = static_cast<double>(lookups) * kSteps / (static_cast<double>(capacity_) * kUsesPerRow);
+  const std::uint64_t clock = std::max(hits + std::exchange(known_, 0), lookups / kLeastShare);
+  const double steps = static_cast<double>(clock) * kSteps / (static_cast<double>(capacity_) * kUsesPerRow);
   // A backlog of more than one round would only be worked off long after it meant something.
   due_rows_ = std::min(due_rows_ + steps, 1.0);
   due_cells_ = std::min(due_cells_ + steps, 1.0);
@@ -61,8 +66,8 @@ void FrequencyPolicy::settle_ghosts() {
 // Hits and returns of one stretch beside the usual. The usual follows slowly what gets worse and quickly what gets better.
 void FrequencyPolicy::close_stretch(bool full) {
   const double hits = static_cast<double>(hits_) / static_cast<double>(lookups_);
-  const double returns = static_cast<double>(returns_) / static_cast<double>(lookups_);
-  lookups_ = hits_ = returns_ = 0;
+  const double returns = static_cast<double>(returns_) / static_cast<double>(std::max<std::uint64_t>(asked_, 1));
+  lookups_ = hits_ = asked_ = returns_ = 0;
   settle_hand_ = 0;
   ++stretch_;
   if (!full || usual_hits_ < 0) {
@@ -70,7 +75,7 @@ void FrequencyPolicy::close_stretch(bool full) {
     usual_returns_ = returns;
     return;
   }
-  if (quiet_ == 0 && hits < usual_hits_ - kFall && returns > usual_returns_ + kReturns) {
+  if (quiet_ == 0 && hits < usual_hits_ - kFall && returns > 2 * usual_returns_ + kReturns) {
     change_ = true;
     ++changes_;
     quiet_ = capacity_ * kQuietRows;
@@ -124,7 +129,7 @@ void FrequencyPolicy::resize(std::uint64_t capacity_rows) {
   capacity_ = std::max<std::uint64_t>(1, capacity_rows);
   ghosts_ = Ghosts(ghost_cells(capacity_));
   ghost_hand_ = settle_hand_ = 0;
-  lookups_ = hits_ = returns_ = 0;
+  lookups_ = hits_ = asked_ = returns_ = 0;
   usual_hits_ = usual_returns_ = -1;
   quiet_ = 0;
 }

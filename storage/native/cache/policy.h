@@ -14,7 +14,10 @@
 // Sampling. A reader sees the count beside the slot and reports a use only when it would step the count: always below
 // 32 uses, then ever more rarely. That is no sample with a bias: it is how a logarithmic counter counts.
 //
-// Used under the writer's mutex; `reported` and `stepped` are pure. Lookups are the clock, never time.
+// The clock. Lookups that the cache or the ghosts knew; never time. What is asked for once and never again does not age the rest.
+// A batch asks for an id that it misses once, however often it has it, so what comes again is measured beside what is asked for.
+//
+// Used under the writer's mutex; `reported` and `stepped` are pure.
 #pragma once
 
 #include <cstdint>
@@ -84,11 +87,13 @@ class FrequencyPolicy {
   std::uint64_t capacity_;
   Ghosts ghosts_;
   std::uint64_t random_ = 0x9E3779B97F4A7C15ull;
+  std::uint64_t known_ = 0;  // ids asked for that were known as ghosts, since the last pass
   double due_rows_ = 0;
   double due_cells_ = 0;
   std::uint64_t ghost_hand_ = 0, settle_hand_ = 0;
-  // The stretch of lookups that is being watched, and what is usual, in shares of lookups.
-  std::uint64_t lookups_ = 0, hits_ = 0, returns_ = 0;
+  // The stretch of lookups that is being watched, and what is usual: hits as a share of lookups, ids that came again
+  // as a share of those asked for.
+  std::uint64_t lookups_ = 0, hits_ = 0, asked_ = 0, returns_ = 0;
   double usual_hits_ = -1, usual_returns_ = -1;
   std::uint32_t stretch_ = 0;
   std::uint64_t quiet_ = 0;  // lookups to come in which no change is looked for

@@ -169,4 +169,20 @@ TEST(ghosts_remember_what_is_asked_for_often_and_forget_strangers) {
   CHECK(strangers < 40);
 }
 
+TEST(a_change_is_seen_when_ids_come_in_large_batches_too) {
+  Traffic traffic;
+  traffic.add(0, 100'000, 1.05, 1);
+  traffic.ready();
+  Cache cache(4, 10'000, 1);
+  std::vector<CacheTable> tables = tables_of(cache);
+  traffic.run(tables, 600'000, 4'096);
+  CHECK(cache.stats().changes == 0);
+  traffic.shuffle();
+  traffic.run(tables, 300'000, 4'096);
+  const double rate = traffic.run(tables, 50'000, 4'096);
+  std::printf("     after 30 times %.2f, best static %.2f\n", 100 * rate, 100 * traffic.best(10'000));
+  CHECK(cache.stats().changes == 1);
+  CHECK(rate > traffic.best(10'000) - 0.03);
+}
+
 RUN_ALL_TESTS()

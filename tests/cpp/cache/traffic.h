@@ -52,21 +52,20 @@ class Traffic {
     return count;
   }
 
-  // Looks up `lookups` ids in small batches and offers what is missing; returns the share of hits.
-  double run(std::vector<CacheTable>& tables, double lookups) {
-    constexpr int kBatch = 256;
+  // Looks up `lookups` ids in batches and offers what is missing; returns the share of hits.
+  double run(std::vector<CacheTable>& tables, double lookups, int batch = 256) {
     std::size_t hits = 0, asked = 0;
     std::uniform_real_distribution<double> uniform(0, cumulative_.back());
     std::vector<std::vector<std::int64_t>> wanted(tables.size());
     while (static_cast<double>(asked) < lookups) {
       for (auto& ids : wanted) ids.clear();
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < batch; ++i) {
         const auto rank = std::lower_bound(cumulative_.begin(), cumulative_.end(), uniform(random_)) - cumulative_.begin();
         const Item& item = items_[names_[std::min<std::size_t>(static_cast<std::size_t>(rank), items_.size() - 1)]];
         wanted[item.table].push_back(item.id);
       }
       for (std::size_t t = 0; t < tables.size(); ++t) hits += look_up(tables[t], wanted[t]);
-      asked += kBatch;
+      asked += static_cast<std::size_t>(batch);
     }
     return static_cast<double>(hits) / static_cast<double>(asked);
   }
