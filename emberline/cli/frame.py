@@ -35,6 +35,7 @@ COMMANDS = {
     "canary": ("emberline.cli.live:canary", "Serve a new snapshot to a part of the requests; promote it or stop it."),
     "allow": ("emberline.cli.live:allow", "Let in a version whose inputs were removed, renamed or retyped."),
     "budget": ("emberline.cli.budget", "Show or change how much memory the rows of a served model may take."),
+    "store": ("emberline.cli.store", "Look into the stores that a server keeps on the disk, check them, mend them."),
     "plan": ("emberline.cli.plan", "Say what hit rate and lookup time other DRAM budgets would give."),
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
     "bench": ("emberline.cli.bench", "Measure the store beside the machine's limits and its peers."),

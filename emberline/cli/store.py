@@ -1,0 +1,166 @@
+"""`emberline store`: what lies in a store's folder, whether it is sound, and dropping what is not.
+
+A store holds what a published version says, so nothing in it is the only copy: what is broken is dropped, and the next
+start fills it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from storage.errors import NotFound, StoreError
+
+if TYPE_CHECKING:
+    from storage.tiers.ssd_health import StoreReport
+
+_MIB = 1 << 20
+# Levels below PATH that are searched for stores: `emberline serve --store PATH` keeps them in PATH/MODEL/VERSION.
+_DEPTH = 2
+_PATH = click.argument("path", type=click.Path(path_type=Path, exists=True, file_okay=False))
+
+# pages read, pages in all
+Advance = Callable[[int, int], None]
+
+
+@click.group(
+    name="store",
+    epilog="""\b
+Examples:
+  emberline store show build/store                   every store of a server
+  emberline store verify build/store/movielens/1     one store, read from end to end
+  emberline store repair build/store/movielens/1""",
+)
+def command() -> None:
+    """Look into the stores that a server keeps on the disk, check them, mend them.
+
+    PATH is a store's folder, or one above it: a model's, or what `emberline serve --store` names. A server that has a
+    store open must be stopped first.
+    """
+
+
+@command.command()
+@_PATH
+def show(path: Path) -> None:
+    """Show the tables of the stores in PATH: rows, bytes, changes that are not folded in, snapshot.
+
+    Rows are those of a table's page file; changes are rows that deltas wrote or removed since it was written.
+    """
+    from storage.tiers.ssd_health import describe_store
+
+    console = _console()
+    for folder in stores_in(path):
+        print_report(console, describe_store(folder))
+
+
+@command.command()
+@_PATH
+def verify(path: Path) -> None:
+    """Read everything in the stores in PATH and say what is wrong.
+
+    Exit code 1 when anything is. Nothing is changed.
+    """
+    from storage.tiers.ssd_health import verify_store
+
+    console = _console()
+    broken = 0
+    for folder in stores_in(path):
+        with _advance(folder) as advance:
+            report = verify_store(folder, advance)
+        print_report(console, report)
+        print_problems(console, report)
+        broken += not report.ok
+    if broken:
+        raise StoreError(f"{path}: {broken} broken; `emberline store repair` drops what is, to be filled again")
+    console.print("everything was read, nothing is wrong")
+
+
+@command.command()
+@_PATH
+def repair(path: Path) -> None:
+    """Check the stores in PATH as `verify` does, and drop each table that is broken.
+
+    The server fills a dropped table again from its published version when it starts, and applies the deltas of that
+    version again. Sound tables and sound stores are left as they are.
+    """
+    from storage.tiers.ssd_health import repair_store
+
+    console = _console()
+    for folder in stores_in(path):
+        with _advance(folder) as advance:
+            report = repair_store(folder, advance)
+        print_problems(console, report)
+        if not report.dropped:
+            console.print(f"{folder}: nothing is wrong", markup=False)
+            continue
+        console.print(
+            f"{folder}: dropped {', '.join(report.dropped)}; the next start fills that from the published version"
+            + (f" (the store was at snapshot {report.at})" if report.at else ""),
+            markup=False,
+        )
+
+
+def stores_in(path: Path) -> list[Path]:
+    """The folders of stores at a path and below, by name. Raises NotFound when there is none."""
+    level, found = [path], []
+    for _ in range(_DEPTH + 1):
+        found += [folder for folder in level if (folder / "rocksdb").is_dir()]
+        level = [
+            entry
+            for folder in level
+            if folder not in found
+            for entry in sorted(folder.iterdir())
+            if entry.is_dir() and not entry.is_symlink()
+        ]
+    if not found:
+        raise NotFound(
+            f"{path}: no store in this folder; `emberline serve --store FOLDER` keeps them in FOLDER/MODEL/VERSION"
+        )
+    return sorted(found)
+
+
+def print_report(console: Console, report: StoreReport) -> None:
+    """Prints a store's tables."""
+    at = report.at or "none: it will be filled from its version"
+    table = Table(title=f"{report.path}: {report.bytes / _MIB:,.1f} MiB, snapshot {at}", title_justify="left")
+    for name in ("table", "number", "rows", "pages", "MiB", "changes", "state"):
+        table.add_column(name, justify="left" if name in ("table", "state") else "right")
+    for entry in report.tables:
+        table.add_row(
+            entry.name,
+            str(entry.number),
+            f"{entry.rows:,}",
+            f"{entry.pages:,}",
+            f"{entry.bytes / _MIB:,.1f}",
+            f"{entry.changes:,}",
+            "broken" if entry.problems else "",
+        )
+    console.print(table)
+
+
+def print_problems(console: Console, report: StoreReport) -> None:
+    """Prints what is wrong with a store, a line each."""
+    for problem in report.problems:
+        console.print(f"broken: {problem}", markup=False)
+    for entry in report.tables:
+        for problem in entry.problems:
+            console.print(f"broken: table {entry.name or entry.number}: {problem}", markup=False)
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _advance(folder: Path) -> Iterator[Advance]:
+    """A bar on standard error while it lasts, where that is a terminal."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(str(folder), total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
