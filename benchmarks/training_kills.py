@@ -109,7 +109,7 @@ class Kills:
         self.data = work / "clicks.parquet"
         clicks(self.data)
         report = trained(work / "whole", self.data, None)
-        self.dram_bytes = sum(table.rows * (4 * 32 + 88) for table in report.tables) // 10
+        self.dram_bytes = sum(table.rows * (4 * 32 + 112) for table in report.tables) // 10
         part = trained(work / "part", self.data, self.dram_bytes)
         self.memory, self.seconds = part.memory, part.seconds
         self.commits: dict[int, str] = {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from storage.tiers.ssd import disk_errors
 
-MEMORY_BYTES = 32 << 20
+MEMORY_BYTES = 8 << 20
 
 
 class Spool:

@@ -24,8 +24,8 @@ Rows = NDArray[np.float32]
 Counts = NDArray[np.uint32]
 
 # Beside its values a row takes 15 to 21 bytes of index, 8 of counts, 12 of what the tiers need, up to a quarter more of
-# both while they grow, and two entries in the log of changes.
-_ROW_OVERHEAD = 88
+# both while they grow, two to four entries in the log of changes, and its part of what a batch was told of absent ids.
+_ROW_OVERHEAD = 112
 # An id without a row stands in up to three open-addressing maps and a log.
 _BARE_BYTES = 112
 # Ids without a row may take so much of a table's share before they go to the store.

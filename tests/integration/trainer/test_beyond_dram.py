@@ -80,7 +80,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def a_tenth(report: TrainReport) -> int:
     """Bytes that hold a tenth of the rows of a training: values, optimizer values, and what a row takes beside them."""
-    return sum(table.rows * (4 * 16 + 88) for table in report.tables) // 10
+    return sum(table.rows * (4 * 16 + 112) for table in report.tables) // 10
 
 
 def trained(config: TrainConfig, data: Path, place: Path, dram_bytes: int | None = None, **more: object) -> TrainReport:

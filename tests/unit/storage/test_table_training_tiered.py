@@ -36,7 +36,7 @@ def options(admit_after: int, adagrad: bool) -> dict[str, Any]:
 def tiered(
     folder: Path, admit_after: int = 1, adagrad: bool = True, *, rows: int = ROWS_IN_DRAM, name: str = "items"
 ) -> TieredTrainingTable:
-    row_bytes = 4 * DIM * (2 if adagrad else 1) + 88
+    row_bytes = 4 * DIM * (2 if adagrad else 1) + 112
     return TieredTrainingTable(
         name, 3, DIM, **options(admit_after, adagrad), store=TrainingStore(folder), budget=RowBudget(rows * row_bytes)
     )
