@@ -30,12 +30,13 @@ from benchmarks.planted_rows import ABSENT, PlantedRows, PlantedState, PlantedVe
 from storage.features import Jagged
 from storage.specs import LookupSpec
 from storage.tiers.limits import StoreLimits
+from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.tiered import TieredStore
 
 ROOT = Path(__file__).parent.parent
 SEED = 11
 BUDGETS = (None, 400_000, 20_000, 0)
-LIMITS = StoreLimits()
+LIMITS = StoreLimits(ssd=SsdOptions(fold_bytes=100_000, fold_share=0.05))
 LONGEST_S = 0.8
 
 
@@ -120,9 +121,8 @@ def work(folder: Path, ids: int, place: Place, seed: int) -> None:
                 say("done", "word", place.word)
             elif dice < 0.9:
                 say("do", "fold", 0)
-                fold = getattr(store, "fold", None)
-                if fold is not None:
-                    fold()
+                for number in store.ssd.book.durable():
+                    store.ssd.fold(number)
                 say("done", "fold", 0)
             elif dice < 0.95:
                 _read_some(store, history, rng)

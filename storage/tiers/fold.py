@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from storage._pages import ChangesMerge, PageFile
+from storage.errors import EmberlineError
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.pace import UNHURRIED
 from storage.tiers.ssd_database import Values, check_value
@@ -43,7 +44,7 @@ _CHANGES = 512
 _STEP_BYTES = 1 << 20
 
 
-class _StoppedError(Exception):
+class _StoppedError(EmberlineError):  # so that `disk_errors` lets it through
     """The fold gives way; it is begun again later."""
 
 

@@ -23,7 +23,9 @@ import numpy as np
 from benchmarks.planted_rows import PlantedRows, snapshot_name
 from storage.features import Jagged
 from storage.specs import LookupSpec
+from storage.tiers.limits import StoreLimits
 from storage.tiers.lookup_plan import LookupPlan
+from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.tiered import TieredStore
 from tests.soak.snapshots import Snapshot, Snapshots, Stopped
 from tests.soak.watch import Watch
@@ -36,6 +38,8 @@ FEATURES = (
     LookupSpec("words", "word", "sum"),
 )
 BAG = 5
+# Changes are folded into page files as soon as they are a twentieth of them.
+LIMITS = StoreLimits(ssd=SsdOptions(fold_bytes=50_000, fold_share=0.05))
 KEPT = 6  # deltas that stay unmerged
 READERS = 3
 _ROW_BYTES = 16 * 4 + 28
@@ -256,7 +260,7 @@ class Soak:
             self.snapshots.go_on()
 
     def _open(self) -> TieredStore:
-        store = TieredStore.open(self.folder, self.world.specs(), dram_bytes=self.dram_bytes)
+        store = TieredStore.open(self.folder, self.world.specs(), dram_bytes=self.dram_bytes, limits=LIMITS)
         store.load(self.version)
         return store
 
@@ -278,10 +282,10 @@ class Soak:
     def _fold(self) -> None:
         time.sleep(0.3)
         with self._store_lock:
-            fold = getattr(self.store, "fold", None)
-            if fold is not None and not self.snapshots.stopped:
-                fold()
-                self.counts["folds"] += 1
+            if self.snapshots.stopped:
+                return
+            for number in self.store.ssd.book.durable():
+                self.counts["folds"] += self.store.ssd.fold(number)
 
     def _sample(self) -> None:
         self.watch.sample()
