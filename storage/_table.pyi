@@ -5,6 +5,22 @@ Embedding tables in DRAM, lookups over them, and tables that train. The core is 
 import numpy
 import numpy.typing
 
+def isa() -> str:
+    """The instruction set that the loops of this module use."""
+
+def isas() -> list[str]:
+    """Those that this processor and this build have, the best one last."""
+
+def numa_nodes() -> list[int]:
+    """
+    The nodes that have memory; over more than one, tables are dealt out in turn.
+    """
+
+def set_isa(name: str) -> None:
+    """
+    For tests: all sets give the same bits. Raises ValueError for one that is not there.
+    """
+
 def row_bytes(row_type: str, dim: int) -> int:
     """
     Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.
@@ -62,9 +78,12 @@ class Table(RowSource):
         ids: numpy.typing.NDArray[numpy.int64],
         out: numpy.typing.NDArray[numpy.float32],
         found: numpy.typing.NDArray[numpy.uint8],
+        threads: int = 1,
     ) -> int:
         """
         ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.
+
+        threads: at most, 1 to 64; one for each 2,048 ids.
         """
 
     def insert_or_assign(
@@ -400,14 +419,32 @@ class Lookup:
         masks: list[numpy.typing.NDArray[numpy.uint8] | None],
         mask: int = 0,
         weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None,
+        threads: int = 1,
     ) -> int:
         """
         values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written
         in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f] (N,) of a weighted
-        feature, else None.
+        feature, else None. threads: at most, 1 to 64; one for each 2,048 ids.
 
         Returns how many distinct ids are missing.
         """
+
+    def prepare(
+        self,
+        batch: int,
+        values: list[numpy.typing.NDArray[numpy.int64]],
+        offsets: list[numpy.typing.NDArray[numpy.int64]],
+        outputs: list[numpy.typing.NDArray[numpy.float32]],
+        masks: list[numpy.typing.NDArray[numpy.uint8] | None],
+        weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None,
+    ) -> None:
+        """
+        Checks and keeps the arrays of a call that is made again and again: between the calls their contents change, and
+        offsets may end anywhere within values.
+        """
+
+    def begin_prepared(self, mask: int = 0, threads: int = 1) -> int:
+        """As begin, over the arrays of prepare."""
 
     def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]:
         """The missing ids of a table, each once."""

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "rows/codec.h"
+#include "rows/isa.h"
 
 namespace emberline {
 
@@ -31,7 +32,10 @@ struct RowKernels {
   Singles singles[kRowTypes];
 };
 
-// Those of the instruction set in use (isa.h).
-const RowKernels& row_kernels();
+// One for each instruction set, each in a file of its own; those that the build lacks are not defined.
+extern const RowKernels kPortableRows, kAvx2Rows, kAvx512Rows, kNeonRows;
+
+const RowKernels& row_kernels(Isa isa);
+inline const RowKernels& row_kernels() { return row_kernels(isa()); }
 
 }  // namespace emberline

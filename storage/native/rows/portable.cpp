@@ -94,15 +94,12 @@ void pool(const char* const* rows, const float* weights, std::size_t n, std::uin
 
 }  // namespace
 
-extern const RowKernels kPortableRows;
-constexpr RowKernels kPortableRows = {
+const RowKernels kPortableRows = {
     {encode_fp32, encode_halves<RowType::kFp16>, encode_halves<RowType::kBf16>, encode_int8},
     {decode<Fp32Row>, decode<Fp16Row>, decode<Bf16Row>, decode<Int8Row>},
     {gather<Fp32Row>, gather<Fp16Row>, gather<Bf16Row>, gather<Int8Row>},
     {pool<Fp32Row>, pool<Fp16Row>, pool<Bf16Row>, pool<Int8Row>},
     {singles<Fp32Row>, singles<Fp16Row>, singles<Bf16Row>, singles<Int8Row>},
 };
-
-const RowKernels& row_kernels() { return kPortableRows; }
 
 }  // namespace emberline

@@ -1,7 +1,9 @@
 // The codec for Python.
 #include <nanobind/nanobind.h>
 
+#include "rows/isa.h"
 #include "table/bind_arrays.h"
+#include "table/numa.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -37,6 +39,24 @@ nb::object decode(const std::string& row_type, std::uint32_t dim, nb::handle enc
 }  // namespace
 
 void bind_rows(nb::module_& module) {
+  module.def("isa", [] { return isa_name(isa()); }, "The instruction set that the loops of this module use.");
+  module.def(
+      "isas",
+      [] {
+        nb::list names;
+        for (const Isa set : isas()) names.append(nb::str(isa_name(set)));
+        return names;
+      },
+      nb::sig("def isas() -> list[str]"), "Those that this processor and this build have, the best one last.");
+  module.def(
+      "numa_nodes",
+      [] {
+        nb::list nodes;
+        for (const int node : numa_nodes()) nodes.append(nb::int_(node));
+        return nodes;
+      },
+      nb::sig("def numa_nodes() -> list[int]"), "The nodes that have memory; over more than one, tables are dealt out in turn.");
+  module.def("set_isa", &set_isa, "name"_a, "For tests: all sets give the same bits. Raises ValueError for one that is not there.");
   module.def("row_bytes", [](const std::string& row_type, std::uint32_t dim) { return row_bytes(row_type_named(row_type), dim); },
              "row_type"_a, "dim"_a, "Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.");
   module.def("encode_rows", &encode, "row_type"_a, "rows"_a,

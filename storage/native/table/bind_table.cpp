@@ -1,15 +1,8 @@
-// The module `_table`: Table and Lookup; the other classes stand in bind_*.cpp. Shapes are checked, then the GIL is released.
+// The module `_table`, and Table; the other classes stand in bind_*.cpp. Shapes are checked, then the GIL is released.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include <optional>
-#include <tuple>
 
 #include "table/bind_arrays.h"
-#include "table/lookup.h"
 #include "table/table.h"
 
 namespace nb = nanobind;
@@ -18,6 +11,7 @@ using namespace nb::literals;
 namespace emberline::bind {
 
 void bind_cache(nb::module_& module);
+void bind_lookup(nb::module_& module);
 void bind_overlay(nb::module_& module);
 void bind_rows(nb::module_& module);
 void bind_training(nb::module_& module);
@@ -51,16 +45,17 @@ void bind_tables(nb::module_& module) {
            "Bytes of memory that index, rows and counters take.")
       .def(
           "find",
-          [](const Table& table, nb::handle ids, nb::handle out, nb::handle found) {
+          [](const Table& table, nb::handle ids, nb::handle out, nb::handle found, std::size_t threads) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const ArrayView<float> to(out, "out", {id.size(), table.dim()});
             const ArrayView<std::uint8_t> flags(found, "found", {id.size()});
             const nb::gil_scoped_release release;
-            return table.find(id.data(), id.size(), to.data(), flags.data());
+            return table.find(id.data(), id.size(), to.data(), flags.data(), threads);
           },
-          "ids"_a, "out"_a, "found"_a,
-          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], found: numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.")
+          "ids"_a, "out"_a, "found"_a, "threads"_a = 1,
+          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], found: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> int"),
+          "ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.\n\n"
+          "threads: at most, 1 to 64; one for each 2,048 ids.")
       .def(
           "insert_or_assign",
           [](Table& table, nb::handle ids, nb::handle rows, nb::handle freq) {
@@ -146,180 +141,6 @@ void bind_tables(nb::module_& module) {
           "As export_batch, with the rows as they are held: uint8 (m, row_bytes).")
       .def("check_integrity", &Table::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the table is broken. Slow; for tests.");
-}
-
-// Keeps the tables and overlays, and between begin and finish the caller's arrays.
-struct PyLookup {
-  std::vector<nb::object> owners;
-  Lookup lookup;
-  std::vector<nb::object> held;
-  bool begun = false;
-
-  PyLookup(std::vector<nb::object> kept, std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
-           std::vector<const OverlayTable*> overlays)
-      : owners(std::move(kept)), lookup(std::move(tables), std::move(features), std::move(overlays)) {}
-
-  std::size_t table_index(std::size_t table) const {
-    if (table >= lookup.table_count()) {
-      fail("table: expected a number below " + std::to_string(lookup.table_count()) + ", got " + std::to_string(table));
-    }
-    return table;
-  }
-};
-
-// The native objects of a list; `owners` keeps them alive.
-template <class T>
-std::vector<const T*> pointers_of(const nb::list& list, const std::string& name, std::vector<nb::object>& owners) {
-  std::vector<const T*> pointers;
-  for (nb::handle object : list) {
-    const T* pointer = nullptr;
-    if (!nb::try_cast<const T*>(object, pointer, false) || pointer == nullptr) {
-      const std::string expected = nb::cast<std::string>(nb::type<T>().attr("__name__"));
-      throw nb::type_error((name + ": expected " + expected + ", got " + describe(object)).c_str());
-    }
-    owners.push_back(nb::borrow(object));
-    pointers.push_back(pointer);
-  }
-  return pointers;
-}
-
-void make_lookup(PyLookup* self, const nb::list& tables,
-                 const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features,
-                 const std::optional<nb::list>& overlays) {
-  std::vector<nb::object> owners;
-  std::vector<const RowSource*> pointers = pointers_of<RowSource>(tables, "tables", owners);
-  std::vector<const OverlayTable*> over;
-  if (overlays) over = pointers_of<OverlayTable>(*overlays, "overlays", owners);
-  std::vector<LookupFeature> plan;
-  for (std::size_t f = 0; f < features.size(); ++f) {
-    const auto& [table, pooling, length] = features[f];
-    const std::string name = "features[" + std::to_string(f) + "]: ";
-    if (pooling < 0 || pooling > 3) fail(name + "pooling is 0 sum, 1 mean, 2 none or 3 weighted, got " + std::to_string(pooling));
-    if (pooling == 2 && length == 0) fail(name + "an unpooled feature needs a length of 1 or more");
-    plan.push_back({table, static_cast<Pooling>(pooling), length});
-  }
-  new (self) PyLookup(std::move(owners), std::move(pointers), std::move(plan), std::move(over));
-}
-
-std::size_t begin(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets, const nb::list& outputs,
-                  const nb::list& masks, std::uint64_t mask, const std::optional<nb::list>& weights) {
-  const std::vector<LookupFeature>& features = self.lookup.features();
-  for (const auto& [name, list] : {std::pair{"values", &values}, {"offsets", &offsets}, {"outputs", &outputs}, {"masks", &masks}}) {
-    if (list->size() != features.size()) {
-      fail(std::string(name) + ": expected " + std::to_string(features.size()) + " entries, one a feature, got " +
-           std::to_string(list->size()));
-    }
-  }
-  if (weights && weights->size() != features.size()) {
-    fail("weights: expected " + std::to_string(features.size()) + " entries, one a feature, got " + std::to_string(weights->size()));
-  }
-  self.begun = false;
-  self.held.clear();
-  std::vector<LookupInput> inputs;
-  inputs.reserve(features.size());
-  for (std::size_t f = 0; f < features.size(); ++f) {
-    const std::string at = "[" + std::to_string(f) + "]";
-    const std::size_t dim = self.lookup.format(features[f].table).dim;
-    const Ids ids = Ids::of_rank(1, values[f], "values" + at);
-    const Ids ends(offsets[f], "offsets" + at, {batch + 1});
-    const bool pooled = features[f].pooling != Pooling::kNone;
-    const std::size_t length = features[f].length;
-    const ArrayView<float> output(outputs[f], "outputs" + at,
-                                  pooled ? std::vector<std::size_t>{batch, dim} : std::vector<std::size_t>{batch, length, dim});
-    std::uint8_t* found = nullptr;
-    if (!pooled) {
-      found = ArrayView<std::uint8_t>(masks[f], "masks" + at, {batch, length}).data();
-    } else if (!masks[f].is_none()) {
-      fail("masks" + at + ": a pooled feature has no mask, expected None");
-    }
-    const float* factors = nullptr;
-    const nb::object given = weights ? nb::object((*weights)[f]) : nb::none();
-    if (features[f].pooling == Pooling::kWeighted) {
-      factors = Floats(given, "weights" + at, {ids.size()}).data();
-      self.held.push_back(given);
-    } else if (!given.is_none()) {
-      fail("weights" + at + ": only a weighted feature takes them, expected None");
-    }
-    inputs.push_back({ids.data(), ids.size(), ends.data(), output.data(), found, factors});
-    for (nb::handle kept : {nb::handle(outputs[f]), nb::handle(masks[f])}) self.held.push_back(nb::borrow(kept));
-  }
-  std::size_t missing = 0;
-  {
-    const nb::gil_scoped_release release;
-    missing = self.lookup.begin(batch, inputs, mask);
-  }
-  self.begun = true;
-  return missing;
-}
-
-void bind_lookup(nb::module_& module) {
-  nb::class_<PyLookup>(module, "Lookup",
-                       "The lookups of one lane over shared tables, in one call for all features. Not thread-safe.\n\n"
-                       "features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each.\n"
-                       "overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
-      .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
-           nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None) -> None"))
-      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0, "weights"_a = nb::none(),
-           nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] | None], mask: int = 0, weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None) -> int"),
-           "values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written\n"
-           "in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f] (N,) of a weighted\n"
-           "feature, else None.\n\n"
-           "Returns how many distinct ids are missing.")
-      .def(
-          "missing",
-          [](const PyLookup& self, std::size_t table) {
-            return to_numpy(std::vector<std::int64_t>(self.lookup.missing(self.table_index(table))));
-          },
-          "table"_a, nb::sig("def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]"), "The missing ids of a table, each once.")
-      .def(
-          "missing_sources",
-          [](const PyLookup& self, std::size_t table) {
-            return to_numpy(std::vector<std::uint8_t>(self.lookup.missing_sources(self.table_index(table))));
-          },
-          "table"_a, nb::sig("def missing_sources(self, table: int) -> numpy.typing.NDArray[numpy.uint8]"),
-          "Where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base. An overlay may be merged\n"
-          "since: what it no longer has, the base has.")
-      .def(
-          "supply",
-          [](PyLookup& self, std::size_t table, nb::handle rows, nb::handle state) {
-            const std::size_t m = self.lookup.missing(self.table_index(table)).size();
-            const RowFormat format = self.lookup.format(table);
-            const RowsArgument row(rows, "rows", m, format.dim, format.bytes());
-            const ArrayView<const std::uint8_t> states(state, "state", {m});
-            self.lookup.supply(table, row.input(), states.data());
-          },
-          "table"_a, "rows"_a, "state"_a,
-          nb::sig("def supply(self, table: int, rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], state: numpy.typing.NDArray[numpy.uint8]) -> None"),
-          "rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied: 0 absent,\n"
-          "1 found, 2 unresolved.")
-      .def(
-          "finish",
-          [](PyLookup& self) {
-            if (!self.begun) fail("finish: call begin first");
-            LookupTotals totals;
-            {
-              const nb::gil_scoped_release release;
-              totals = self.lookup.finish();
-            }
-            self.begun = false;
-            self.held.clear();
-            return std::make_tuple(totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay);
-          },
-          "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
-          "answered by overlays. What an overlay removed is absent.")
-      .def(
-          "table_totals",
-          [](const PyLookup& self) {
-            const std::vector<LookupTotals>& totals = self.lookup.table_totals();
-            std::vector<std::uint64_t> flat;
-            for (const LookupTotals& of : totals) {
-              flat.insert(flat.end(), {of.dram, of.supplied, of.absent, of.unresolved, of.overlay});
-            }
-            return to_numpy(std::move(flat), {totals.size(), 5});
-          },
-          nb::sig("def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]"),
-          "What the last finish gave, by table: (T, 5), columns as finish returns them.");
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "table/numa.h"
+
 namespace emberline {
 namespace {
 
@@ -28,6 +30,7 @@ Pages::Pages(std::size_t bytes) {
     if (before > 0) munmap(data, before);
     data += before;
     if (before < kHugePage) munmap(data + bytes, kHugePage - before);
+    if (numa_nodes().size() > 1) spread_pages(data, bytes, numa_nodes());
     madvise(data, bytes, MADV_HUGEPAGE);  // advice: a kernel without huge pages serves small ones
   }
   data_ = data;

@@ -6,7 +6,7 @@
 namespace emberline {
 namespace {
 
-// One block in four counts its uses, each for four: a counter is one more cache miss, and a sample says as much.
+// One step in four counts its uses, each for four: a counter is one more cache miss, and a sample says as much.
 constexpr std::uint32_t kSample = 4;
 
 std::uint32_t thread_random() {
@@ -23,58 +23,69 @@ RowPipeline& Table::start(PipelineSpace& space, const std::int64_t* ids, std::si
   return *new (space.memory()) TablePipeline(*this, ids, n, rows);
 }
 
-void TablePipeline::prefetch_lines() {
-  const std::size_t end = std::min(count_, mixed_end_ + kBlock);
-  std::uint64_t* mixed = mixed_[(mixed_end_ / kBlock) & 1];
-  for (std::size_t i = mixed_end_; i < end; ++i) {
-    const std::uint64_t value = mix_id(ids_[i]);
-    mixed[i - mixed_end_] = value;
-    __builtin_prefetch(&lines_.first(value), 0, 3);
+TablePipeline::TablePipeline(const Table& table, const std::int64_t* ids, std::size_t n, const char** rows,
+                             std::uint32_t* slots)
+    : RowPipeline(ids, n, rows, table.format().bytes() < kLargeRow ? kRowAhead : kLargeRowAhead),
+      table_(table),
+      lines_(*table.lines_.load(std::memory_order_acquire)),
+      match_(match_block_of(isa())),
+      task_{&lines_.line(0), lines_.count(), table.slab_.view(), table.format().bytes(), ids,        n,
+            kLineAhead,      rows,           slots_,             line_ring_},
+      slots_out_(slots) {
+  const std::size_t end = std::min(n, kLineAhead);
+  for (std::size_t i = 0; i < end; ++i) {
+    const std::uint64_t line = first_line(mix_id(ids[i]), task_.line_count);
+    line_ring_[i] = static_cast<std::uint32_t>(line);
+    __builtin_prefetch(task_.lines + line, 0, 3);
   }
-  mixed_end_ = end;
 }
 
+// Matches a step, and ends the one before: what was late there has had a step's time for its second line to come.
 void TablePipeline::match_block() {
-  const std::size_t start = matched_;
-  const std::size_t end = std::min(count_, start + kBlock);
-  const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
-  prefetch_lines();
-  std::uint32_t later[kBlock];
-  std::uint32_t versions[kBlock];
-  std::size_t late = 0;
-  for (std::size_t i = 0; i < end - start; ++i) {
-    const Line& head = lines_.first(mixed[i]);
-    const std::uint32_t version = head.version.load(std::memory_order_acquire);
-    const std::uint32_t slot = probe(head, ids_[start + i]);
-    slots_[i] = slot;
-    if (slot != kEmptySlot) {
-      const char* row = table_.slab_.row(slot);
-      rows_[start + i] = row;
-      prefetch_row(row, row_bytes_);
-    } else {
-      if ((version & kOverflowBit) != 0) __builtin_prefetch(&lines_.second(mixed[i]), 0, 3);
-      versions[late] = version;
-      later[late++] = static_cast<std::uint32_t>(i);
-    }
+  const std::size_t start = started_;
+  const std::size_t end = std::min(count_, start + kStep);
+  std::uint32_t late[kStep];
+  const std::size_t late_count = match_(task_, start, end, late);
+  for (std::size_t k = 0; k < late_count; ++k) {
+    const std::uint64_t mixed = mix_id(ids_[late[k]]);
+    const Line& head = lines_.first(mixed);
+    if ((head.version.load(std::memory_order_relaxed) & kOverflowBit) != 0) __builtin_prefetch(&lines_.second(mixed), 0, 3);
   }
-  for (std::size_t k = 0; k < late; ++k) {
-    const std::size_t i = later[k];
-    const std::uint32_t slot = lines_.find_on(ids_[start + i], mixed[i], versions[k]);
-    slots_[i] = slot;
-    const char* row = slot == kEmptySlot ? nullptr : table_.slab_.row(slot);
-    rows_[start + i] = row;
-    if (row != nullptr) prefetch_row(row, row_bytes_);
+  search(late_, late_count_);
+  if (end == count_) {
+    search(late, late_count);
+    late_count_ = 0;
+  } else {
+    std::memcpy(late_, late, late_count * sizeof(late[0]));
+    late_count_ = late_count;
   }
-  if (slots_out_ != nullptr) std::memcpy(slots_out_ + start, slots_, (end - start) * sizeof(slots_[0]));
-  matched_ = end;
-  if (table_.capacity_ > 0 && thread_random() % kSample == 0) touch(start, end);
+  const std::size_t known = end == count_ ? end : start;
+  if (slots_out_ != nullptr) {
+    for (std::size_t i = matched_; i < known; ++i) slots_out_[i] = slots_[i % MatchTask::kRing];
+  }
+  if (table_.capacity_ > 0 && thread_random() % kSample == 0) touch(matched_, known);
+  started_ = end;
+  matched_ = known;
+}
+
+// From the start: an id that was not found at the first look may have moved meanwhile.
+void TablePipeline::search(const std::uint32_t* late, std::size_t n) {
+  for (std::size_t k = 0; k < n; ++k) {
+    const std::uint32_t at = late[k];
+    const std::uint32_t slot = lines_.find(ids_[at], mix_id(ids_[at]));
+    slots_[at % MatchTask::kRing] = slot;
+    if (slot == kEmptySlot) continue;
+    rows_[at] = task_.slab.row(slot);
+    prefetch_row(rows_[at], task_.row_bytes);
+  }
 }
 
 void TablePipeline::touch(std::size_t start, std::size_t end) {
-  for (std::size_t i = 0; i < end - start; ++i) {
-    if (slots_[i] == kEmptySlot) continue;
+  for (std::size_t i = start; i < end; ++i) {
+    const std::uint32_t slot = slots_[i % MatchTask::kRing];
+    if (slot == kEmptySlot) continue;
     // Two readers may count at once and one use be lost: it is a sample anyway.
-    std::atomic<std::uint8_t>& score = table_.slab_.score(slots_[i]);
+    std::atomic<std::uint8_t>& score = table_.slab_.score(slot);
     score.store(count_add(score.load(std::memory_order_relaxed), kSample, thread_random()), std::memory_order_relaxed);
   }
   table_.uses_.fetch_add((end - start) * kSample, std::memory_order_relaxed);

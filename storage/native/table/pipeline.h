@@ -1,10 +1,11 @@
-// The pipeline over a Table: two blocks of lines on their way, one of rows.
+// The pipeline over a Table: the lines of the ids ahead on their way, and the rows of those that were matched.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "table/match.h"
 #include "table/source.h"
 #include "table/table.h"
 
@@ -13,27 +14,29 @@ namespace emberline {
 class TablePipeline final : public RowPipeline {
  public:
   // slots: (n) slots of the rows, written as the pipeline advances, or null.
-  TablePipeline(const Table& table, const std::int64_t* ids, std::size_t n, const char** rows, std::uint32_t* slots = nullptr)
-      : RowPipeline(ids, n, rows),
-        table_(table),
-        lines_(*table.lines_.load(std::memory_order_acquire)),
-        slots_out_(slots),
-        row_bytes_(table.format().bytes()) {
-    prefetch_lines();
-  }
+  TablePipeline(const Table& table, const std::int64_t* ids, std::size_t n, const char** rows, std::uint32_t* slots = nullptr);
 
  private:
+  // Short, so that the misses of the copy that goes on beside it and those of the rows ahead come mixed.
+  static constexpr std::size_t kStep = 16;
+  static constexpr std::size_t kLineAhead = 48;
+  // Rows on their way beside the step's: more of them than the processor has buffers for lines would only wait in line.
+  static constexpr std::size_t kRowAhead = 32, kLargeRowAhead = 8, kLargeRow = 256;
+
   void match_block() override;
-  void prefetch_lines();
+  void search(const std::uint32_t* late, std::size_t n);
   void touch(std::size_t start, std::size_t end);
 
   const Table& table_;
   const LineArray& lines_;
+  MatchBlock match_;
+  MatchTask task_;
   std::uint32_t* slots_out_;
-  std::size_t row_bytes_;
-  std::size_t mixed_end_ = 0;
-  std::uint64_t mixed_[2][kBlock];
-  std::uint32_t slots_[kBlock];
+  std::size_t started_ = 0;  // ids that were matched, those of the last step not yet searched for
+  std::size_t late_count_ = 0;
+  std::uint32_t late_[kStep];
+  std::uint32_t slots_[MatchTask::kRing];
+  std::uint32_t line_ring_[MatchTask::kRing];
 };
 static_assert(sizeof(TablePipeline) <= PipelineSpace::kBytes);
 

@@ -6,6 +6,7 @@
 #include "rows/kernels.h"
 #include "table/pipeline.h"
 #include "table/table.h"
+#include "table/workers.h"
 
 namespace emberline {
 namespace {
@@ -15,7 +16,23 @@ constexpr std::size_t kWindow = 1024;
 
 }  // namespace
 
-std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const {
+std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found, std::size_t threads) const {
+  constexpr std::size_t kIdsPerThread = 2048;
+  if (threads < 1 || threads > Workers::kMost) {
+    throw std::invalid_argument("threads: expected 1 to " + std::to_string(Workers::kMost) + ", got " + std::to_string(threads));
+  }
+  const std::size_t parts = std::clamp<std::size_t>(n / kIdsPerThread, 1, threads);
+  if (parts == 1) return find_part(ids, n, out, found);
+  std::atomic<std::size_t> hits{0};
+  Workers::shared().run(parts, [&](std::size_t part) {
+    const std::size_t from = n * part / parts, to = n * (part + 1) / parts;
+    hits += find_part(ids + from, to - from, out + from * dim(), found + from);
+  });
+  return hits;
+}
+
+std::size_t Table::find_part(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const {
+  constexpr std::size_t kCopied = 16;  // rows in one go
   const char* rows[kWindow];
   const std::uint32_t dim = format_.dim;
   const RowKernels::Gather gather = row_kernels().gather[static_cast<int>(format_.type)];
@@ -24,19 +41,27 @@ std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std:
     const std::size_t count = std::min(kWindow, n - start);
     const ReaderSection section;
     TablePipeline pipeline(*this, ids + start, count, rows);
-    for (std::size_t block = 0; block < count; block += RowPipeline::kBlock) {
-      const std::size_t end = std::min(count, block + RowPipeline::kBlock);
+    for (std::size_t at = 0; at < count; at += kCopied) {
+      const std::size_t end = std::min(count, at + kCopied);
       pipeline.advance(end);
-      for (std::size_t i = block; i < end; ++i) {
-        float* to = out + (start + i) * dim;
-        const bool hit = rows[i] != nullptr;
-        if (hit) {
+      const char* const* from = rows + at;
+      float* to = out + (start + at) * dim;
+      std::size_t here = 0;
+      for (std::size_t i = at; i < end; ++i) {
+        found[start + i] = rows[i] != nullptr;
+        here += rows[i] != nullptr;
+      }
+      hits += here;
+      if (here == end - at) {
+        gather(from, end - at, dim, to);
+        continue;
+      }
+      for (std::size_t i = at; i < end; ++i, to += dim) {
+        if (rows[i] != nullptr) {
           gather(rows + i, 1, dim, to);
         } else {
           std::memset(to, 0, dim * sizeof(float));
         }
-        found[start + i] = hit;
-        hits += hit;
       }
     }
   }

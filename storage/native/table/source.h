@@ -15,17 +15,19 @@ namespace emberline {
 // The addresses of the rows of n ids, as it advances. Lives within a ReaderSection: they hold until the section ends.
 class RowPipeline {
  public:
-  static constexpr std::size_t kBlock = 32;
+  static constexpr std::size_t kBlock = 32;  // at most, of one match_block
 
   // On return the addresses of ids [0, upto) are written, null for an absent id, and the rows of the next block are on their way.
   void advance(std::size_t upto) {
-    const std::size_t target = std::min(count_, upto + kBlock);
+    const std::size_t target = std::min(count_, upto + ahead_);
     while (matched_ < target) match_block();
   }
 
  protected:
   // rows: (n) addresses, written block by block.
-  RowPipeline(const std::int64_t* ids, std::size_t n, const char** rows) : ids_(ids), count_(n), rows_(rows) {}
+  // ahead: ids whose rows are fetched before those that are asked for.
+  RowPipeline(const std::int64_t* ids, std::size_t n, const char** rows, std::size_t ahead = kBlock)
+      : ids_(ids), count_(n), rows_(rows), ahead_(ahead) {}
   ~RowPipeline() = default;
 
   // Writes rows_[matched_, end) for the next kBlock ids, or as many as are left, and sets matched_ to that end.
@@ -34,6 +36,7 @@ class RowPipeline {
   const std::int64_t* ids_;
   std::size_t count_;
   const char** rows_;
+  std::size_t ahead_;
   std::size_t matched_ = 0;
 };
 
@@ -58,8 +61,9 @@ class RowSource {
 
 // Fetches every line of a row into the second-level cache. The first level has too few fill buffers: into it halves the rate.
 inline void prefetch_row(const char* row, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
-  __builtin_prefetch(row + bytes - 1, 0, 2);  // a row that does not start with a line ends in one more
+  const auto address = reinterpret_cast<std::uintptr_t>(row);
+  const char* end = row + bytes;
+  for (const char* line = row - address % 64; line < end; line += 64) __builtin_prefetch(line, 0, 2);
 }
 
 }  // namespace emberline

@@ -54,8 +54,9 @@ class Table : public RowSource {
   std::uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   std::size_t memory_bytes() const;
 
-  // ids (n), out (n, dim), found (n). Rows of absent ids are zeros. Returns the number found.
-  std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const;
+  // ids (n), out (n, dim), found (n). Rows of absent ids are zeros. threads: at most, this one included; one for each 2,048 ids.
+  // Returns the number found. Throws std::invalid_argument unless threads is 1 to 64.
+  std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found, std::size_t threads = 1) const;
 
   // rows (n, D) float32, or (n, row_bytes) encoded. freq: use counts as in line.cuh, or null. Throws CapacityExceeded; the ids
   // before the one that did not fit are in. Throws std::invalid_argument for rows that cannot be encoded; then none is in.
@@ -95,6 +96,8 @@ class Table : public RowSource {
     Line* line = nullptr;
     int at = 0;
   };
+
+  std::size_t find_part(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found) const;
 
   // write.cpp, under the mutex
   Place find_place(std::int64_t id) const;

@@ -2,7 +2,7 @@
 #include <map>
 #include <numeric>
 
-#include "check.h"
+#include "every_isa.h"
 #include "table/lookup.h"
 
 using namespace emberline;
@@ -117,4 +117,4 @@ TEST(offsets_that_do_not_fit_the_values_are_refused) {
   }
 }
 
-RUN_ALL_TESTS()
+RUN_ALL_TESTS_ON_EVERY_ISA()

@@ -1,5 +1,5 @@
 // Batch lookups under a mask: what overlays say goes before the table, for every pooling, and costs nothing without a mask.
-#include "check.h"
+#include "every_isa.h"
 #include "table/lookup.h"
 
 using namespace emberline;
@@ -111,4 +111,4 @@ TEST(overlays_that_do_not_fit_are_refused) {
   CHECK_THROWS(Lookup({&table}, {}, {&right}).begin(0, {}, std::uint64_t{1} << 63), std::invalid_argument);
 }
 
-RUN_ALL_TESTS()
+RUN_ALL_TESTS_ON_EVERY_ISA()

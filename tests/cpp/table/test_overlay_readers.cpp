@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "check.h"
+#include "every_isa.h"
 #include "rows.h"
 #include "table/lookup.h"
 #include "table/overlay.h"
@@ -262,4 +262,4 @@ TEST(readers_under_any_mask_see_whole_rows_of_the_overlay_that_is_named) {
   table.check_integrity();
 }
 
-RUN_ALL_TESTS()
+RUN_ALL_TESTS_ON_EVERY_ISA()

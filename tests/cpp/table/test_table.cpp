@@ -4,7 +4,7 @@
 #include <map>
 #include <random>
 
-#include "check.h"
+#include "every_isa.h"
 #include "rows.h"
 #include "table/table.h"
 
@@ -143,4 +143,4 @@ TEST(index_and_counters_cost_at_most_22_bytes_a_row_also_right_after_growth) {
   CHECK(most > 10 && most < 22 + kPageRounding);
 }
 
-RUN_ALL_TESTS()
+RUN_ALL_TESTS_ON_EVERY_ISA()

@@ -1,7 +1,7 @@
 // Placement when many ids want the same lines: displacement, growth, and ids chosen by an enemy.
 #include <random>
 
-#include "check.h"
+#include "every_isa.h"
 #include "rows.h"
 #include "table/table.h"
 
@@ -98,4 +98,4 @@ TEST(the_smallest_capacities_fill_up_and_no_further) {
   }
 }
 
-RUN_ALL_TESTS()
+RUN_ALL_TESTS_ON_EVERY_ISA()

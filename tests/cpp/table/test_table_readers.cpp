@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "check.h"
+#include "every_isa.h"
 #include "rows.h"
 #include "table/lookup.h"
 #include "table/table.h"
@@ -228,4 +228,4 @@ TEST(lanes_pool_whole_rows_of_their_own_ids_while_rows_change) {
   table.check_integrity();
 }
 
-RUN_ALL_TESTS()
+RUN_ALL_TESTS_ON_EVERY_ISA()

@@ -1,0 +1,312 @@
+#include "table/lookup_part.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace emberline {
+namespace {
+
+// Ids per reader section, whole bags: short sections, and addresses that stay in the first-level cache.
+constexpr std::size_t kWindow = 1024;
+// Rows that are copied in one go, while those behind them are on their way.
+constexpr std::size_t kCopied = 16;
+constexpr std::int64_t kNowhere = INT64_MIN;
+
+std::size_t missing_of(const char* const* rows, std::size_t n) {
+  std::size_t missing = 0;
+  for (std::size_t i = 0; i < n; ++i) missing += rows[i] == nullptr;
+  return missing;
+}
+
+}  // namespace
+
+std::uint32_t MissingRows::enter(std::int64_t id, std::uint8_t source) {
+  std::uint32_t& position = positions[id];
+  if (position == 0) {
+    ids.push_back(id);
+    sources.push_back(source);
+    position = static_cast<std::uint32_t>(ids.size());
+  }
+  return position - 1;
+}
+
+void MissingRows::clear() {
+  positions.clear();
+  ids.clear();
+  sources.clear();
+  supplied = false;
+}
+
+void LookupPart::reset(const LookupPlan& plan, std::uint64_t mask) {
+  plan_ = &plan;
+  mask_ = mask;
+  shares_.clear();
+  misses_.resize(plan.tables.size());
+  places_.resize(plan.tables.size());
+  for (MissingRows& misses : misses_) misses.clear();
+  for (std::vector<std::uint32_t>& places : places_) places.clear();
+  totals_.assign(plan.tables.size(), {});
+  late_.clear();
+  sources_.clear();
+  kept_.clear();
+}
+
+void LookupPart::begin(const std::vector<LookupInput>& inputs) {
+  for (const Share& share : shares_) {
+    if (plan_->features[share.feature].pooling == Pooling::kNone) {
+      begin_unpooled(share, inputs[share.feature]);
+    } else {
+      begin_pooled(share, inputs[share.feature]);
+    }
+  }
+}
+
+void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
+  const LookupFeature& feature = plan_->features[share.feature];
+  const RowSource& from = *plan_->tables[feature.table];
+  const RowFormat format = plan_->formats[feature.table];
+  PipelineSpace space;
+  for (std::size_t bag = share.first; bag < share.last;) {
+    // A window of whole bags: those that fit, or one that is larger.
+    std::size_t last = bag + 1;
+    const auto start = static_cast<std::size_t>(input.offsets[bag]);
+    while (last < share.last && static_cast<std::size_t>(input.offsets[last + 1]) - start <= kWindow) ++last;
+    const std::size_t count = static_cast<std::size_t>(input.offsets[last]) - start;
+    if (rows_.size() < count) rows_.resize(count);
+    const Window window{share.feature, feature.table, format, input.values + start,
+                        feature.pooling == Pooling::kWeighted ? input.weights + start : nullptr, count};
+    bool singles = count == last - bag && window.weights == nullptr;
+    for (std::size_t b = bag; singles && b < last; ++b) singles = input.offsets[b + 1] - input.offsets[b] == 1;
+    const ReaderSection section;
+    const bool covered = ask_overlay(window);
+    RowPipeline& pipeline = from.start(space, window.ids, count, rows_.data());
+    if (covered) {
+      pool_bags<true>(window, input, bag, last, pipeline);
+    } else if (singles) {
+      pool_singles(window, input.output + bag * format.dim, pipeline);
+    } else {
+      pool_bags<false>(window, input, bag, last, pipeline);
+    }
+    bag = last;
+  }
+}
+
+// Twice, so that a bag pays nothing for overlays in a window that none covers.
+template <bool kCovered>
+void LookupPart::pool_bags(const Window& window, const LookupInput& input, std::size_t bag, std::size_t last,
+                           RowPipeline& pipeline) {
+  const Pooling pooling = plan_->features[window.feature].pooling;
+  const RowKernels::Pool pool = row_kernels().pool[static_cast<int>(window.format.type)];
+  const std::uint32_t dim = window.format.dim;
+  const std::int64_t start = input.offsets[bag];
+  std::uint64_t dram = 0;
+  for (; bag < last; ++bag) {
+    const auto at = static_cast<std::size_t>(input.offsets[bag] - start);
+    const auto end = static_cast<std::size_t>(input.offsets[bag + 1] - start);
+    const std::size_t n = end - at;
+    pipeline.advance(end);
+    float* output = input.output + bag * dim;
+    const std::size_t laid = kCovered ? lay_over(window, at, n) : 0;
+    const std::size_t missing = missing_of(rows_.data() + at, n);
+    dram += n - missing - laid;
+    if (missing == 0) {
+      const float divisor = pooling == Pooling::kMean && n > 1 ? static_cast<float>(n) : 1.0f;
+      pool(rows_.data() + at, window.weights == nullptr ? nullptr : window.weights + at, n, dim, divisor, output);
+    } else {
+      keep_aside(window, at, n, kCovered, output);
+    }
+  }
+  totals_[window.table].dram += dram;
+}
+
+// Bags of one id each: their rows go straight into the output.
+void LookupPart::pool_singles(const Window& window, float* output, RowPipeline& pipeline) {
+  const RowKernels::Singles put = row_kernels().singles[static_cast<int>(window.format.type)];
+  const std::uint32_t dim = window.format.dim;
+  for (std::size_t at = 0; at < window.count; at += kCopied) {
+    const std::size_t n = std::min(kCopied, window.count - at);
+    pipeline.advance(at + n);
+    const char* const* rows = rows_.data() + at;
+    const std::size_t missing = missing_of(rows, n);
+    totals_[window.table].dram += n - missing;
+    if (missing == 0) {
+      put(rows, n, dim, output + at * dim);
+      continue;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      if (rows[i] != nullptr) {
+        put(rows + i, 1, dim, output + (at + i) * dim);
+      } else {
+        keep_aside(window, at + i, 1, false, output + (at + i) * dim);
+      }
+    }
+  }
+}
+
+void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
+  const LookupFeature& feature = plan_->features[share.feature];
+  const RowSource& from = *plan_->tables[feature.table];
+  const RowFormat format = plan_->formats[feature.table];
+  const std::uint32_t dim = format.dim;
+  const std::size_t length = feature.length;
+  const std::size_t bags_at_once = std::max<std::size_t>(1, kWindow / length);
+  const auto used = [&](std::size_t bag) {
+    return std::min(length, static_cast<std::size_t>(input.offsets[bag + 1] - input.offsets[bag]));
+  };
+  PipelineSpace space;
+  for (std::size_t bag = share.first; bag < share.last;) {
+    const std::size_t last = std::min(share.last, bag + bags_at_once);
+    std::size_t count = 0;
+    for (std::size_t b = bag; b < last; ++b) count += used(b);
+    const std::int64_t* ids = input.values + input.offsets[bag];
+    if (count != static_cast<std::size_t>(input.offsets[last] - input.offsets[bag])) {  // some bag is cut
+      window_ids_.clear();
+      for (std::size_t b = bag; b < last; ++b) {
+        const std::int64_t* own = input.values + input.offsets[b];
+        window_ids_.insert(window_ids_.end(), own, own + used(b));
+      }
+      ids = window_ids_.data();
+    }
+    if (rows_.size() < count) rows_.resize(count);
+    const Window window{share.feature, feature.table, format, ids, nullptr, count};
+    const ReaderSection section;
+    const bool covered = ask_overlay(window);
+    RowPipeline& pipeline = from.start(space, ids, count, rows_.data());
+    if (!covered && count == (last - bag) * length) {
+      put_flat(window, input.output + bag * length * dim, input.mask + bag * length, pipeline);
+      bag = last;
+      continue;
+    }
+    std::size_t at = 0;
+    for (; bag < last; ++bag) {
+      const std::size_t n = used(bag);
+      pipeline.advance(at + n);
+      float* output = input.output + bag * length * dim;
+      std::uint8_t* mask = input.mask + bag * length;
+      if (covered) totals_[window.table].dram -= lay_over(window, at, n);  // counted again below
+      for (std::size_t i = 0; i < n; ++i, ++at) {
+        if (covered) {
+          put_row<true>(window, at, output + i * dim, mask + i);
+        } else {
+          put_row<false>(window, at, output + i * dim, mask + i);
+        }
+      }
+      std::memset(output + n * dim, 0, (length - n) * dim * sizeof(float));
+      std::memset(mask + n, 0, length - n);
+    }
+  }
+}
+
+// Bags that are all as long as the output: one run of rows.
+void LookupPart::put_flat(const Window& window, float* output, std::uint8_t* mask, RowPipeline& pipeline) {
+  const RowKernels::Gather gather = row_kernels().gather[static_cast<int>(window.format.type)];
+  const std::uint32_t dim = window.format.dim;
+  for (std::size_t at = 0; at < window.count; at += kCopied) {
+    const std::size_t n = std::min(kCopied, window.count - at);
+    pipeline.advance(at + n);
+    if (missing_of(rows_.data() + at, n) == 0) {
+      gather(rows_.data() + at, n, dim, output + at * dim);
+      std::memset(mask + at, 1, n);
+      totals_[window.table].dram += n;
+      continue;
+    }
+    for (std::size_t i = at; i < at + n; ++i) put_row<false>(window, i, output + i * dim, mask + i);
+  }
+}
+
+template <bool kCovered>
+void LookupPart::put_row(const Window& window, std::size_t at, float* output, std::uint8_t* mask) {
+  const char* row = rows_[at];
+  *mask = row != nullptr;
+  if (row != nullptr) {
+    row_kernels().gather[static_cast<int>(window.format.type)](&row, 1, window.format.dim, output);
+    ++totals_[window.table].dram;
+    return;
+  }
+  std::memset(output, 0, window.format.dim * sizeof(float));
+  if (kCovered && covers_[at].state == CoverState::kRemoved) return;
+  late_.push_back({window.feature, 1, sources_.size(), nullptr, output, mask});
+  sources_.push_back(miss(window, at, kCovered ? covers_[at].overlay : kNoOverlay));
+}
+
+// What the overlays say of a window's ids, into covers_; false when that is nothing. Comes before the look into the base
+// (overlay.h says why), and is all that a lookup without overlays pays for them.
+bool LookupPart::ask_overlay(const Window& window) {
+  if (mask_ == 0 || plan_->overlays[window.table]->size() == 0) return false;
+  if (covers_.size() < window.count) covers_.resize(window.count);
+  return plan_->overlays[window.table]->find_rows(mask_, window.ids, window.count, covers_.data()) > 0;
+}
+
+// Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how many
+// rows it put, and counts them and the removed.
+std::size_t LookupPart::lay_over(const Window& window, std::size_t at, std::size_t n) {
+  LookupTotals& totals = totals_[window.table];
+  std::size_t laid = 0;
+  for (std::size_t i = at; i < at + n; ++i) {
+    const Cover& cover = covers_[i];
+    if (cover.state == CoverState::kNone) continue;
+    rows_[i] = cover.row;
+    laid += cover.row != nullptr;
+    totals.absent += cover.state == CoverState::kRemoved;
+  }
+  totals.overlay += laid;
+  return laid;
+}
+
+void LookupPart::keep_aside(const Window& window, std::size_t at, std::size_t n, bool covered, float* output) {
+  const std::uint32_t dim = window.format.dim;
+  late_.push_back({window.feature, static_cast<std::uint32_t>(n), sources_.size(),
+                   window.weights == nullptr ? nullptr : window.weights + at, output, nullptr});
+  for (std::size_t i = at; i < at + n; ++i) {
+    if (rows_[i] == nullptr) {
+      const bool removed = covered && covers_[i].state == CoverState::kRemoved;
+      sources_.push_back(removed ? kNowhere : miss(window, i, covered ? covers_[i].overlay : kNoOverlay));
+      continue;
+    }
+    sources_.push_back(static_cast<std::int64_t>(kept_.size()));
+    kept_.resize(kept_.size() + dim);
+    decode_rows(window.format, rows_[i], 1, kept_.data() + kept_.size() - dim);
+  }
+  std::memset(output, 0, dim * sizeof(float));
+}
+
+std::int64_t LookupPart::miss(const Window& window, std::size_t at, std::uint8_t source) {
+  return -1 - static_cast<std::int64_t>(misses_[window.table].enter(window.ids[at], source));
+}
+
+void LookupPart::finish(const std::vector<MissingRows>& missing) {
+  for (const Late& late : late_) {
+    const LookupFeature& feature = plan_->features[late.feature];
+    // What waited was decoded when it was set aside, which changes no bit of the sum.
+    const std::uint32_t dim = plan_->formats[feature.table].dim;
+    const MissingRows& misses = missing[feature.table];
+    const std::vector<std::uint32_t>& places = places_[feature.table];
+    LookupTotals& totals = totals_[feature.table];
+    if (rows_.size() < late.count) rows_.resize(late.count);
+    for (std::size_t i = 0; i < late.count; ++i) {
+      const std::int64_t source = sources_[late.first + i];
+      rows_[i] = nullptr;
+      if (source >= 0) {
+        rows_[i] = reinterpret_cast<const char*>(kept_.data() + source);
+        continue;
+      }
+      if (source == kNowhere) continue;  // counted by lay_over
+      const auto own = static_cast<std::size_t>(-source - 1);
+      const std::size_t position = places.empty() ? own : places[own];
+      const auto state = static_cast<RowState>(misses.states[position]);
+      if (state == RowState::kFound) rows_[i] = reinterpret_cast<const char*>(misses.rows.data() + position * dim);
+      totals.supplied += state == RowState::kFound;
+      totals.absent += state == RowState::kAbsent;
+      totals.unresolved += state == RowState::kUnresolved;
+    }
+    if (feature.pooling != Pooling::kNone) {
+      pool_rows({RowType::kFp32, dim}, rows_.data(), late.weights, late.count, feature.pooling, late.output);
+    } else if (rows_[0] != nullptr) {
+      std::memcpy(late.output, rows_[0], dim * sizeof(float));
+      *late.mask = 1;
+    }
+  }
+  late_.clear();
+}
+
+}  // namespace emberline

@@ -1,0 +1,134 @@
+// One thread's part of a lookup: a share of the bags of each feature, and what it keeps of them until the missing rows have come.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "rows/pooling.h"
+#include "table/id_map.h"
+#include "table/overlay.h"
+#include "table/source.h"
+
+namespace emberline {
+
+enum class RowState : std::uint8_t { kAbsent = 0, kFound = 1, kUnresolved = 2 };
+
+struct LookupFeature {
+  std::uint32_t table;
+  Pooling pooling;
+  std::uint32_t length;  // of an unpooled feature
+};
+
+// One feature's share of a batch. Pointers must hold until finish().
+struct LookupInput {
+  const std::int64_t* values;
+  std::size_t value_count;
+  const std::int64_t* offsets;  // (B + 1)
+  float* output;                // (B, D) or (B, length, D)
+  std::uint8_t* mask;           // (B, length) or null
+  const float* weights = nullptr;  // (N) of a weighted feature
+};
+
+// Occurrences of ids.
+struct LookupTotals {
+  std::uint64_t dram = 0, supplied = 0, absent = 0, unresolved = 0, overlay = 0;
+
+  void add(const LookupTotals& other) {
+    dram += other.dram;
+    supplied += other.supplied;
+    absent += other.absent;
+    unresolved += other.unresolved;
+    overlay += other.overlay;
+  }
+};
+
+struct LookupPlan {
+  std::vector<const RowSource*> tables;
+  std::vector<RowFormat> formats;  // of the tables
+  std::vector<LookupFeature> features;
+  std::vector<const OverlayTable*> overlays;  // one a table, or none
+};
+
+// The missing ids of one table, each once, and what the caller supplied for them.
+struct MissingRows {
+  IdMap positions;  // id -> position + 1
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint8_t> sources;
+  std::vector<float> rows;  // (m, D)
+  std::vector<std::uint8_t> states;
+  bool supplied = false;
+
+  // The position of an id, which is entered when it is new.
+  std::uint32_t enter(std::int64_t id, std::uint8_t source);
+  void clear();
+};
+
+class LookupPart {
+ public:
+  struct Share {
+    std::uint32_t feature;
+    std::size_t first, last;  // bags
+  };
+
+  // plan: outlives the lookups.
+  void reset(const LookupPlan& plan, std::uint64_t mask);
+  void add_share(Share share) { shares_.push_back(share); }
+  // Answers the shares. inputs: one a feature of the plan.
+  void begin(const std::vector<LookupInput>& inputs);
+  MissingRows& misses(std::size_t table) { return misses_[table]; }
+  // Where the part's missing ids stand among those of the whole lookup: (m) positions, or empty where they are the same.
+  std::vector<std::uint32_t>& places(std::size_t table) { return places_[table]; }
+  // Pools what waited. missing: of the whole lookup, supplied, one a table.
+  void finish(const std::vector<MissingRows>& missing);
+  const std::vector<LookupTotals>& totals() const { return totals_; }
+
+ private:
+  // A bag, or one position of an unpooled feature, that waits for rows.
+  struct Late {
+    std::uint32_t feature;
+    std::uint32_t count;      // ids
+    std::size_t first;        // in sources_
+    const float* weights;     // (count), or null
+    float* output;
+    std::uint8_t* mask;       // of the one position, or null
+  };
+  // Ids of one reader section, and where their bags go.
+  struct Window {
+    std::uint32_t feature;
+    std::uint32_t table;
+    RowFormat format;
+    const std::int64_t* ids;
+    const float* weights;
+    std::size_t count;
+  };
+
+  void begin_pooled(const Share& share, const LookupInput& input);
+  template <bool kCovered>
+  void pool_bags(const Window& window, const LookupInput& input, std::size_t bag, std::size_t last, RowPipeline& pipeline);
+  void pool_singles(const Window& window, float* output, RowPipeline& pipeline);
+  void begin_unpooled(const Share& share, const LookupInput& input);
+  void put_flat(const Window& window, float* output, std::uint8_t* mask, RowPipeline& pipeline);
+  template <bool kCovered>
+  void put_row(const Window& window, std::size_t at, float* output, std::uint8_t* mask);
+  bool ask_overlay(const Window& window);
+  std::size_t lay_over(const Window& window, std::size_t at, std::size_t n);
+  void keep_aside(const Window& window, std::size_t at, std::size_t n, bool covered, float* output);
+  std::int64_t miss(const Window& window, std::size_t at, std::uint8_t source);
+
+  const LookupPlan* plan_ = nullptr;
+  std::uint64_t mask_ = 0;
+  std::vector<Share> shares_;
+  std::vector<MissingRows> misses_;
+  std::vector<std::vector<std::uint32_t>> places_;
+  std::vector<LookupTotals> totals_;
+  std::vector<Late> late_;
+  // Where a late id's row is: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the misses.
+  std::vector<std::int64_t> sources_;
+  std::vector<float> kept_;
+  std::vector<const char*> rows_;
+  std::vector<Cover> covers_;  // beside rows_, where a window is covered
+  std::vector<std::int64_t> window_ids_;
+};
+
+}  // namespace emberline
