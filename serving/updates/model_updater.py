@@ -11,7 +11,7 @@ from functools import partial
 from serving.config import ServerConfig
 from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
 from serving.updates import refusals
-from serving.updates.applying import Outdated, take_delta
+from serving.updates.applying import Outdated, collect_kept, take_delta
 from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
@@ -311,8 +311,12 @@ class ModelUpdater:
             assert line is not None
             take_delta(model, line, take)
             return
-        with model.taking(found.snapshot):
-            self._take_version(config, decision, take)
+        try:
+            with model.taking(found.snapshot):
+                self._take_version(config, decision, take)
+        except BaseException:
+            collect_kept(model)  # what was linked of a version that is not taken
+            raise
 
     def _take_version(self, config: ModelConfig, decision: Decision, take: Take) -> None:
         model, line = self.model, self.model.default

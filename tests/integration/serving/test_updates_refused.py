@@ -87,10 +87,11 @@ def test_a_bad_version_is_refused_while_the_one_before_goes_on(live: Live) -> No
     live.reaches(one)
     store = live.folder / "store" / NAME
     assert live.repository.get(NAME).version == "1"
-    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"1", "deltas"})
+    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"1", "deltas", "versions"})
+    live.until(lambda: len(list((store / "versions").iterdir())) == 1)
     third = live.version()
     live.reaches(third)
-    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"3", "deltas"})
+    live.until(lambda: {path.name for path in store.iterdir() if path.is_dir()} == {"3", "deltas", "versions"})
 
 
 def test_a_signature_that_breaks_clients_waits_until_it_is_allowed(live: Live) -> None:
