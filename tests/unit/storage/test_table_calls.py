@@ -1,0 +1,156 @@
+"""The ways to call a lookup: on several threads, prepared once, over any kind of array."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from storage._table import Lookup, Table
+
+DIM = 8
+
+
+def filled(n: int = 20_000) -> tuple[Table, np.ndarray]:
+    rows = np.random.default_rng(0).standard_normal((n, DIM)).astype(np.float32)
+    table = Table(DIM)
+    table.insert_or_assign(np.arange(n), rows)
+    return table, rows
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5, 64])
+def test_threads_give_the_same_bits(threads: int) -> None:
+    table, rows = filled()
+    ids = np.random.default_rng(1).integers(0, 25_000, 30_000)
+    out, found = np.empty((len(ids), DIM), np.float32), np.empty(len(ids), np.uint8)
+    assert table.find(ids, out, found, threads) == np.count_nonzero(ids < 20_000)
+    np.testing.assert_array_equal(found, ids < 20_000)
+    np.testing.assert_array_equal(out, np.where(found[:, None], rows[np.minimum(ids, 19_999)], 0))
+
+    offsets = np.arange(0, len(ids) + 1, 3)
+    lookup, batch = Lookup([table], [(0, 0, 0)]), len(offsets) - 1
+    pooled = np.empty((batch, DIM), np.float32)
+    assert lookup.begin(batch, [ids], [offsets], [pooled], [None], threads=threads) == len(
+        set(ids[ids >= 20_000].tolist())
+    )
+    late = lookup.missing(0)
+    lookup.supply(0, np.repeat(late[:, None], DIM, 1).astype(np.float32), np.ones(len(late), np.uint8))
+    lookup.finish()
+    truth = np.where(found[:, None], out, ids[:, None]).astype(np.float32).reshape(batch, 3, DIM)
+    np.testing.assert_array_equal(pooled, (truth[:, 0] + truth[:, 1]) + truth[:, 2])
+    assert lookup.table_totals().tolist() == [[np.count_nonzero(found), np.count_nonzero(ids >= 20_000), 0, 0, 0]]
+
+
+def test_several_lanes_share_the_helping_threads() -> None:
+    table, rows = filled()
+    wrong: list[str] = []
+
+    def lane(seed: int) -> None:
+        ids = np.random.default_rng(seed).integers(0, 20_000, 15_000)
+        out, found = np.empty((len(ids), DIM), np.float32), np.empty(len(ids), np.uint8)
+        for _ in range(20):
+            out.fill(np.nan)
+            table.find(ids, out, found, 3)
+            if out.tobytes() != rows[ids].tobytes():
+                wrong.append(f"lane {seed}")
+
+    lanes = [threading.Thread(target=lane, args=(seed,)) for seed in range(4)]
+    for each in lanes:
+        each.start()
+    for each in lanes:
+        each.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("threads", [0, 65])
+def test_a_wrong_number_of_threads_is_refused(threads: int) -> None:
+    table, _ = filled(10)
+    out, found = np.empty((1, DIM), np.float32), np.empty(1, np.uint8)
+    with pytest.raises(ValueError, match="threads: expected 1 to 64"):
+        table.find(np.array([1]), out, found, threads)
+    lookup = Lookup([table], [(0, 0, 0)])
+    with pytest.raises(ValueError, match="threads: expected 1 to 64"):
+        lookup.begin(1, [np.array([1])], [np.array([0, 1])], [out], [None], threads=threads)
+
+
+def test_a_prepared_call_follows_what_its_arrays_hold() -> None:
+    table, rows = filled(100)
+    lookup = Lookup([table], [(0, 0, 0), (0, 3, 0), (0, 2, 2)])
+    values, offsets, weights = np.zeros(10, np.int64), np.zeros(4, np.int64), np.ones(10, np.float32)
+    outputs = [np.empty((3, DIM), np.float32), np.empty((3, DIM), np.float32), np.empty((3, 2, DIM), np.float32)]
+    mask = np.empty((3, 2), np.uint8)
+    given = [outputs[0][:], outputs[1][:], outputs[2][:]]  # views that nobody else keeps
+    lookup.prepare(3, [values[:]] * 3, [offsets[:]] * 3, given, [None, None, mask[:]], [None, weights[:], None])
+    del given
+    gc.collect()
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        offsets[1:] = np.sort(rng.integers(0, 11, 3))
+        values[:] = rng.integers(0, 100, 10)
+        weights[:] = rng.standard_normal(10)
+        assert lookup.begin_prepared() == 0
+        assert lookup.finish()[0] == 2 * offsets[3] + int(np.minimum(np.diff(offsets), 2).sum())
+        for b in range(3):
+            bag = slice(offsets[b], offsets[b + 1])
+            plain, weighted = np.zeros(DIM, np.float32), np.zeros(DIM, np.float32)
+            for i, weight in zip(values[bag], weights[bag], strict=True):
+                plain += rows[i]
+                weighted += weight * rows[i]
+            np.testing.assert_array_equal(outputs[0][b], plain)
+            np.testing.assert_array_equal(outputs[1][b], weighted)
+            assert mask[b].sum() == min(2, offsets[b + 1] - offsets[b])
+    offsets[3] = 11
+    with pytest.raises(ValueError, match=r"offsets\[0\]: must end at the number of values, 10, ends at 11"):
+        lookup.begin_prepared()
+    offsets[3] = -1
+    with pytest.raises(ValueError, match=r"offsets\[0\]: must not fall"):
+        lookup.begin_prepared()
+
+
+def test_begin_ends_what_was_prepared() -> None:
+    table, _ = filled(10)
+    lookup = Lookup([table], [(0, 0, 0)])
+    with pytest.raises(ValueError, match="begin_prepared: call prepare first"):
+        lookup.begin_prepared()
+    arrays = [np.array([1])], [np.array([0, 1])], [np.empty((1, DIM), np.float32)], [None]
+    lookup.prepare(1, *arrays)
+    lookup.begin_prepared()
+    lookup.finish()
+    lookup.begin(1, *arrays)
+    lookup.finish()
+    with pytest.raises(ValueError, match="begin_prepared: call prepare first"):
+        lookup.begin_prepared()
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (None, r"weights\[1\]: expected .* got NoneType"),
+        ([None, np.ones(3, np.float32)], r"weights\[1\]: expected shape \(2,\), got \(3,\)"),
+        ([np.ones(2, np.float32), np.ones(2, np.float32)], r"weights\[0\]: only a weighted feature takes them"),
+        ([None], "weights: expected 2 entries, one a feature, got 1"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weights: list | None, message: str) -> None:
+    table, _ = filled(10)
+    lookup = Lookup([table], [(0, 0, 0), (0, 3, 0)])
+    ids, ends, out = np.array([1, 2]), np.array([0, 2]), np.empty((1, DIM), np.float32)
+    with pytest.raises((ValueError, TypeError), match=message):
+        lookup.begin(1, [ids] * 2, [ends] * 2, [out, out.copy()], [None, None], weights=weights)
+
+
+def test_arrays_need_not_be_of_numpy() -> None:
+    torch = pytest.importorskip("torch")
+    table, rows = filled(100)
+    ids = torch.arange(0, 100, 3)
+    out, found = torch.empty((len(ids), DIM)), torch.empty(len(ids), dtype=torch.uint8)
+    assert table.find(ids, out, found) == len(ids)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(out.numpy(), rows[::3])
+    memory = bytearray(len(ids))
+    assert table.find(ids.numpy(), out.numpy(), memory) == len(ids)  # type: ignore[arg-type]
+    assert memory == b"\x01" * len(ids)
+    swapped = np.arange(3).astype(">i8")
+    with pytest.raises(TypeError, match="ids: expected a C-contiguous int64"):
+        table.find(swapped, out.numpy(), found.numpy())
