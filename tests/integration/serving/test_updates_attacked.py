@@ -42,7 +42,7 @@ def test_the_next_delta_waits_visibly_while_the_chain_is_full(live: Live) -> Non
     line.release(pinned)
     live.reaches(chain[-1])
     live.until(lambda: len(live.states()) == 4)
-    assert live.report()["waiting"] is None
+    live.until(lambda: live.report()["waiting"] is None)
     assert live.repository.update_counters(NAME).overlays == 3
 
 
@@ -186,7 +186,7 @@ def test_a_command_that_cannot_be_recorded_says_so_and_changes_nothing(live: Liv
     blocked.rmdir()
     live.repository.resume(NAME)
     live.reaches(two)
-    assert live.report()["waiting"] is None
+    live.until(lambda: live.report()["waiting"] is None)
 
 
 def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
@@ -218,7 +218,7 @@ def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
         thread.join(60)
         assert not thread.is_alive()
     assert live.served() is two
-    assert live.report()["waiting"] is None
+    live.until(lambda: live.report()["waiting"] is None)
     assert line is not live.repository.get(NAME)
 
 

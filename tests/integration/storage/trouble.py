@@ -20,6 +20,8 @@ from benchmarks.planted_rows import PlantedRows, PlantedState
 from storage.errors import StoreError
 from storage.features import Jagged
 from storage.specs import LookupSpec
+from storage.tiers.limits import StoreLimits
+from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.tiered import TieredStore
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +57,9 @@ def states() -> None:
 
 
 def opened(folder: Path) -> TieredStore:
-    store = TieredStore.open(folder, WORLD.specs(), dram_bytes=BUDGET)
+    # Nothing is kept free: the disk itself is to be full.
+    limits = StoreLimits(ssd=SsdOptions(reserve_bytes=0))
+    store = TieredStore.open(folder, WORLD.specs(), dram_bytes=BUDGET, limits=limits)
     store.load(WORLD.version(FIRST))
     return store
 

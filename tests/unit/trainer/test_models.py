@@ -83,7 +83,7 @@ def test_deepfm_is_the_sum_over_pairs() -> None:
     built = build_model(config, build_tables(config))
     rows = {name: torch.randn(3, 4) for name in "ab"}
     for layer, name in zip(built.features.pooled_layers, "ab", strict=True):  # type: ignore[union-attr, arg-type]
-        layer.forward = lambda values, offsets, name=name: rows[name]
+        layer.forward = lambda values, offsets, weights=None, name=name: rows[name]
     given = {f"{name}.{part}": torch.zeros(0, dtype=torch.int64) for name in "ab" for part in ("values", "offsets")}
     a, b = rows["a"], rows["b"]
     deep = built.deep(torch.cat([a[:, 1:], b[:, 1:]], dim=1))  # type: ignore[operator]
