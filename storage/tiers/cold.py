@@ -11,7 +11,7 @@ import numpy as np
 
 from storage._pages import PageFile, PageWriter, RunsMerge
 from storage.errors import StoreError
-from storage.tiers.disk_room import DiskRoom
+from storage.tiers.disk_room import DiskRoom, bytes_below
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.row_arrays import checked_ids, encoded
 from storage.tiers.ssd_options import SsdOptions
@@ -132,7 +132,7 @@ class PageFolder:
         if self._limits.direct != "auto":
             return self._limits.direct == "on"
         # What the page cache can hold is served from it; a store of many times its size would only churn through it.
-        return sum(entry.stat().st_size for entry in os.scandir(self.path)) > self._cached_bytes
+        return bytes_below(self.path) > self._cached_bytes  # files come and go meanwhile
 
 
 def check_row_bytes(file: PageFile, row_bytes: int) -> None:

@@ -45,7 +45,7 @@ def merged(folder: Path, killed: Path | None = None) -> None:
             store.set_markers({"word": str(generation)})
         check_rows(store, state)
         if killed is not None:
-            shutil.copytree(folder, killed)
+            copy_while_open(folder, killed)
 
 
 def states() -> None:
@@ -54,6 +54,17 @@ def states() -> None:
     for generation in range(1, 4):
         state, delta = WORLD.change(state, generation, one_in=(2, 7, 50)[generation % 3])
         STATES[delta.snapshot] = state
+
+
+def copy_while_open(folder: Path, to: Path) -> None:
+    """Copies a store that is open: a compaction may take files away under the copy, which is then made again."""
+    for _ in range(20):
+        try:
+            shutil.copytree(folder, to)
+            return
+        except shutil.Error:
+            shutil.rmtree(to)
+    raise AssertionError(f"{folder} does not hold still")
 
 
 def opened(folder: Path) -> TieredStore:
