@@ -222,7 +222,7 @@ def reopened(folder: Path, history: History, ended: Ended, seed: int) -> Place:
         assert int(word or 0) in words, f"the word is {word}, expected one of {words}"
         _check_rows(store, history, history.state(found.version, found.at))
         for tier, overlays in zip(store.dram, store.overlay_tables, strict=True):
-            tier.table.check_integrity()
+            tier.check_integrity()
             overlays.check_integrity()
     return replace(found, word=int(word or 0), loaded=True)
 

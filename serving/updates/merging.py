@@ -16,6 +16,8 @@ from storage.errors import EmberlineError
 logger = logging.getLogger("emberline.serving")
 
 _RETRY_S = 5.0
+# Snapshots that may wait to be merged before merging them is more urgent than sparing the requests.
+_PATIENT_MERGES = 3
 
 
 def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
@@ -57,7 +59,10 @@ def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
                 return False
             started = time.monotonic()
             if oldest.overlay is not None:
-                line.store.merge(oldest.overlay, at=oldest.id, on_step=model.step)
+                full = _is_full(model, line)
+                line.store.merge(
+                    oldest.overlay, at=oldest.id, on_step=model.step, hurry=lambda: full or _is_behind(model, line)
+                )
             with model.lock:
                 view = line.view
                 entries = (replace(oldest, overlay=None), *view.entries[2:])
@@ -106,8 +111,20 @@ def _is_due(model: LiveModel, line: StoreLine) -> bool:
         return False  # the base itself is on trial
     if view.served > model.config.options.retain_snapshots:
         return True
+    return _is_full(model, line)
+
+
+def _is_full(model: LiveModel, line: StoreLine) -> bool:
     held = sum(stats.bytes for stats in line.store.overlay_stats().values())
-    return held > model.config.options.overlay_bytes
+    return model.config is not None and held > model.config.options.overlay_bytes
+
+
+def _is_behind(model: LiveModel, line: StoreLine) -> bool:
+    """Whether a merge must not take its time: others wait behind it, or somebody waits for its end."""
+    config = model.config
+    if config is None or model.stopping.is_set() or line not in model.lines:
+        return True
+    return line.view.served > config.options.retain_snapshots + _PATIENT_MERGES
 
 
 def _leave(model: LiveModel, line: StoreLine) -> None:

@@ -1,4 +1,4 @@
-"""A cache with another budget, built from the one that lookups use; then it takes its place."""
+"""A cache without a budget gets one while lookups run: a second cache is built from it, then takes its place."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from storage.tiers.dram_cache import DramCache
 from storage.tiers.warmup import Filling, warm
 
 
-def rebuilt(cache: DramCache, dram_bytes: int | None, negative_ids: int) -> DramCache:
-    """A cache within `dram_bytes` with the hottest rows of another. Nothing writes to that one meanwhile."""
+def bounded(cache: DramCache, dram_bytes: int, negative_ids: int) -> DramCache:
+    """A cache within `dram_bytes` with the hottest rows of one without a budget, which nobody writes to meanwhile."""
     result = DramCache(cache.tables, dram_bytes, negative_ids)
     result.generation = cache.generation
     result.promotions = list(cache.promotions)
@@ -17,6 +17,6 @@ def rebuilt(cache: DramCache, dram_bytes: int | None, negative_ids: int) -> Dram
             for index in members
         ]
         for index, whole in zip(members, warm(fillings, capacity), strict=True):
-            if whole and cache.is_complete(index):
+            if whole and cache.is_complete(index) and result.tiers[index].size() == cache.tiers[index].size():
                 result.mark_complete(index)
     return result

@@ -1,4 +1,4 @@
-"""How many rows of each table may stay in DRAM."""
+"""How many bytes of DRAM the rows of each size may take."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from storage.errors import ConfigError
 from storage.specs import TableSpec
 
-# What an id costs beside its row, as measured on a table at its capacity: its place in a 64-byte line of five, its
-# counter, the slots kept free for eviction.
-INDEX_BYTES_PER_ROW = 28
+# What an id costs beside its row: its place in a 64-byte line of four at 80% load, its counter, its share of what the
+# cache remembers of ids outside. What a slab takes without any row, some 0.2 MiB, is not in it.
+INDEX_BYTES_PER_ROW = 22
 
 
 def row_cost(table: TableSpec) -> int:
-    """Bytes of DRAM that one row of a table takes, index included."""
+    """Bytes of DRAM that a row of a table takes, index included, in a cache of a million rows or more."""
     return table.row_bytes + INDEX_BYTES_PER_ROW
 
 
@@ -24,16 +24,29 @@ def check_dram_bytes(dram_bytes: int | None) -> int | None:
     return dram_bytes
 
 
-def split_budget(tables: Sequence[TableSpec], dram_bytes: int | None) -> list[int | None]:
-    """Rows that each table may hold in DRAM; None where all of them fit.
+def split_bytes(needed: Sequence[int], weights: Sequence[float], total: int) -> list[int]:
+    """Bytes for each of several slabs, in proportion to their weights, but to none more than it needs.
 
-    The bytes are shared in proportion to what each table would need whole; every table gets at least one row.
+    needed: bytes that each would take whole. What all of them together do not need is shared out by need, as room to
+    grow. The sum is at most `total`.
     """
-    if check_dram_bytes(dram_bytes) is None:
-        return [None] * len(tables)
-    assert dram_bytes is not None
-    needed = [table.rows * row_cost(table) for table in tables]
-    total = sum(needed)
-    if total <= dram_bytes:
-        return [None] * len(tables)
-    return [max(1, dram_bytes * need // total // row_cost(table)) for table, need in zip(tables, needed, strict=True)]
+    shares = [0] * len(needed)
+    if sum(needed) <= total:
+        spare = total - sum(needed)
+        all_needed = max(1, sum(needed))
+        return [need + spare * need // all_needed for need in needed]
+    open_ = [index for index, need in enumerate(needed) if need > 0]
+    left = total
+    while open_:
+        weight = sum(weights[index] for index in open_)
+        parts = {index: int(left * (weights[index] / weight if weight > 0 else 1 / len(open_))) for index in open_}
+        full = [index for index in open_ if parts[index] >= needed[index]]
+        if not full:
+            for index in open_:
+                shares[index] = parts[index]
+            break
+        for index in full:
+            shares[index] = needed[index]
+            left -= needed[index]
+        open_ = [index for index in open_ if index not in full]
+    return shares

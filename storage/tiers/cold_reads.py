@@ -1,98 +1,109 @@
-"""Rows that DRAM does not have, read from SSD for many tables in one call, and what becomes of them."""
+"""Rows that DRAM does not have, read from SSD for many tables in one call on the request's own thread."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from storage.errors import StoreError
+from storage.tiers.promoter import Promoter, Promotion
+from storage.tiers.ssd import ReadRequest, SsdTier
 
 if TYPE_CHECKING:
-    from storage.tiers.overlays import Overlay
+    from storage.tiers.dram_cache import DramCache
+    from storage.tiers.overlays import Overlay, Overlays
 
 ABSENT, FOUND, UNRESOLVED = 0, 1, 2
+
+# Encoded rows (n, row_bytes) and states (n,).
+Answer = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Distinct ids (n,) of a table, by its index. overlay: whose spilled rows they are; None: the base."""
+    """Ids (n,) of one table: in the base, or, with an overlay, among the rows that it spilled to SSD."""
 
     table: int
     ids: np.ndarray
     overlay: Overlay | None = None
 
 
-# Ids of one read. A cold row is one random read of the disk, so misses are shared out over the I/O threads as soon as
-# that saves more than a hand-over costs; the upper bound keeps one large request from holding a thread for long.
-_READ_IDS_MIN = 16
-_READ_IDS_MAX = 1024
-
-Answer = tuple[np.ndarray, np.ndarray]
-
-
 class ColdReads:
-    """Reads of one store. Several threads at once; what is under way at one time is bounded."""
+    """The reads of one store. Any number of threads.
+
+    numbers: a table's number on SSD, by its index. cache: the store's DRAM now, which a first budget replaces.
+    """
 
     def __init__(
-        self, find: Callable[[Wanted], Answer], row_bytes: Sequence[int], *, threads: int, pending: int
+        self,
+        ssd: SsdTier,
+        numbers: Sequence[int],
+        overlays: Overlays,
+        cache: Callable[[], DramCache],
+        promoter: Promoter,
     ) -> None:
-        """find: rows and found flags of a part, on one of `threads` threads. row_bytes: of each table."""
-        self._row_bytes = tuple(row_bytes)
-        self._find = find
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="emberline-ssd")
-        self._pending = threading.BoundedSemaphore(pending)
+        self._ssd = ssd
+        self._numbers = numbers
+        self._overlays = overlays
+        self._cache = cache
+        self._promoter = promoter
 
     def read(self, wanted: Sequence[Wanted], timeout_s: float | None) -> list[Answer]:
-        """Encoded rows and states (n,) for each; what has not come after timeout_s (None: waits) is UNRESOLVED."""
-        parts: list[tuple[int, np.ndarray, Wanted]] = []
-        for index, each in enumerate(wanted):
-            order = np.argsort(each.ids)  # neighbours share blocks
-            share = min(_READ_IDS_MAX, max(_READ_IDS_MIN, -(-len(order) // self._threads)))
-            for start in range(0, len(order), share):
-                where = order[start : start + share]
-                parts.append((index, where, Wanted(each.table, each.ids[where], each.overlay)))
-        if timeout_s is None and len(parts) == 1:
-            found = [(parts[0], self._find(parts[0][2]))]  # nothing to overlap: no hand-over
-        else:
-            found = self._all(parts, timeout_s)
-        states = [np.full(len(each.ids), UNRESOLVED, np.uint8) for each in wanted]
-        rows = [np.zeros((len(each.ids), self._row_bytes[each.table]), np.uint8) for each in wanted]
-        for (index, where, _), (values, hits) in found:
-            rows[index][where] = values
-            states[index][where] = hits
-        return list(zip(rows, states, strict=True))
+        """For each: rows and states, UNRESOLVED for what has not come after timeout_s (None: waits). Raises StoreError.
 
-    def close(self) -> None:
-        """Ends the threads when they have done what they are at."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        What was found in the base is offered to DRAM, what was not is remembered.
+        """
+        if not wanted:
+            return []
+        started = time.monotonic()
+        cache = self._cache()
+        generation = cache.generation
+        answers = self._ssd.read([self._request(each, cache) for each in wanted], timeout_s)
+        self._offer(generation, wanted, answers)
+        again = self._merged_meanwhile(wanted, answers)
+        if again:
+            left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
+            _merge(wanted, answers, again, self.read(again, left))
+        return answers
 
-    def _all(
-        self, parts: Sequence[tuple[int, np.ndarray, Wanted]], timeout_s: float | None
-    ) -> list[tuple[tuple[int, np.ndarray, Wanted], Answer]]:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        futures: list[tuple[tuple[int, np.ndarray, Wanted], Future[Answer]]] = []
-        for part in parts:
-            # Reads that nobody waits for any more may still be under way; their number is bounded here.
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._pending.acquire(timeout=left):
-                break
-            try:
-                future = self._pool.submit(self._find, part[2])
-            except RuntimeError as error:
-                self._pending.release()
-                raise StoreError("the store is closed") from error
-            future.add_done_callback(lambda _: self._pending.release())
-            futures.append((part, future))
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        done, _ = wait([future for _, future in futures], timeout=left)
-        for _, future in futures:
-            if future not in done:
-                future.cancel()
-        return [(part, future.result()) for part, future in futures if future in done]
+    def _request(self, part: Wanted, cache: DramCache) -> ReadRequest:
+        number = self._numbers[part.table] if part.overlay is None else part.overlay.spills[part.table]
+        return ReadRequest(number, part.ids, cache.tables[part.table].row_bytes)
+
+    def _offer(self, generation: int, wanted: Sequence[Wanted], answers: Sequence[Answer]) -> None:
+        for part, (rows, states) in zip(wanted, answers, strict=True):
+            if part.overlay is not None:
+                continue
+            hits, absent = states == FOUND, states == ABSENT
+            if hits.any() or absent.any():
+                self._promoter.offer(Promotion(generation, part.table, part.ids[hits], rows[hits], part.ids[absent]))
+
+    def _merged_meanwhile(self, wanted: Sequence[Wanted], answers: Sequence[Answer]) -> list[Wanted]:
+        """What to ask of the base, because an overlay's spilled rows have gone there. Raises StoreError."""
+        again: list[Wanted] = []
+        for part, (_, states) in zip(wanted, answers, strict=True):
+            gone = states == ABSENT
+            if part.overlay is None or not gone.any():
+                continue
+            # It left the view before its rows went, so what is not in the view was merged, and the base has them.
+            view = self._overlays.view
+            if part.overlay in view.live or view.discarded >> part.overlay.number & 1:
+                raise StoreError(
+                    f"{self._ssd.path}: rows of overlay {part.overlay.number} are gone; it was discarded or lost"
+                )
+            again.append(Wanted(part.table, part.ids[gone]))
+        return again
+
+
+def _merge(wanted: Sequence[Wanted], answers: list[Answer], again: Sequence[Wanted], late: list[Answer]) -> None:
+    """Puts what a second read brought over what the first one did not find. again: parts of `wanted`, in its order."""
+    found = iter(zip(again, late, strict=True))
+    for each, (rows, states) in zip(wanted, answers, strict=True):
+        gone = states == ABSENT
+        if each.overlay is not None and gone.any():
+            _, (new_rows, new_states) = next(found)
+            rows[gone], states[gone] = new_rows, new_states

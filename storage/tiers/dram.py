@@ -1,4 +1,4 @@
-"""The DRAM tier: the native table behind the verbs that all tiers share."""
+"""The DRAM tier: a native table, or one table's part of a native cache, behind the verbs that all tiers share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from storage._table import CapacityExceeded, Table
+from storage._table import Cache, CacheTable, CapacityExceeded, Table
 from storage.errors import ConfigError, StoreError
 from storage.tiers.base import Encoded, Flags, Ids, Rows
 
@@ -20,15 +20,25 @@ class DramTier:
     the table or the memory is full, TypeError and ValueError that name an array of the wrong kind.
     """
 
+    _cache: Cache | None = None
+
     def __init__(self, dim: int, *, capacity_rows: int = 0, row_type: str = "fp32") -> None:
         try:
-            self.table = Table(dim, capacity_rows=capacity_rows, row_type=row_type)
+            self.table: Table | CacheTable = Table(dim, capacity_rows=capacity_rows, row_type=row_type)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"a table of dim {dim} and capacity_rows {capacity_rows} cannot be built: dim is 1 to 4096, "
                 "capacity_rows 0 or more and below 2^32",
                 field="dim" if not 1 <= dim <= 4096 else "capacity_rows",
             ) from error
+
+    @classmethod
+    def over(cls, cache: Cache, table: CacheTable) -> DramTier:
+        """The rows of one table in a cache that it shares with others."""
+        tier = cls.__new__(cls)
+        tier.table = table
+        tier._cache = cache
+        return tier
 
     @property
     def dim(self) -> int:
@@ -37,16 +47,19 @@ class DramTier:
 
     @property
     def capacity_rows(self) -> int:
-        """Rows that it may hold; 0 without a bound."""
-        return self.table.capacity_rows
+        """Rows that a table of its own may hold; 0 without a bound, and where a cache is shared."""
+        return self.table.capacity_rows if isinstance(self.table, Table) else 0
 
     def size(self) -> int:
         """Rows in the table."""
         return self.table.size()
 
     def memory_bytes(self) -> int:
-        """Bytes that index, rows and counters take."""
-        return self.table.memory_bytes()
+        """Bytes that index, rows and counters take; of a shared cache, by this table's share of the rows."""
+        if isinstance(self.table, Table):
+            return self.table.memory_bytes()
+        assert self._cache is not None
+        return self._cache.memory_bytes() * self.table.size() // max(1, self._cache.size())
 
     def find(self, ids: Ids) -> tuple[Rows, Flags]:
         """ids (n,) -> rows (n, dim), found (n,); rows of absent ids are zeros."""
@@ -81,14 +94,22 @@ class DramTier:
         """
         return self.table.export_batch(cursor, limit)
 
+    def check_integrity(self) -> None:
+        """Raises RuntimeError that says which rule of the table, or of the cache, is broken. Slow; for tests."""
+        if isinstance(self.table, Table):
+            self.table.check_integrity()
+        elif self._cache is not None:
+            self._cache.check_integrity()
+
     def export_encoded(self, cursor: int, limit: int) -> tuple[int, Ids, Encoded, Flags]:
         """As `export_batch`, with rows (m, row_bytes) as they are held."""
         return self.table.export_encoded(cursor, limit)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for this many rows in all."""
-        with _full():
-            self.table.reserve(rows)
+        """Makes room for this many rows in all; what a cache has room for is said by its budget alone."""
+        if isinstance(self.table, Table):
+            with _full():
+                self.table.reserve(rows)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The rows of SSD that are held in DRAM, with the ids known to be absent: always what SSD holds, or nothing.
 
-Within a budget each table has room for a number of rows; one that needs more than it has lets the coldest go.
+Without a budget every table has memory of its own and grows; within one, tables of a row size share a cache (`slabs`).
 
 A row gets here from a read of SSD, some time after the read; a merge may have changed it on SSD in between. So every
 read carries the cache's `generation` from before it, and every change of SSD raises it:
@@ -32,11 +32,12 @@ from storage.checkpoint.tables import Shard
 from storage.errors import StoreError
 from storage.rows import RowCodec
 from storage.specs import TableSpec
-from storage.tiers.budget import check_dram_bytes, row_cost, split_budget
+from storage.tiers.budget import check_dram_bytes
 from storage.tiers.dram import DramTier
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.negative import NegativeCache
 from storage.tiers.promoter import Promotion
+from storage.tiers.slabs import Slabs
 
 _EXPORT_ROWS = 1 << 14
 
@@ -58,29 +59,33 @@ class DramCache:
     def build(self, tables: Sequence[TableSpec]) -> None:
         """Empty tables for these sizes. Not while anybody reads."""
         self.tables = tuple(tables)
-        self.capacity = split_budget(self.tables, self.dram_bytes)
-        self.tiers = [
-            DramTier(spec.dim, capacity_rows=capacity or 0, row_type=spec.row_type)
-            for spec, capacity in zip(self.tables, self.capacity, strict=True)
-        ]
-        for tier, spec, capacity in zip(self.tiers, self.tables, self.capacity, strict=True):
-            if capacity is None:
+        self.slabs: Slabs | None = None
+        if self.dram_bytes is None:
+            self.tiers = [DramTier(spec.dim, row_type=spec.row_type) for spec in self.tables]
+            for tier, spec in zip(self.tiers, self.tables, strict=True):
                 tier.reserve(spec.rows)
+        else:
+            self.slabs = Slabs(self.tables, self.dram_bytes)
+            self.tiers = self.slabs.tiers
+        # Without a budget, and until it was given up: nothing goes from a table of its own.
         self._complete = [False] * len(self.tables)
         self.promotions = [0] * len(self.tables)
-        self._evicted = [0] * len(self.tables)
         self.negative = [NegativeCache(self._negative_ids) for _ in self.tables]
 
     def groups(self) -> list[tuple[tuple[int, ...], int | None]]:
         """Tables that share their bytes, and how many rows those hold; None: all."""
-        return [((index,), capacity) for index, capacity in enumerate(self.capacity)]
+        if self.slabs is None:
+            return [((index,), None) for index in range(len(self.tables))]
+        return [(slab.members, slab.cache.capacity_rows) for slab in self.slabs.all]
 
     def is_complete(self, table: int) -> bool:
         """Whether every row of a table is here. Asked after the ids were looked for."""
-        return self._complete[table]
+        return self._complete[table] and (self.slabs is None or self.slabs.is_complete(table))
 
     def mark_complete(self, table: int) -> None:
         """Every row of a table is in now. Only where no lookup can have begun before."""
+        if self.slabs is not None:
+            self.slabs.mark_complete(table)
         self._complete[table] = True
 
     def install(self, promotion: Promotion) -> None:
@@ -89,15 +94,8 @@ class DramCache:
             table = promotion.table
             if promotion.generation != self.generation or not self.tiers or self.is_complete(table):
                 return
-            count = len(promotion.ids)
-            if self.capacity[table] is None:  # a table without a bound of its own, in a store that has one
-                count = min(count, self.free_rows(table))
-            if count:
-                tier = self.tiers[table]
-                before = tier.size()
-                admitted = tier.insert_and_evict(promotion.ids[:count], promotion.rows[:count])
-                self.promotions[table] += admitted
-                self._evicted[table] += max(0, admitted - (tier.size() - before))
+            if len(promotion.ids):
+                self.promotions[table] += self.tiers[table].insert_and_evict(promotion.ids, promotion.rows)
             self.negative[table].add(promotion.absent)
 
     def install_free(self, generation: int, table: int, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray) -> int:
@@ -116,15 +114,10 @@ class DramCache:
 
     def free_rows(self, table: int) -> int:
         """Rows that fit in beside those that are here, by the budget of the table's row size; none after `release`."""
-        capacity, tiers = self.capacity[table], self.tiers
-        if not tiers:
-            return 0
-        if capacity is not None:
-            return capacity - tiers[table].size()
-        if self.dram_bytes is None:
-            return 1 << 62
-        used = sum(tier.size() * row_cost(spec) for tier, spec in zip(tiers, self.tables, strict=True))
-        return max(0, self.dram_bytes - used) // row_cost(self.tables[table])
+        slabs = self.slabs
+        if slabs is None:
+            return 1 << 62 if self.tiers else 0
+        return slabs.free_rows(table)
 
     def forget_reads(self) -> None:
         """What was read until now is not installed any more."""
@@ -133,7 +126,9 @@ class DramCache:
 
     def make_room(self, table: int, new: int, gone: int) -> None:
         """Before SSD gets `new` rows and loses `gone`: a complete table that cannot take them stops being complete."""
-        if self.is_complete(table) and new - gone > self.free_rows(table):
+        if self.slabs is None or not self.is_complete(table) or new <= gone:
+            return
+        if not self.slabs.make_room(table, new - gone):
             self._give_up(table)
 
     def settle(self, table: int, ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> None:
@@ -156,43 +151,57 @@ class DramCache:
                 tier.erase(ids)  # some may be the old rows
             self.negative[table].forget(ids)
 
+    def set_dram_bytes(self, dram_bytes: int) -> None:
+        """Changes the budget while lookups run; rows that do not fit are gone when this returns.
+
+        Not for a cache without a budget: `bounding` makes another one of it. One change at a time.
+        """
+        assert self.slabs is not None
+        self.dram_bytes = check_dram_bytes(dram_bytes)
+        self.slabs.give(dram_bytes)
+
     def hot_ids(self, most: int) -> dict[str, HotIds]:
         """What is in DRAM, by name of the table, hottest first, at most `most` ids together."""
-        total = sum(tier.size() for tier in self.tiers)
         found: dict[str, HotIds] = {}
-        for index, spec in enumerate(self.tables):
-            shards = list(self.exported(index))
-            ids = np.concatenate([np.empty(0, np.int64), *(shard.ids for shard in shards)])
-            counts = np.concatenate([np.empty(0, np.uint8), *(shard.freq for shard in shards)])
-            order = np.argsort(-counts.astype(np.int64), kind="stable")
-            if total > most:
-                order = order[: most * len(ids) // total]
-            found[spec.name] = HotIds(ids[order], counts[order])
+        slabs = () if self.slabs is None else self.slabs.all
+        rows = sum(slab.cache.size() for slab in slabs)
+        for slab in slabs:
+            part = slab.cache.size() if rows <= most else most * slab.cache.size() // rows
+            tables, ids, counts = slab.cache.hot_ids(max(1, part))
+            for number, name in enumerate(slab.names):
+                own = tables == number
+                found[name] = HotIds(ids[own], counts[own])
         return found
 
     def exported(self, table: int) -> Iterator[Shard]:
         """All rows of a table with their use counts, some at a time, in no order. Nothing may be inserted meanwhile."""
-        codec = RowCodec(self.tables[table].row_type, self.tables[table].dim)
+        spec = self.tables[table]
         cursor = 0
         while cursor >= 0:
             cursor, ids, rows, freq = self.tiers[table].export_encoded(cursor, _EXPORT_ROWS)
-            yield Shard(ids, rows, freq, codec)
-
-    def evictions(self, table: int) -> int:
-        """Rows of a table that were let go for others."""
-        return self._evicted[table]
+            yield Shard(ids, rows, freq, RowCodec(spec.row_type, spec.dim))
 
     def table_bytes(self, table: int) -> int:
-        """What a table takes of DRAM."""
+        """What a table takes of DRAM; of a shared cache, by its share of the rows."""
         return self.tiers[table].memory_bytes()
+
+    def evictions(self, table: int) -> int:
+        """Rows of a table that were let go for others, or for a smaller budget."""
+        return 0 if self.slabs is None else self.slabs.evicted(table)
 
     def check_integrity(self) -> None:
         """Raises RuntimeError that says which rule of an index is broken. Slow."""
         for tier in self.tiers:
-            tier.table.check_integrity()
+            if self.slabs is None:
+                tier.check_integrity()
+        if self.slabs is not None:
+            for slab in self.slabs.all:
+                slab.cache.check_integrity()
 
     def memory_bytes(self) -> int:
         """Bytes that the tables take."""
+        if self.slabs is not None:
+            return self.slabs.memory_bytes()
         return sum(tier.memory_bytes() for tier in self.tiers)
 
     def release(self) -> None:
@@ -200,6 +209,7 @@ class DramCache:
         with self._lock:
             self.generation += 1
             self.tiers = []  # what is still queued is not installed
+            self.slabs = None
             self.negative = []
 
     def _give_up(self, table: int) -> None:

@@ -49,7 +49,7 @@ def fill_all(
             for index, spec in zip(members, specs, strict=True)
         ]
         for index, whole in zip(members, warm(fillings, capacity, pace), strict=True):
-            if whole:
+            if whole and cache.tiers[index].size() == cache.tables[index].rows:  # none was let go for another
                 cache.mark_complete(index)
         for index, spec in zip(members, specs, strict=True):
             changed = content.changed(spec.name)

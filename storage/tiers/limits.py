@@ -9,15 +9,12 @@ from storage.tiers.ssd_options import SsdOptions
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """io_threads: that read SSD. pending_reads: reads that are under way or wait for a thread; one more waits, within
-    its request's deadline. promotion_depth: reads that wait to be taken into DRAM; one more is left out. negative_ids:
-    absent ids remembered, over all tables. overlay_bytes: past it, the rows of a staged delta go to SSD and are served
-    from there. hot_ids: of the list of what is in DRAM, which is saved every hot_ids_every_s and at the end.
-    balance_every_s: how often bytes may move between row sizes.
+    """promotion_depth: reads that wait to be taken into DRAM; one more is left out. negative_ids: absent ids
+    remembered, over all tables. overlay_bytes: past it, the rows of a staged delta go to SSD and are served from there.
+    hot_ids: of the list of what is in DRAM, which is saved every hot_ids_every_s and at the end. balance_every_s: how
+    often bytes may move between row sizes.
     """
 
-    io_threads: int = 4
-    pending_reads: int = 256
     promotion_depth: int = 256
     negative_ids: int = 1 << 18
     ssd: SsdOptions = field(default_factory=SsdOptions)

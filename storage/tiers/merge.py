@@ -65,13 +65,14 @@ class Merge:
         ssd: SsdTier,
         content: Content,
         cache: DramCache,
+        pace: Pace,
     ) -> None:
         self._overlay = overlay
         self._tables = tables
         self._ssd = ssd
         self._content = content
         self._cache = cache
-        self._pace = Pace()
+        self._pace = pace
         self.gained: dict[int, int] = {}  # rows of each table that DRAM held whole, by its index
         parts: list[TablePart] = []
         for index, table in enumerate(tables):

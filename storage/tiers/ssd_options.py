@@ -11,6 +11,8 @@ from storage.errors import ConfigError
 
 IO_KINDS = ("auto", "uring", "threads")
 DIRECT_KINDS = ("auto", "on", "off")
+# Files of changes that may lie side by side before they are compacted.
+_CHANGE_FILES = 32
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,14 @@ def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
     options.set_max_total_wal_size(4 * limits.write_buffer_bytes)
     options.set_max_open_files(limits.open_files)
     options.set_max_background_jobs(2)
+    # A merge brings one to three files, and a fold makes them a page file before they are many. Until then a look at
+    # each of their filters costs less than to write them over and over. What is compacted anyway gives way to requests.
+    options.set_level_zero_file_num_compaction_trigger(_CHANGE_FILES)
+    options.set_level_zero_slowdown_writes_trigger(2 * _CHANGE_FILES)
+    options.set_level_zero_stop_writes_trigger(3 * _CHANGE_FILES)
+    environment = rocksdict.Env()
+    environment.lower_thread_pool_cpu_priority()
+    options.set_env(environment)
     # Compactions share the disk with requests that wait for it. Refilled every 100 ms; fairness is RocksDB's default.
     options.set_ratelimiter(limits.write_rate_bytes, 100_000, 10)
     options.set_bytes_per_sync(1 << 20)

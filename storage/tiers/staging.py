@@ -19,7 +19,7 @@ from storage.tiers.ssd import SsdTier
 
 # Entries of one call, which holds no GIL.
 _STAGE_ENTRIES = 8192
-_READ_BACK = 1024
+_READ_BACK = 4096
 
 
 def stage_delta(

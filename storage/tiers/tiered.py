@@ -19,7 +19,7 @@ from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers.bounding import rebuilt
+from storage.tiers.bounding import bounded
 from storage.tiers.budget import check_dram_bytes
 from storage.tiers.cold_reads import Answer, ColdReads, Wanted
 from storage.tiers.content import Content, caller_marker
@@ -36,11 +36,11 @@ from storage.tiers.lookup_plan import LookupPlan, LookupResult
 from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.promoter import Promoter, Promotion
+from storage.tiers.promoter import Promoter
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
-from storage.tiers.statistics import PlanLedger, StoreStats, TableStats, store_stats
+from storage.tiers.statistics import PlanLedger, RecentLookups, StoreStats, TableStats, store_stats
 from storage.tiers.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ __all__ = [
 LoadProgress = Callable[[str, str, int, int], None]
 # Entries that a dropped overlay gives up at a time.
 _DROP_ENTRIES = 4096
+# As many bytes as there can be.
+_NO_BOUND = 1 << 62
 
 
 class TieredStore:
@@ -84,21 +86,18 @@ class TieredStore:
         self._cache = DramCache(self.tables, dram_bytes, limits.negative_ids)
         self._build_overlay_tables()
         self._plans = PlanLedger(len(self.tables))
+        self._lookups = RecentLookups(self._plans)
         self._version: TableSource | None = None
         self._stage_lock = threading.Lock()
         self._merge_lock = threading.Lock()
         self._budget_lock = threading.Lock()
-        self._closed = False
-        self._reads = ColdReads(
-            self._read_part,
-            [spec.row_bytes for spec in self.tables],
-            threads=limits.io_threads,
-            pending=limits.pending_reads,
-        )
+        self._closed = self._ending = False
         self._promoter = Promoter(lambda promotion: self._cache.install(promotion), depth=limits.promotion_depth)
+        self._reads = ColdReads(ssd, self._ssd_numbers, self.overlays, lambda: self._cache, self._promoter)
         self._upkeep = Upkeep(
             {
                 "filling DRAM": (None, self.fill),
+                "balancing DRAM": (limits.balance_every_s, self.balance),
                 "saving hot ids": (limits.hot_ids_every_s, self.save_hot_ids),
             }
         )
@@ -234,17 +233,22 @@ class TieredStore:
         at: str,
         markers: Mapping[str, str | None] | None = None,
         on_step: Callable[[str], None] | None = None,
+        hurry: Callable[[], bool] | None = None,
     ) -> None:
         """Moves an overlay into SSD and DRAM and drops it; the store's base is snapshot `at` then.
 
         Only when every mask that may still be used shows it, as the oldest that is not merged: the caller's duty.
         markers: written (or, None, removed) in the same atomic step. on_step: called after each of MERGE_STEPS.
+        hurry: asked all along; while it says no, the merge leaves nearly all of the processor to requests.
         Raises StoreError when the disk fails; the overlay stays, lookups are as before, and the call can be repeated.
         """
         with self._merge_lock:
             self._check_open()
             with self.overlays.merging(overlay) as merged:
-                merge = Merge(merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache)
+                pace = Pace(hurry=None if hurry is None else lambda: self._ending or hurry())
+                merge = Merge(
+                    merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache, pace
+                )
                 merge.run(at, markers or {}, self._drop_merged, on_step or (lambda _: None))
             for table, count in merge.gained.items():
                 self._rows[table] += count
@@ -299,7 +303,7 @@ class TieredStore:
 
         What was found in the base is offered to DRAM, what was not is remembered. Raises StoreError.
         """
-        return self._reads.read(wanted, timeout_s) if wanted else []
+        return self._reads.read(wanted, timeout_s)
 
     def drain(self) -> None:
         """Waits until the promotions offered so far are done."""
@@ -320,11 +324,13 @@ class TieredStore:
 
     def forecast(self) -> Forecast | None:
         """What other budgets would give, by the lookups of late; None for a store without a budget."""
-        return None
+        slabs = self._cache.slabs
+        return None if slabs is None else slabs.forecast(self._lookups.by_table())
 
     def slab_bytes(self) -> list[int]:
         """How the budget is divided among the row sizes now, in the order of `forecast().slabs`; empty without one."""
-        return []
+        slabs = self._cache.slabs
+        return [] if slabs is None else [slab.dram_bytes for slab in slabs.all]
 
     def set_dram_bytes(self, dram_bytes: int | None) -> None:
         """Changes the budget while lookups run; None: as many bytes as all rows take.
@@ -336,8 +342,10 @@ class TieredStore:
         check_dram_bytes(dram_bytes)
         with self._budget_lock:
             self._check_open()
-            if dram_bytes != self._dram_bytes:
-                self._rebuild(dram_bytes)
+            if self._cache.slabs is not None:
+                self._cache.set_dram_bytes(_NO_BOUND if dram_bytes is None else dram_bytes)
+            elif dram_bytes is not None:
+                self._bound(dram_bytes)
             self._dram_bytes = dram_bytes
         self._upkeep.wake("filling DRAM")
 
@@ -356,10 +364,18 @@ class TieredStore:
 
         return fill_room(cache, version, self._content, Pace(), stopping)
 
+    def balance(self) -> bool:
+        """Moves a part of the budget between row sizes to where it brings more hits; False when it stays as it is."""
+        with self._budget_lock:
+            if self._closed or self._cache.slabs is None:
+                return False
+            self._lookups.fade()
+            return self._cache.slabs.balance(self._cache.slabs.forecast(self._lookups.by_table()))
+
     def save_hot_ids(self) -> None:
         """Writes down which ids are in DRAM, for the next opening. Raises StoreError."""
         with self._budget_lock:
-            if self._version is not None and self._dram_bytes is not None and not self._closed:
+            if self._version is not None and self._cache.slabs is not None and not self._closed:
                 save_hot_ids(self.ssd.path, self._cache.hot_ids(self.limits.hot_ids))
 
     def check_integrity(self) -> None:
@@ -373,6 +389,7 @@ class TieredStore:
 
         Plans must not be used any more. Raises StoreError when the disk fails; the store is closed all the same.
         """
+        self._ending = True
         self._upkeep.close()
         with self._stage_lock, self._merge_lock:
             if self._closed:
@@ -382,7 +399,6 @@ class TieredStore:
             except StoreError as error:
                 _log.warning("the next opening warms up by the published frequencies: %s", error)
             self._closed = True
-        self._reads.close()
         self._promoter.close()
         try:
             self.ssd.close()
@@ -404,33 +420,11 @@ class TieredStore:
         """Encoded rows and found flags of ids in the base."""
         return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].row_bytes)
 
-    def _read_part(self, part: Wanted) -> Answer:
-        if part.overlay is not None:
-            return self._read_spilled(part.table, part.ids, part.overlay)
-        generation = self._cache.generation
-        rows, found = self._find(part.table, part.ids)
-        hits = found.view(np.bool_)
-        self._promoter.offer(Promotion(generation, part.table, part.ids[hits], rows[hits], part.ids[~hits]))
-        return rows, found
-
-    def _read_spilled(self, table: int, ids: np.ndarray, overlay: Overlay) -> Answer:
-        rows, found = self.ssd.find(overlay.spills[table], ids, self.tables[table].row_bytes)
-        gone = np.flatnonzero(found == 0)
-        if len(gone):
-            # It left the view before its rows went, so what is not in the view was merged, and the base has them.
-            view = self.overlays.view
-            if overlay in view.live or view.discarded >> overlay.number & 1:
-                raise StoreError(
-                    f"{self.ssd.path}: rows of overlay {overlay.number} are gone; it was discarded or lost"
-                )
-            rows[gone], found[gone] = self._read_part(Wanted(table, ids[gone]))
-        return rows, found
-
-    def _rebuild(self, dram_bytes: int | None) -> None:
-        """Other tables take the place of those that every plan has."""
+    def _bound(self, dram_bytes: int) -> None:
+        """The first budget of a store that had none: a cache takes the place of the tables that every plan has."""
         with self._merge_lock:  # nothing is written to them meanwhile
             before = self._cache
-            after = rebuilt(before, dram_bytes, self.limits.negative_ids)
+            after = bounded(before, dram_bytes, self.limits.negative_ids)
             with self._plans.lock:
                 self._cache = after
                 for plan in self._plans.each():

@@ -141,7 +141,7 @@ class Cache {
 
   // write.cpp, in a turn
   Place find_place(std::int64_t id, std::uint32_t table, std::uint64_t mixed) const;
-  void insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code);
+  bool insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code, bool must);
   void replace_row(Place where, const char* row);
   void remove(Place where);
   void evict(Place where);

@@ -1,6 +1,7 @@
 #include "cache/policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace emberline {
@@ -9,6 +10,7 @@ namespace {
 constexpr std::uint64_t kSteps = 4;  // quarter octaves, each after kUsesPerRow / kSteps lookups a row
 constexpr std::uint64_t kLeastStretch = 1024;
 constexpr double kFall = 0.08;     // of hits below the usual
+constexpr double kNoises = 3;      // and as many times what stretches usually differ by, below it
 constexpr double kReturns = 0.015;  // of ids outside that come again in the same stretch, above twice the usual
 constexpr std::uint64_t kLeastShare = 8;  // at least one lookup in so many moves the clock, so that nothing stays for ever
 constexpr std::uint64_t kQuietRows = 5;
@@ -64,6 +66,7 @@ void FrequencyPolicy::settle_ghosts() {
 }
 
 // Hits and returns of one stretch beside the usual. The usual follows slowly what gets worse and quickly what gets better.
+// Batches that ask for very different ids make short stretches differ by themselves; only a fall beyond that is a change.
 void FrequencyPolicy::close_stretch(bool full) {
   const double hits = static_cast<double>(hits_) / static_cast<double>(lookups_);
   const double returns = static_cast<double>(returns_) / static_cast<double>(std::max<std::uint64_t>(asked_, 1));
@@ -75,7 +78,8 @@ void FrequencyPolicy::close_stretch(bool full) {
     usual_returns_ = returns;
     return;
   }
-  if (quiet_ == 0 && hits < usual_hits_ - kFall && returns > 2 * usual_returns_ + kReturns) {
+  const double fall = std::max(kFall, kNoises * noise_);
+  if (quiet_ == 0 && hits < usual_hits_ - fall && returns > 2 * usual_returns_ + kReturns) {
     change_ = true;
     ++changes_;
     quiet_ = capacity_ * kQuietRows;
@@ -83,6 +87,7 @@ void FrequencyPolicy::close_stretch(bool full) {
     usual_returns_ = returns;
     return;
   }
+  noise_ += (std::abs(hits - usual_hits_) - noise_) * 0.2;
   usual_hits_ += (hits - usual_hits_) * (hits > usual_hits_ ? 0.5 : 0.05);
   usual_returns_ += (returns - usual_returns_) * (returns < usual_returns_ ? 0.5 : 0.05);
 }

@@ -92,9 +92,9 @@ class FrequencyPolicy {
   double due_cells_ = 0;
   std::uint64_t ghost_hand_ = 0, settle_hand_ = 0;
   // The stretch of lookups that is being watched, and what is usual: hits as a share of lookups, ids that came again
-  // as a share of those asked for.
+  // as a share of those asked for, and by how much hits differ from the usual.
   std::uint64_t lookups_ = 0, hits_ = 0, asked_ = 0, returns_ = 0;
-  double usual_hits_ = -1, usual_returns_ = -1;
+  double usual_hits_ = -1, usual_returns_ = -1, noise_ = 0.04;
   std::uint32_t stretch_ = 0;
   std::uint64_t quiet_ = 0;  // lookups to come in which no change is looked for
   bool change_ = false;

@@ -59,10 +59,11 @@ void Cache::shed(std::uint64_t rows) {
         }
       }
     }
-    // All below `cut` go, and so many of those at it.
+    // All below `cut` go, and of those at it a share, evenly: lines that are left fuller than others would not fit elsewhere.
     std::uint64_t excess = size() > rows ? size() - rows : 0;
     unsigned cut = 0;
     while (cut < 255 && held[cut] <= excess) excess -= held[cut++];
+    std::uint64_t share = 0;
     for (std::uint64_t from = 0; from < count && size() > rows; from += kPieceLines) {
       give_way(waiting_);
       const Turn turn(*this);
@@ -72,8 +73,9 @@ void Cache::shed(std::uint64_t rows) {
           const std::uint64_t w = line.words[at].load(std::memory_order_relaxed);
           if (word::slot(w) == 0 || word::count(w) > cut) continue;
           if (word::count(w) == cut) {
-            if (excess == 0) continue;
-            --excess;
+            share += excess;
+            if (share < held[cut]) continue;
+            share -= held[cut];
           }
           evict({&line, at});
         }
@@ -140,11 +142,17 @@ void Cache::move_index(std::uint64_t capacity_rows) {
         const std::uint64_t w = line.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
         if (word::slot(w) == 0) continue;
         const std::int64_t id = line.ids[at].load(std::memory_order_relaxed);
-        if (place(id, mixed_of(id, word::table(w)), w)) {
-          store_word(line, at, 0);
-        } else {
-          evict({&line, at});  // too many owners choose its lines
+        const std::uint64_t mixed = mixed_of(id, word::table(w));
+        while (!place(id, mixed, w)) {
+          // Too many owners choose its lines: the least used of them goes.
+          const Place least = coldest_of_two(mixed);
+          if (least.line == nullptr || word::count(least.word()) >= word::count(w)) {
+            evict({&line, at});
+            break;
+          }
+          evict(least);
         }
+        if (word::slot(line.words[at].load(std::memory_order_relaxed)) != 0) store_word(line, at, 0);
       }
     }
   }

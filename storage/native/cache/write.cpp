@@ -42,7 +42,8 @@ void Cache::insert_or_assign(std::uint32_t table, const std::int64_t* ids, std::
       }
       if (capacity_rows() == 0) throw CapacityExceeded("the cache has room for no row: capacity_rows is 0");
       if (size() >= capacity_rows()) evict(coldest(line_count()));
-      insert_new(ids[i], table, mixed, rows + i * row_bytes_, policy_.from_uses(freq != nullptr ? freq[i] : kDeliberate));
+      const std::uint8_t code = policy_.from_uses(freq != nullptr ? freq[i] : kDeliberate);
+      insert_new(ids[i], table, mixed, rows + i * row_bytes_, code, true);
       ++stats_.inserted;
     }
   }
@@ -74,7 +75,10 @@ std::size_t Cache::insert_and_evict(std::uint32_t table, const std::int64_t* ids
         // A cache that is being made smaller has more rows than it may have.
         if (size() >= capacity_rows()) continue;
       }
-      insert_new(ids[i], table, mixed, rows + i * row_bytes_, policy_.code_of(units));
+      if (!insert_new(ids[i], table, mixed, rows + i * row_bytes_, policy_.code_of(units), false)) {
+        ++stats_.rejected;
+        continue;
+      }
       policy_.entered(mixed);
       ++admitted;
       ++stats_.admitted;
@@ -138,16 +142,23 @@ Cache::Place Cache::find_place(std::int64_t id, std::uint32_t table, std::uint64
   return {};
 }
 
-void Cache::insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code) {
+// When too many owners choose its lines, the least used of those goes; unless the row must come in, only for a hotter one.
+bool Cache::insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code,
+                       bool must) {
   const std::uint32_t slot = slots_.take();
   std::memcpy(slots_.row(slot), row, row_bytes_);
   while (!place(id, mixed, word::make(slot, table, code))) {
-    // Too many owners choose these lines. One of them goes; it is one of eight, so seldom a hot one.
     const Place victim = coldest_of_two(mixed);
-    if (victim.line != nullptr) evict(victim);
+    if (victim.line == nullptr) continue;
+    if (!must && word::count(victim.word()) >= code) {
+      slots_.put_back(slot);
+      return false;
+    }
+    evict(victim);
   }
   size_.fetch_add(1, std::memory_order_relaxed);
   state(table).rows.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 void Cache::replace_row(Place where, const char* row) {

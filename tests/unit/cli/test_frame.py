@@ -15,7 +15,7 @@ from emberline.guard import HiddenPackageError, check_packages
 ROOT = Path(__file__).parents[3]
 # So that it also runs in a checkout that is built but not installed.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-LIVE = ["snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "load", "unload"]
+LIVE = ["snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "budget", "plan", "load", "unload"]
 COMMANDS = ["data", "train", "update", "publish", "serve", "predict", "inspect", "bench", "doctor", *LIVE]
 
 

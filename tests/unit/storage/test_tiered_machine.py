@@ -268,7 +268,7 @@ class OverlayMachine(RuleBasedStateMachine):
             assert set(store.overlay_stats()) == live
             assert store.at == self.at
             for index, table in enumerate(("user", "item")):
-                store.dram[index].table.check_integrity()
+                store.dram[index].check_integrity()
                 store.overlay_tables[index].check_integrity()
                 if name == "all" and store.dram_bytes is None and store.is_complete(index):
                     assert store.dram[index].size() == len(self.base[table])

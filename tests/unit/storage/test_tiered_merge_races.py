@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from storage.specs import LookupSpec
 from storage.tiers.cold_reads import Wanted
 from storage.tiers.promoter import Promotion
 from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd import ReadRequest, SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
 from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
 
@@ -54,7 +55,7 @@ def answer(store: TieredStore, mask: int = 0) -> list[float | None]:
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     # Nothing but SSD, and a cache that takes what is read once.
     rows = base()
-    with TieredStore.open(tmp_path / "s", rows.tables, dram_bytes=60 * 60) as store:
+    with TieredStore.open(tmp_path / "s", rows.tables, dram_bytes=1500) as store:
         store.load(rows)
         store.dram[0].erase(np.arange(100))
         assert store.stage(delta(), spill=request.param) == 0
@@ -86,15 +87,15 @@ def test_a_cache_of_old_rows_and_old_absent_ids_follows_a_merge(store: TieredSto
 def test_what_was_read_before_the_ingest_is_not_installed_after_it(
     store: TieredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SsdTier.find
+    real = SsdTier.read
 
-    def read_then_merge(self: SsdTier, table: int, ids: np.ndarray, dim: int) -> Any:
+    def read_then_merge(self: SsdTier, requests: Sequence[ReadRequest], timeout_s: float | None = None) -> Any:
         monkeypatch.undo()
-        result = real(self, table, ids, dim)
+        result = real(self, requests, timeout_s)
         store.merge(0, at="d" * 32)
         return result
 
-    monkeypatch.setattr(SsdTier, "find", read_then_merge)
+    monkeypatch.setattr(SsdTier, "read", read_then_merge)
     assert read_asked(store).tolist() == [1, 0, 1]
     store.drain()
     assert not store.known_absent(0, ASKED).any()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from storage.checkpoint.fingerprint import table_fingerprint
 from storage.checkpoint.tables import Shard
 from storage.errors import CheckpointError, IntegrityError, NotFound, StoreError
 from storage.specs import LookupSpec
-from storage.tiers.budget import row_cost
+from storage.tiers.slabs import slab_bytes
 from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd import ReadRequest, SsdTier
 from storage.tiers.ssd_keys import MARKERS, SPILLS
 from storage.tiers.tiered import MERGE_STEPS, StoreLimits, TieredStore
 from tests.unit.storage.tier_rows import (
@@ -301,7 +301,7 @@ def test_at_every_step_of_a_merge_lookups_are_the_same(tmp_path: Path) -> None:
 
 def test_complete_tables_stay_complete_while_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = make_rows(13)
-    room = 10 * (8 * 4 + 28)
+    room = 10 * 50
     tables = tables_of(rows)
     with open_store(tmp_path / "s", rows, rows.bytes() + room) as store:
 
@@ -329,20 +329,22 @@ def test_complete_tables_stay_complete_while_they_fit(tmp_path: Path, monkeypatc
         for _ in range(5):
             store.plan([LookupSpec("x", "item")]).lookup(1, [jagged([list(range(10_300, 10_320))])])
             store.drain()
-        sizes = [tier.size() * row_cost(spec) for tier, spec in zip(store.dram, store.tables, strict=True)]
+        sizes = [
+            slab_bytes(spec.row_bytes, tier.size(), 1) for tier, spec in zip(store.dram, store.tables, strict=True)
+        ]
         assert sum(sizes) <= rows.bytes() + room  # what is read does not pile up
         absent = [jagged([list(range(20_000, 20_040))])]
         plan = store.plan([LookupSpec("x", "item")])
         plan.lookup(1, absent)
         store.drain()
         asked: list[int] = []
-        real = SsdTier.find
+        real = SsdTier.read
 
-        def counted(self: SsdTier, table: int, ids: np.ndarray, dim: int) -> Any:
-            asked.append(len(ids))
-            return real(self, table, ids, dim)
+        def counted(self: SsdTier, requests: Sequence[ReadRequest], timeout_s: float | None = None) -> Any:
+            asked.append(sum(len(one.ids) for one in requests))
+            return real(self, requests, timeout_s)
 
-        monkeypatch.setattr(SsdTier, "find", counted)
+        monkeypatch.setattr(SsdTier, "read", counted)
         assert plan.lookup(1, absent).counts.absent == 40
         assert sum(asked) <= 4  # they are remembered as absent now
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from storage.checkpoint.tables import Shard
 from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers.budget import row_cost
+from storage.tiers.slabs import slab_bytes
 from storage.tiers.tiered import LookupResult, TieredStore
 
 FEATURES = (
@@ -32,7 +33,8 @@ class Rows:
     def __init__(self, content: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], *, shard_rows: int = 64) -> None:
         self.content = content
         self.shard_rows = shard_rows
-        self.reads = 0
+        self.reads = 0  # by the thread that made this; a store's own threads may read beside it
+        self._maker = threading.get_ident()
         self.equals: str | None = None
 
     @property
@@ -44,7 +46,7 @@ class Rows:
         return tuple(TableSpec(n, rows.shape[1], rows=len(ids)) for n, (ids, rows, _) in self.content.items())
 
     def shards(self, table: str) -> Iterator[Shard]:
-        self.reads += 1
+        self.reads += threading.get_ident() == self._maker
         ids, rows, freq = self.content[table]
         for start in range(0, max(1, len(ids)), self.shard_rows):
             part = slice(start, start + self.shard_rows)
@@ -58,7 +60,7 @@ class Rows:
         return dict(zip(ids.tolist(), rows, strict=True))
 
     def bytes(self) -> int:
-        return sum(spec.rows * row_cost(spec) for spec in self.tables)
+        return sum(slab_bytes(spec.row_bytes, spec.rows, 1) for spec in self.tables)
 
 
 def make_rows(seed: int, users: int = 40, items: int = 300, **options: Any) -> Rows:

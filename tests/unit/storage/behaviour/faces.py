@@ -144,7 +144,7 @@ def _dram(capacity: int) -> Face:
         tier.insert_and_evict,
         export,
         tier.size,
-        tier.table.check_integrity,
+        tier.check_integrity,
     )
 
 
@@ -249,7 +249,7 @@ def _store(path: Path, budget: int | None, merged: bool, row_type: str = "fp32")
 
     def check() -> None:
         for tier, overlays in zip(store.dram, store.overlay_tables, strict=True):
-            tier.table.check_integrity()
+            tier.check_integrity()
             overlays.check_integrity()
 
     def put(ids: np.ndarray, rows: np.ndarray) -> None:

@@ -1,0 +1,171 @@
+"""DRAM within a budget: one cache for the rows of each size, shared by its tables, which compete for its bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from storage._table import Cache, CacheTable
+from storage.errors import StoreError
+from storage.specs import TableSpec
+from storage.tiers.budget import INDEX_BYTES_PER_ROW, split_bytes
+from storage.tiers.dram import DramTier
+from storage.tiers.forecast import Forecast, SlabCurve
+
+# Beside a quarter more than there are: room for rows that deltas add, before a slab has to grow for them.
+_SPARE_ROWS = 1024
+# A slab keeps this share of the budget, whatever its curve says: curves of rows that nobody holds are guesses.
+_LEAST_SHARE = 0.02
+# How much of the budget one step of balancing moves, and how many more hits it must promise.
+_STEP_SHARE = 0.05
+_LEAST_GAIN = 0.001
+
+
+def slab_bytes(row_bytes: int, rows: int, tables: int) -> int:
+    """What rows of one size take in DRAM, index included, beside what an empty slab takes (some 0.2 MiB)."""
+    return Cache.bytes_of(row_bytes, rows, tables) - Cache.bytes_of(row_bytes, 0, tables)
+
+
+class Slab:
+    """The cache of one row size. members: indices of its tables among the store's, in the cache's order."""
+
+    def __init__(self, row_bytes: int, members: Sequence[int], tables: Sequence[TableSpec]) -> None:
+        self.row_bytes = row_bytes
+        self.members = tuple(members)
+        self.names = tuple(tables[index].name for index in members)
+        self.rows = sum(tables[index].rows for index in members)  # that may be wanted
+        self.dram_bytes = 0
+        with _no_memory():
+            self.cache = Cache(row_bytes, 0, len(self.members))
+        self.tiers = [
+            DramTier.over(self.cache, CacheTable(self.cache, number, tables[index].dim, tables[index].row_type))
+            for number, index in enumerate(self.members)
+        ]
+
+    @property
+    def needed_bytes(self) -> int:
+        """What all of its rows would take."""
+        return slab_bytes(self.row_bytes, self.rows, len(self.members))
+
+    def rows_in(self, dram_bytes: int) -> int:
+        """Rows that so many bytes hold; no more than may be wanted."""
+        count = len(self.members)
+        fixed = Cache.bytes_of(self.row_bytes, 0, count)
+        return min(Cache.capacity_for(self.row_bytes, dram_bytes + fixed, count), self.rows * 5 // 4 + _SPARE_ROWS)
+
+    def give(self, dram_bytes: int) -> None:
+        """Sets its budget; the rows that do not fit go, the coldest first, before this returns."""
+        self.dram_bytes = dram_bytes
+        rows = self.rows_in(dram_bytes)
+        if rows != self.cache.capacity_rows:
+            with _no_memory():
+                self.cache.resize(rows)
+
+    def curve(self, lookups: float) -> SlabCurve:
+        """Its miss-ratio curve now. lookups: ids that were looked up in it."""
+        rows, hits = self.cache.curve()
+        return SlabCurve(
+            self.names, self.row_bytes, self.row_bytes + INDEX_BYTES_PER_ROW, self.rows, lookups, rows, hits
+        )
+
+
+class Slabs:
+    """All of them. Tables are named by their index in the store. Any thread."""
+
+    def __init__(self, tables: Sequence[TableSpec], dram_bytes: int) -> None:
+        members: dict[int, list[int]] = {}
+        for index, spec in enumerate(tables):
+            members.setdefault(spec.row_bytes, []).append(index)
+        self.all = tuple(Slab(size, members[size], tables) for size in sorted(members))
+        self._places = {index: (slab, n) for slab in self.all for n, index in enumerate(slab.members)}
+        self.tiers = [slab.tiers[n] for slab, n in (self._places[index] for index in range(len(tables)))]
+        self._sizes = threading.RLock()
+        # How the budget is divided when not everything fits: by need at first.
+        self._weights = [float(slab.needed_bytes) for slab in self.all]
+        self.give(dram_bytes)
+
+    def give(self, dram_bytes: int) -> None:
+        """Divides a budget anew. Slabs shrink before others grow, so that the sum never passes both budgets."""
+        with self._sizes:
+            self._total = dram_bytes
+            shares = split_bytes([slab.needed_bytes for slab in self.all], self._weights, dram_bytes)
+            self._give_each(shares)
+
+    def forecast(self, lookups: Sequence[float]) -> Forecast:
+        """By the curves now. lookups: by table, ids that were looked up."""
+        return Forecast(tuple(slab.curve(sum(lookups[index] for index in slab.members)) for slab in self.all))
+
+    def balance(self, forecast: Forecast) -> bool:
+        """Moves some of the budget to where the curves say that it brings more hits; False when it stays as it is."""
+        with self._sizes:
+            return self._balance(forecast)
+
+    def make_room(self, table: int, rows: int) -> bool:
+        """Whether so many more rows of a table fit; its slab grows for them as far as its budget goes."""
+        with self._sizes:
+            slab, _ = self._places[table]
+            if self.free_rows(table) < rows:
+                slab.rows = max(slab.rows, slab.cache.size() + rows)
+                self.give(self._total)
+            return self.free_rows(table) >= rows
+
+    def free_rows(self, table: int) -> int:
+        """Rows that fit into a table's slab beside those that it has."""
+        cache = self._places[table][0].cache
+        return cache.capacity_rows - cache.size()
+
+    def is_complete(self, table: int) -> bool:
+        """Whether no row of a table was let go since it was marked."""
+        slab, number = self._places[table]
+        return slab.cache.is_complete(number)
+
+    def mark_complete(self, table: int) -> None:
+        """From now on it is watched whether a row of the table is let go."""
+        slab, number = self._places[table]
+        slab.cache.mark_complete(number)
+
+    def evicted(self, table: int) -> int:
+        """Rows of a table that were let go."""
+        slab, number = self._places[table]
+        return slab.cache.evicted_of(number)
+
+    def memory_bytes(self) -> int:
+        """What they take."""
+        return sum(slab.cache.memory_bytes() for slab in self.all)
+
+    def _balance(self, forecast: Forecast) -> bool:
+        now = [slab.dram_bytes for slab in self.all]
+        total = sum(now)
+        if len(self.all) < 2 or total == 0 or any(len(curve.curve_rows) == 0 for curve in forecast.slabs):
+            return False
+        best = forecast.split(total)
+        if forecast.hit_rate_of(best) < forecast.hit_rate_of(now) + _LEAST_GAIN:
+            return False
+        least = int(total * _LEAST_SHARE)
+        goal = [max(least, int(share)) for share in best]
+        moved = sum(max(0, want - have) for want, have in zip(goal, now, strict=True))
+        part = min(1.0, total * _STEP_SHARE / moved) if moved else 0.0
+        shares = [have + int((want - have) * part) for want, have in zip(goal, now, strict=True)]
+        over = max(0, sum(shares) - total)
+        shares[int(np.argmax(shares))] -= over
+        if shares == now:
+            return False
+        self._weights = [float(share) for share in shares]
+        self._give_each(shares)
+        return True
+
+    def _give_each(self, shares: Sequence[int]) -> None:
+        pairs = list(zip(self.all, shares, strict=True))
+        for slab, share in sorted(pairs, key=lambda pair: pair[1] - pair[0].dram_bytes):
+            slab.give(share)
+
+
+@contextmanager
+def _no_memory() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise StoreError("the DRAM tier got no more memory from the system; lower dram_bytes") from error
