@@ -11,6 +11,7 @@ import numpy as np
 
 from storage._pages import PageFile, PageWriter, RunsMerge
 from storage.errors import StoreError
+from storage.tiers.ahead import one_ahead
 from storage.tiers.disk_room import DiskRoom, bytes_below
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.row_arrays import checked_ids, encoded
@@ -68,7 +69,7 @@ class PageFolder:
         rows_done = 0
         looked_until = 0
         try:
-            for given, raw in shards:
+            for given, raw in one_ahead(shards) if pace is UNHURRIED else shards:
                 ids, rows = checked_ids(given), encoded(raw, len(given))
                 ascending = bool((ids[1:] > ids[:-1]).all())
                 first = int(ids.min()) if len(ids) else 0
