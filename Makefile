@@ -74,5 +74,5 @@ define cpp_tests
 	$(VENV)/bin/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
 	  -DEMBERLINE_PYTHON=OFF -DEMBERLINE_TESTS=ON -DEMBERLINE_SANITIZE=$(2) > /dev/null
 	$(VENV)/bin/cmake --build build/$(1) --parallel $(JOBS)
-	$(VENV)/bin/ctest --test-dir build/$(1) --output-on-failure
+	$(VENV)/bin/ctest --test-dir build/$(1) --parallel $(JOBS) --output-on-failure
 endef
