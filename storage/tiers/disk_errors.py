@@ -47,7 +47,7 @@ def disk_errors(doing: str) -> Iterator[None]:
             raise StoreError(
                 f"{doing}: the store is open in another process or by another model; give each its own folder ({text})"
             ) from error
-        if "Corruption" in text:
+        if "Corruption" in text or "No such file" in text:  # one of RocksDB's own is gone
             raise StoreError(f"{doing}: {_CORRUPT} ({text})") from error
         for phrase, code in _PHRASES.items():
             if phrase in text:

@@ -22,7 +22,7 @@ from storage.tiers.ssd_database import Database
 from storage.tiers.ssd_keys import CHANGED, GENERATION_NUMBERS, generation_group, table_of_group
 from storage.tiers.ssd_options import SsdOptions
 from storage.tiers.ssd_tables import Generation, StateText, TableState
-from storage.tiers.table_book import check_format, state_marker
+from storage.tiers.table_book import is_first_format, state_marker
 
 _PAGES = 256
 _MOST_PROBLEMS = 100
@@ -70,7 +70,11 @@ class _Store:
         self.limits = limits or SsdOptions()
         self.database = Database(path / "rocksdb", self.limits, direct=False)
         try:
-            check_format(self.database)
+            if is_first_format(self.database):
+                raise StoreError(
+                    f"{path}: an earlier build wrote this store; whoever opens it to serve empties it and loads it "
+                    "anew from the published version, so there is nothing to look at"
+                )
             self.names = {number: name for name, number in json.loads(self.database.marker("tables") or "{}").items()}
             self.states: dict[int, StateText] = {}
             self.broken: dict[int, str] = {}

@@ -34,7 +34,7 @@ class TableBook:
         self._states: dict[int, TableState] = {}
         self._released = False
         self._making = threading.Lock()
-        check_format(database)
+        _bring_to_format(database)
         self._open_files()
         self._find_changes()
 
@@ -128,24 +128,27 @@ class TableBook:
             self._database.clear_groups(group, group + 1)
 
 
-def check_format(database: Database) -> None:
-    """Empties a store of the first format, so that it is loaded anew. Raises StoreError for one of a later format."""
+def is_first_format(database: Database) -> bool:
+    """Whether an earlier build wrote it, with all rows in the database. Raises StoreError for a later format."""
     written = database.marker(FORMAT)
-    if written == FORMAT_NOW:
-        return
-    if written is not None:
+    if written not in (None, FORMAT_NOW):
         raise StoreError(
             f"{database.path}: the store has format {written}, this build reads {FORMAT_NOW}; delete the folder to "
             "rebuild it"
         )
-    old = database.markers("content.")
-    if old or database.begins_with_rows() or database.marker("at") is not None:
+    old = bool(database.markers("content.")) or database.begins_with_rows() or database.marker("at") is not None
+    return written is None and old
+
+
+def _bring_to_format(database: Database) -> None:
+    if is_first_format(database):
         _log.warning(
             "%s: the store was written by an earlier build, which kept all rows in the database; it is emptied and "
             "loaded anew from the published version",
             database.path,
         )
-        database.set_markers({**dict.fromkeys(old), "version": None, "at": None})
+        database.set_markers({**dict.fromkeys(database.markers("content.")), "version": None, "at": None})
         database.clear_groups(0, MARKERS)
         database.compact_groups(0, MARKERS)
-    database.set_markers({FORMAT: FORMAT_NOW})
+    if database.marker(FORMAT) is None:
+        database.set_markers({FORMAT: FORMAT_NOW})

@@ -73,3 +73,44 @@ def test_the_lines_to_try_work_as_they_stand(models: dict[str, Served], server: 
     output = run("bash", "-ec", text)
     assert '"predictions"' in output
     assert "[[0." in output
+
+
+def test_a_plan_from_a_version_and_from_traffic_and_a_budget_that_changes(
+    models: dict[str, Served], server: ServerProcess, tmp_path: Path
+) -> None:
+    served = models["deepfm"]
+    version = json.loads(
+        emberline("plan", str(served.version), "--target-ms", "50", "--scratch", str(tmp_path), "--json")
+    )
+    rates = [row["hit_rate"] for row in version["rows"]]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1] == pytest.approx(1.0)
+    assert version["measured"] is None
+    assert "of all rows" in emberline("plan", str(served.version), "--scratch", str(tmp_path))
+
+    data = ["--data", str(served.data), "--rows", "1000"]
+    for _ in range(3):
+        emberline("predict", served.small, "--url", server.url, *data)
+    before = json.loads(emberline("budget", served.small, "--url", server.url, "--json"))
+    plan = json.loads(emberline("plan", served.small, "--url", server.url, "--json"))
+    assert plan["now"]["dram_bytes"] == before["dram_bytes"]
+    assert plan["measured"]["lookups"] > 0
+    assert 0 < plan["measured"]["hit_rate"] < 1
+
+    half = before["dram_bytes"] // 2
+    after = json.loads(emberline("budget", served.small, "--url", server.url, "--dram-bytes", str(half), "--json"))
+    assert after["dram_bytes"] == half
+    assert after["used_bytes"] < before["used_bytes"]
+    emberline("predict", served.small, "--url", server.url, *data)
+    again = json.loads(emberline("budget", served.small, "--url", server.url, "--configured", "--json"))
+    assert again["dram_bytes"] == before["configured_bytes"]
+
+    whole = subprocess.run(
+        [sys.executable, "-m", "emberline", "plan", served.name, "--url", server.url],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert whole.returncode == 1
+    assert "has no DRAM budget" in whole.stderr

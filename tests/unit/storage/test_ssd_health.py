@@ -9,7 +9,10 @@ import pytest
 
 from storage.errors import StoreError
 from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_database import Database
 from storage.tiers.ssd_health import repair_store, verify_store
+from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.table_book import FORMAT
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import Rows, make_delta, make_rows, open_store, tables_of
 
@@ -112,6 +115,34 @@ def test_a_damaged_database_costs_everything(tmp_path: Path) -> None:
     with open_store(path, rows, 200) as store:
         assert store.at == rows.snapshot
     assert verify_store(path).ok
+
+
+def test_a_database_without_its_manifest_is_damaged_and_costs_everything(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    rows = store_of(path)
+    (manifest,) = (path / "rocksdb").glob("MANIFEST-*")
+    manifest.unlink()
+    with pytest.raises(StoreError, match="the store is corrupt; repair it"):
+        SsdTier.open(path)
+    assert not verify_store(path).ok
+    assert repair_store(path).dropped == ("everything",)
+    with open_store(path, rows, 200) as store:
+        assert store.at == rows.snapshot
+
+
+def test_a_store_of_an_earlier_build_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store_of(path)
+    database = Database(path / "rocksdb", SsdOptions(), direct=False)
+    database.set_markers({FORMAT: None})
+    before = database.markers("")
+    database.close()
+    for call in (verify_store, repair_store):
+        with pytest.raises(StoreError, match="an earlier build wrote this store"):
+            call(path)
+    database = Database(path / "rocksdb", SsdOptions(), direct=False)
+    assert database.markers("") == before
+    database.close()
 
 
 def test_a_store_that_is_open_or_not_there_is_not_judged(tmp_path: Path) -> None:
