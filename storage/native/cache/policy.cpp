@@ -73,7 +73,7 @@ void FrequencyPolicy::close_stretch(bool full) {
   lookups_ = hits_ = asked_ = returns_ = 0;
   settle_hand_ = 0;
   ++stretch_;
-  if (!full || usual_hits_ < 0) {
+  if (!full || resizing_ || usual_hits_ < 0) {
     usual_hits_ = hits;
     usual_returns_ = returns;
     return;
@@ -137,6 +137,7 @@ void FrequencyPolicy::resize(std::uint64_t capacity_rows) {
   lookups_ = hits_ = asked_ = returns_ = 0;
   usual_hits_ = usual_returns_ = -1;
   quiet_ = 0;
+  resizing_ = false;
 }
 
 }  // namespace emberline

@@ -70,6 +70,8 @@ class FrequencyPolicy {
   bool take_change();
   std::uint8_t cut(std::uint8_t code);
 
+  // From here to `resize` rows are let go and moved: what that does to hits is no change of traffic.
+  void begin_resize() { resizing_ = true; }
   void resize(std::uint64_t capacity_rows);
   std::uint64_t capacity_rows() const { return capacity_; }
   std::uint64_t changes() const { return changes_; }
@@ -97,7 +99,7 @@ class FrequencyPolicy {
   double usual_hits_ = -1, usual_returns_ = -1, noise_ = 0.04;
   std::uint32_t stretch_ = 0;
   std::uint64_t quiet_ = 0;  // lookups to come in which no change is looked for
-  bool change_ = false;
+  bool change_ = false, resizing_ = false;
   std::uint64_t changes_ = 0;
 };
 

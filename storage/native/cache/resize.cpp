@@ -27,6 +27,10 @@ void Cache::resize(std::uint64_t capacity_rows) {
   const std::uint64_t before = this->capacity_rows();
   if (capacity_rows == before) return;
   const CacheSizes sizes(capacity_rows);
+  {
+    const Turn turn(*this);
+    policy_.begin_resize();
+  }
   if (capacity_rows < before) {
     capacity_.store(capacity_rows, std::memory_order_relaxed);  // what comes in from now on displaces something
     shed(capacity_rows);
