@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.gauge import CpuGauge
 from benchmarks.machine import available_bytes, machine_line
-from benchmarks.measure import PIECE_S, REPEATS, Contestant, Samples, interleave
+from benchmarks.measure import PIECE_S, REPEATS, SLICE_S, Contestant, Samples, interleave
 from benchmarks.report import Report
 from storage.errors import ConfigError
 
@@ -61,6 +61,11 @@ class Run:
         """How long one measurement of a quick thing lasts."""
         return 0.02 if self.quick else PIECE_S
 
+    @property
+    def slice_s(self) -> float:
+        """How long a contestant works at a time when a repeat goes round SLICES times."""
+        return 0.002 if self.quick else SLICE_S
+
     def is_late(self, rest: str) -> bool:
         """Whether the run has used up its time; then `rest`, what is left out, is said below the table."""
         late = self.left_s() <= 0.0
@@ -83,7 +88,12 @@ class Run:
         return max(0.0, bound - (time.monotonic() - self.began))
 
     def interleave(
-        self, contestants: Mapping[str, Contestant], *, max_s: float = 20.0, quiet_cores: float | None = None
+        self,
+        contestants: Mapping[str, Contestant],
+        *,
+        max_s: float = 20.0,
+        quiet_cores: float | None = None,
+        slices: int = 1,
     ) -> Samples:
         """As `measure.interleave`; a quick run stops after a second. Raises KeyboardInterrupt after `settle`.
 
@@ -91,7 +101,9 @@ class Run:
         """
         gauge = CpuGauge(children=self.children) if quiet_cores is None else CpuGauge(quiet_cores, self.children)
         limit = min(1.0 if self.quick else max_s, self.left_s())
-        return interleave(contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit)
+        return interleave(
+            contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit, slices=slices
+        )
 
     def settle(self, samples: Samples) -> None:
         """Ends the benchmark if these samples were interrupted, their rows being in the report now."""

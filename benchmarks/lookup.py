@@ -29,7 +29,7 @@ from benchmarks.dram_world import (
     popularities,
     rows_of_numbers,
 )
-from benchmarks.measure import per_second, together
+from benchmarks.measure import SLICES, per_second, together
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
 from benchmarks.peers.process import PeerProcess
@@ -115,12 +115,12 @@ def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) 
             "probe": prober(probe, batches),
             "gather": gatherer(gather, batches),
         }
-        contestants = {name: per_second(job, BATCH, piece_s=run.piece_s) for name, job in work.items()}
+        contestants = {name: per_second(job, BATCH, piece_s=run.slice_s) for name, job in work.items()}
         if threads == 2:
             contestants["2 threads"] = together(
-                [per_second(finder(table, batches), BATCH, piece_s=run.piece_s) for _ in range(threads)]
+                [per_second(finder(table, batches), BATCH, piece_s=run.slice_s) for _ in range(threads)]
             )
-        samples = run.interleave(contestants)
+        samples = run.interleave(contestants, slices=SLICES)
         samples.add("limit", lambda figures: 1 / (1 / figures["probe"] + 1 / figures["gather"]))
         what = f"d{table.dim} {batches.name}"
         run.report.compare(
@@ -164,12 +164,12 @@ def against_torch(
     for batches in kinds:
         for process in (plain, huge):
             process.take(batches.name, batches.numbers, run.work)
-        contestants = {"ours": per_second(finder(table, batches, fresh_output=True), BATCH, piece_s=run.piece_s)}
+        contestants = {"ours": per_second(finder(table, batches, fresh_output=True), BATCH, piece_s=run.slice_s)}
         contestants |= {
-            name: process.contestant(kind, batches.name, BATCH, piece_s=run.piece_s)
+            name: process.contestant(kind, batches.name, BATCH, piece_s=run.slice_s)
             for name, (process, kind) in peers.items()
         }
-        samples = run.interleave(contestants)
+        samples = run.interleave(contestants, slices=SLICES)
         for name in peers:
             target = OVER_TORCH[table.dim] if batches.name == "uniform" else OVER_TORCH_ZIPF
             run.report.compare(
@@ -212,11 +212,11 @@ def against_torchrec(run: Run, ids: Array, dim: int, process: PeerProcess | None
                 raise AssertionError(f"feature {index} gave other rows than were put in")
         numbers = np.stack([each.numbers for each in drawn], axis=1).reshape(40, BATCH)
         process.take(popularity.name, numbers, run.work)
-        contestants = {"ours": per_second(lookup.run, BATCH, piece_s=run.piece_s)}
+        contestants = {"ours": per_second(lookup.run, BATCH, piece_s=run.slice_s)}
         contestants |= {
-            name: process.contestant(kind, popularity.name, BATCH, piece_s=run.piece_s) for name, kind in peers.items()
+            name: process.contestant(kind, popularity.name, BATCH, piece_s=run.slice_s) for name, kind in peers.items()
         }
-        samples = run.interleave(contestants)
+        samples = run.interleave(contestants, slices=SLICES)
         target = OVER_TORCHREC if popularity.name == "uniform" else OVER_TORCHREC_ZIPF
         for name in peers:
             run.report.compare(

@@ -19,9 +19,10 @@ REPEATS = 7
 CLEAN_AT_LEAST = 3
 # A measurement lasts at least so long: the kernel counts processor time in hundredths of a second.
 PIECE_S = 0.06
-# Before it, unmeasured: memory that was idle for a second is slow to come back on a virtual machine, some 100
-# microseconds for each of its 2 MB pages, and while one contestant works the others' memory is idle.
-WAKE_S = 0.1
+# A repeat of what is quick goes round its contestants so many times, each working for a moment. Memory that was idle
+# for a second is slow to come back on a virtual machine, some 100 microseconds for each of its 2 MB pages: so none is.
+SLICES = 12
+SLICE_S = 0.01
 
 # Does its work once, `round` saying for which repeat, and returns its figure: mostly something a second.
 Contestant = Callable[[int], float]
@@ -70,9 +71,11 @@ def interleave(
     repeats: int = REPEATS,
     gauge: CpuGauge | None = None,
     max_s: float = 60.0,
+    slices: int = 1,
 ) -> Samples:
     """Measures all contestants in turn until there are `repeats` undisturbed repeats, or three times as many in all.
 
+    slices: how many times a repeat goes round. A figure is the harmonic mean then: equal work, in all of its time.
     After max_s it stops as soon as there are CLEAN_AT_LEAST. The first round warms up and is not kept. Ctrl-C ends it
     with the repeats that are complete, and `interrupted` set: the caller reports them and calls nothing more.
     """
@@ -82,7 +85,8 @@ def interleave(
     try:
         for turn in range(3 * repeats + 1):
             gauge.start()
-            figures = {name: contestant(turn) for name, contestant in contestants.items()}
+            rounds = [{name: one(turn) for name, one in contestants.items()} for _ in range(slices)]
+            figures = {name: statistics.harmonic_mean([each[name] for each in rounds]) for name in contestants}
             others = gauge.stop()
             if turn == 0:
                 continue
@@ -96,14 +100,6 @@ def interleave(
     return samples
 
 
-def wake(work: Callable[[int], object], state: dict[str, int], piece_s: float) -> None:
-    """Works on, unmeasured, until the memory that is worked on is as fast as it gets."""
-    until = time.perf_counter() + WAKE_S * min(1.0, piece_s / PIECE_S)
-    while time.perf_counter() < until:
-        work(state["next"])
-        state["next"] += 1
-
-
 def per_second(work: Callable[[int], object], amount: float, *, piece_s: float = PIECE_S) -> Contestant:
     """A contestant that repeats `work` for about piece_s and gives `amount` of it a second.
 
@@ -111,8 +107,8 @@ def per_second(work: Callable[[int], object], amount: float, *, piece_s: float =
     """
     state = {"next": 0, "times": 0}
 
-    def run(_: int) -> float:
-        if state["times"] == 0:  # the warm-up finds out how often fits
+    def run(turn: int) -> float:
+        if turn == 0 or state["times"] == 0:  # the warm-up finds out how often fits
             began = time.perf_counter()
             done = 0
             while (taken := time.perf_counter() - began) < piece_s:
@@ -121,11 +117,10 @@ def per_second(work: Callable[[int], object], amount: float, *, piece_s: float =
             state["next"] += done
             state["times"] = done
             return done * amount / taken
-        wake(work, state, piece_s)
         first, times = state["next"], state["times"]
         began = time.perf_counter()
-        for turn in range(first, first + times):
-            work(turn)
+        for number in range(first, first + times):
+            work(number)
         taken = time.perf_counter() - began
         state["next"] = first + times
         return times * amount / taken

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from benchmarks.measure import PIECE_S, WAKE_S, Contestant
+from benchmarks.measure import PIECE_S, Contestant
 from benchmarks.peers import PeerMissingError
 
 PROGRAM = Path(__file__).with_name("torch_program.py")
@@ -66,14 +66,11 @@ class PeerProcess:
         """Ids a second of a peer over batches that were handed over."""
         state = {"next": 0, "times": 0}
 
-        def run(_: int) -> float:
-            if state["times"] == 0:
+        def run(turn: int) -> float:
+            if turn == 0 or state["times"] == 0:  # the warm-up finds out how often fits
                 self._run(kind, name, 0, 3)
                 once = self._run(kind, name, 3, 3) / 3
                 state["next"], state["times"] = 6, max(1, min(1000, round(piece_s / max(once, 1e-6))))
-            woken = max(1, round(state["times"] * WAKE_S / PIECE_S))
-            self._run(kind, name, state["next"], woken)  # as `measure.per_second` does
-            state["next"] += woken
             seconds = self._run(kind, name, state["next"], state["times"])
             state["next"] += state["times"]
             return state["times"] * ids_of_batch / seconds

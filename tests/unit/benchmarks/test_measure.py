@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gauge import CpuGauge, busy_seconds, process_seconds
-from benchmarks.measure import Samples, interleave, median, per_second, together
+from benchmarks.measure import Contestant, Samples, interleave, median, per_second, together
 
 
 class ScriptedGauge(CpuGauge):
@@ -81,8 +81,22 @@ def test_work_goes_on_where_it_stopped() -> None:
     assert contestant(0) > 0
     warmed = len(seen)
     assert contestant(1) > 0
-    assert seen == list(range(len(seen)))
-    assert len(seen) > 2 * warmed  # what wakes the memory is not measured
+    assert seen == list(range(2 * warmed))
+
+
+def test_a_repeat_may_go_round_its_contestants_and_weighs_them_by_their_time() -> None:
+    order: list[str] = []
+    figures = iter([9.0, 9.0, 9.0, 9.0, 1.0, 7.0, 3.0, 7.0])
+
+    def contestant(name: str) -> Contestant:
+        return lambda turn: order.append(f"{name}{turn}") or next(figures)
+
+    samples = interleave(
+        {name: contestant(name) for name in "ab"}, repeats=1, gauge=ScriptedGauge([QUIET] * 2), slices=2
+    )
+    assert order == ["a0", "b0", "a0", "b0", "a1", "b1", "a1", "b1"]
+    assert samples.values("a") == [pytest.approx(1.5)]  # of 1 and 3: twice the work in 1 + 1/3 of the time
+    assert samples.values("b") == [pytest.approx(7.0)]
 
 
 def test_threads_start_together_and_their_figures_are_added() -> None:
