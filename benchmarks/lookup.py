@@ -29,7 +29,7 @@ from benchmarks.dram_world import (
     popularities,
     rows_of_numbers,
 )
-from benchmarks.measure import SLICES, per_second, together
+from benchmarks.measure import SLICES, Contestant, per_second, together
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
 from benchmarks.peers.process import PeerProcess
@@ -116,10 +116,6 @@ def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) 
             "gather": gatherer(gather, batches),
         }
         contestants = {name: per_second(job, BATCH, piece_s=run.slice_s) for name, job in work.items()}
-        if threads == 2:
-            contestants["2 threads"] = together(
-                [per_second(finder(table, batches), BATCH, piece_s=run.slice_s) for _ in range(threads)]
-            )
         samples = run.interleave(contestants, slices=SLICES)
         samples.add("limit", lambda figures: 1 / (1 / figures["probe"] + 1 / figures["gather"]))
         what = f"d{table.dim} {batches.name}"
@@ -127,17 +123,28 @@ def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) 
             f"find and copy, {what}, 1 thread", samples, "limit", unit="M ids/s", scale=MIDS, target=OF_LIMIT
         )
         run.report.compare(f"find and copy, {what}, 1 thread", samples, "gather", unit="M ids/s", scale=MIDS)
-        if threads == 2:
-            run.report.compare(
-                f"2 threads over 1, {what}",
-                samples,
-                "ours",
-                ours="2 threads",
-                unit="M ids/s",
-                scale=MIDS,
-                target=TWO_THREADS,
-            )
         run.settle(samples)
+        if threads == 2:
+            two_threads(run, table, batches)
+
+
+def two_threads(run: Run, table: Table, batches: Batches) -> None:
+    """Twice the same work at once beside one of it. In longer pieces: threads and processors take a while to wake."""
+
+    def one() -> Contestant:
+        return per_second(finder(table, batches), BATCH, piece_s=2 * run.piece_s)
+
+    samples = run.interleave({"ours": one(), "2 threads": together([one(), one()])}, slices=2)
+    run.report.compare(
+        f"2 threads over 1, d{table.dim} {batches.name}",
+        samples,
+        "ours",
+        ours="2 threads",
+        unit="M ids/s",
+        scale=MIDS,
+        target=TWO_THREADS,
+    )
+    run.settle(samples)
 
 
 def prober(probe: IndexLimit, batches: Batches) -> Callable[[int], object]:
