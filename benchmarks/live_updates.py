@@ -32,6 +32,7 @@ from benchmarks.delta_world import DeltaWorld
 from benchmarks.machine import machine_line, rss_bytes
 from benchmarks.paced_load import PacedLoad, max_rate, save_bodies, window
 from emberline.quickstart.server import ServerProcess
+from storage.tiers.disk_room import bytes_below
 from trainer.publishing.policy import DeltaPolicy
 
 ROWS = 1_000_000
@@ -105,16 +106,6 @@ def answer_from(port: int, published: Path, body: tuple[bytes, int]) -> None:
     raise TimeoutError(f"{published} was not served within {WAIT_S:g} s")
 
 
-def folder_bytes(path: Path) -> int:
-    """Bytes of all files under a folder; hard links count each time. Files may come and go meanwhile."""
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += os.stat(os.path.join(folder, name)).st_size
-    return total
-
-
 def floor_ms(delta: Path) -> float:
     """Milliseconds to read, hash and copy a delta's bytes once: no update can be faster."""
     began = time.perf_counter()
@@ -136,7 +127,7 @@ def proportion(bench: Bench, server: ServerProcess, sizes: Sequence[int], repeat
         for _ in range(repeat):
             delta, seconds = bench.make(rows)
             floor = floor_ms(delta)
-            found.append((folder_bytes(delta), seconds * 1000, bench.visible(server.http_port, delta, body), floor))
+            found.append((bytes_below(delta), seconds * 1000, bench.visible(server.http_port, delta, body), floor))
         size, publish, visible, floor = (statistics.median(column) for column in zip(*found, strict=True))
         low, high = min(entry[2] for entry in found), max(entry[2] for entry in found)
         spread = f"{visible:.0f} ({low:.0f} to {high:.0f})"
@@ -228,7 +219,7 @@ def thousand(work: Path, count: int, rows: int) -> None:
             if done % max(1, count // 10) == 0:
                 files = len(os.listdir(f"/proc/{pid}/fd"))
                 folders = sum(1 for _ in (work / "models").rglob("manifest.json"))
-                sizes = [folder_bytes(work / name) / 2**20 for name in ("store", "models")]
+                sizes = [bytes_below(work / name) / 2**20 for name in ("store", "models")]
                 median = statistics.median(times) if times else 0.0
                 print(
                     f"{done:>7} {rss_bytes(pid) / 2**20:>8.0f} {files:>6} {sizes[0]:>10.1f} {sizes[1]:>15.1f} "

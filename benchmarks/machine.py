@@ -6,19 +6,14 @@ import os
 import platform
 from pathlib import Path
 
+from emberline.cli.doctor import processor_name
+
 
 def machine_line() -> str:
     """One line: processor, cores, memory, kernel, Python."""
-    model = "unknown processor"
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        model = names[0] if names else model
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{model}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, "
+        f"{processor_name()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     )
 

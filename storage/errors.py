@@ -16,7 +16,8 @@ EmberlineError
 │   ├── LineageError      a delta that continues no snapshot here
 │   ├── GuardError        the scores of real requests shift further than the live guard allows
 │   └── SignatureError    inputs or outputs were removed, renamed or retyped, and nobody allowed it
-└── StoreError            a tier failed: disk full, locked by another process, corrupt
+└── StoreError            a tier failed: disk full, locked by another process
+    └── CorruptStoreError  its files are not what it wrote
 
 `serving.errors` maps the tree to HTTP and gRPC, once.
 """
@@ -98,3 +99,7 @@ class SignatureError(CheckpointError):
 
 class StoreError(EmberlineError):
     """A storage tier failed."""
+
+
+class CorruptStoreError(StoreError):
+    """A store's files are damaged, or some are gone. Repair drops what is, and the next load brings it back."""

@@ -53,7 +53,7 @@ def examine() -> list[Finding]:
     """All findings, in the order of the report."""
     return [
         Finding("emberline", f"{__version__}, Python {platform.python_version()}"),
-        Finding("machine", f"{_processor()}, {platform.machine()}, {platform.system()} {platform.release()}"),
+        Finding("machine", f"{processor_name()}, {platform.machine()}, {platform.system()} {platform.release()}"),
         _cores(),
         _memory(),
         _nodes(),
@@ -74,7 +74,8 @@ def huge_pages(modes: str) -> Finding:
     return Finding("huge pages", chosen or "unknown to this kernel", advice)
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """What the processor calls itself."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

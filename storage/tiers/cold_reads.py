@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from storage._pages import ABSENT, FOUND
 from storage.errors import StoreError
 from storage.tiers.promoter import Promoter, Promotion
-from storage.tiers.ssd import ReadRequest, SsdTier
+from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_reads import Answer, ReadRequest
 
 if TYPE_CHECKING:
     from storage.tiers.dram_cache import DramCache
     from storage.tiers.overlays import Overlay, Overlays
-
-ABSENT, FOUND, UNRESOLVED = 0, 1, 2
-
-# Encoded rows (n, row_bytes) and states (n,).
-Answer = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from storage._pages import CorruptPageError
-from storage.errors import EmberlineError, StoreError
+from storage.errors import CorruptStoreError, EmberlineError, StoreError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free space, or give the store another folder",
@@ -37,7 +37,7 @@ def disk_errors(doing: str) -> Iterator[None]:
     except EmberlineError:
         raise  # ours already, such as a shard that is not what was published
     except CorruptPageError as error:
-        raise StoreError(f"{doing}: {_CORRUPT} ({error})") from error
+        raise CorruptStoreError(f"{doing}: {_CORRUPT} ({error})") from error
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0)
         raise StoreError(f"{doing}: {error}" if advice is None else f"{doing}: {advice} ({error})") from error
@@ -48,7 +48,7 @@ def disk_errors(doing: str) -> Iterator[None]:
                 f"{doing}: the store is open in another process or by another model; give each its own folder ({text})"
             ) from error
         if "Corruption" in text or "No such file" in text:  # one of RocksDB's own is gone
-            raise StoreError(f"{doing}: {_CORRUPT} ({text})") from error
+            raise CorruptStoreError(f"{doing}: {_CORRUPT} ({text})") from error
         for phrase, code in _PHRASES.items():
             if phrase in text:
                 raise StoreError(f"{doing}: {_ADVICE[code]} ({text})") from error

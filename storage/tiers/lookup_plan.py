@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from storage._pages import ABSENT
 from storage._table import Lookup
 from storage.errors import InvalidInput, StoreError
 from storage.specs import POOLINGS, LookupSpec
-from storage.tiers.cold_reads import ABSENT, Wanted
+from storage.tiers.cold_reads import Wanted
 from storage.tiers.counting import LookupCounts, LookupTotals
 
 if TYPE_CHECKING:

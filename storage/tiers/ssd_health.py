@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage._pages import PageFile
-from storage.errors import StoreError
+from storage.errors import CorruptStoreError, StoreError
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.disk_room import bytes_below
 from storage.tiers.ssd import SsdTier
@@ -96,9 +96,7 @@ def verify_store(path: Path, progress: CheckProgress | None = None, *, pages: bo
     """
     try:
         store = _Store(path)
-    except StoreError as error:
-        if "corrupt" not in str(error):
-            raise
+    except CorruptStoreError as error:
         return StoreReport(path, "", bytes_below(path), (), (str(error),))
     try:
         return _report(store, progress, pages)

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from storage._pages import PageFile
-from storage.errors import StoreError
+from storage.errors import CorruptStoreError, StoreError
 from storage.tiers.cold import PageFolder
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.ssd_database import Database
@@ -104,7 +104,9 @@ class TableBook:
             try:
                 said[int(name.split(".", 1)[1])] = StateText.parse(text)
             except (ValueError, KeyError, TypeError) as error:
-                raise StoreError(f"{path}: the store is corrupt: marker {name} says {text!r}; repair it") from error
+                raise CorruptStoreError(
+                    f"{path}: the store is corrupt: marker {name} says {text!r}; repair it"
+                ) from error
         with disk_errors(f"opening {path}"):
             self._pages.remove_others(state.file for state in said.values() if state.file is not None)
         for table, state in said.items():

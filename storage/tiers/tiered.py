@@ -21,7 +21,7 @@ from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.bounding import bounded
 from storage.tiers.budget import check_dram_bytes
-from storage.tiers.cold_reads import Answer, ColdReads, Wanted
+from storage.tiers.cold_reads import ColdReads, Wanted
 from storage.tiers.content import Content, caller_marker
 from storage.tiers.cost import LookupCosts
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
@@ -39,6 +39,7 @@ from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd_reads import Answer
 from storage.tiers.staging import overlay_fingerprint, stage_delta
 from storage.tiers.statistics import PlanLedger, RecentLookups, StoreStats, TableStats, store_stats
 from storage.tiers.upkeep import Upkeep

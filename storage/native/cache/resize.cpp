@@ -147,16 +147,19 @@ void Cache::move_index(std::uint64_t capacity_rows) {
         if (word::slot(w) == 0) continue;
         const std::int64_t id = line.ids[at].load(std::memory_order_relaxed);
         const std::uint64_t mixed = mixed_of(id, word::table(w));
-        while (!place(id, mixed, w)) {
+        bool placed = place(id, mixed, w);
+        while (!placed) {
           // Too many owners choose its lines: the least used of them goes.
           const Place least = coldest_of_two(mixed);
-          if (least.line == nullptr || word::count(least.word()) >= word::count(w)) {
-            evict({&line, at});
-            break;
-          }
+          if (least.line == nullptr || word::count(least.word()) >= word::count(w)) break;
           evict(least);
+          placed = place(id, mixed, w);
         }
-        if (word::slot(line.words[at].load(std::memory_order_relaxed)) != 0) store_word(line, at, 0);
+        if (placed) {
+          store_word(line, at, 0);
+        } else {
+          evict({&line, at});
+        }
       }
     }
   }

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from storage._pages import UNRESOLVED
 from storage.checkpoint.tables import Shard
 from storage.errors import ConfigError, IntegrityError, InvalidInput, StoreError
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers.cold_reads import UNRESOLVED
 from storage.tiers.ssd import ReadRequest, SsdTier
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import FEATURES, Rows, budgets, check, jagged, make_rows, open_store, random_ids
