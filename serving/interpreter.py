@@ -1,14 +1,27 @@
-"""How Python is set in a process that only serves; a program that embeds a `Server` keeps its own settings."""
+"""How Python and OpenMP are set in a process that only serves; a program that embeds a `Server` sets its own."""
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import MutableMapping
 
 # How long a thread may keep the GIL once another wants it. An update computes in Python beside the event loop and the
 # sessions, each of which takes the GIL several times a request: with Python's 5 ms, one busy thread costs a request
 # many times its own work. Below half a millisecond the switches themselves begin to cost.
 GIL_SLICE_S = 0.0005
+
+
+# What GNU's and Intel's OpenMP read when torch loads them: a thread that waits for the others sleeps. By default it
+# spins first, on a core that another session or the event loop could have: on a shared machine a product of two threads
+# then takes many times as long.
+SLEEPING_WAITS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+
+
+def wait_without_spinning(environment: MutableMapping[str, str]) -> None:
+    """Sets the process's environment, before torch is imported. What it says already stays."""
+    for name, value in SLEEPING_WAITS.items():
+        environment.setdefault(name, value)
 
 
 def share_gil() -> None:

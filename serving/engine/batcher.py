@@ -1,4 +1,4 @@
-"""The bounded queue of a model, and how sessions take batches from it.
+"""The bounded queue of a session group, and how sessions take batches from it.
 
 One session at a time gathers a batch (it may wait for more requests); the others wait for their turn to gather. So two
 sessions never compete for the same late request, and an idle one never breaks up a batch that is being gathered.
@@ -9,59 +9,87 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 
-from serving.engine.model_config import QueueSettings
+from serving.engine.queue_settings import QueueSettings
 from serving.engine.requests import Answers, QueuedRequest
+from serving.engine.service_time import ServiceTime
+from serving.engine.waiting import WaitingRequests
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 
 
 class RequestQueue:
-    """First in, first out within an arm. Every method may be called from any thread."""
+    """By priority, and first in, first out within a level of an arm. Every method may be called from any thread.
 
-    def __init__(self, model: str, settings: QueueSettings, max_batch_size: int) -> None:
+    sessions: how many take from it, for the estimate of a wait.
+    """
+
+    def __init__(self, model: str, settings: QueueSettings, max_batch_size: int, sessions: int = 1) -> None:
+        self.sessions = sessions
+        self.service_time = ServiceTime()
         self._model = model
         self._settings = settings
         self._limit = max_batch_size
-        self._main: deque[QueuedRequest] = deque()
-        self._canary: deque[QueuedRequest] = deque()
+        self._least_room = min(level.max_size for level in settings.levels)
+        self._main = WaitingRequests(len(settings.levels))
+        self._canary = WaitingRequests(len(settings.levels))
         self._turn = threading.Lock()
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
+        self._leaving = 0
 
     def __len__(self) -> int:
         return len(self._main) + len(self._canary)
 
     def put(self, request: QueuedRequest) -> None:
-        """Adds a request. Raises Overloaded when the queue is full, Unavailable when it is closed."""
+        """Adds a request.
+
+        Raises Overloaded when its level is full, or when it would wait past its deadline or the model's bound by
+        estimate; Unavailable when the queue is closed.
+        """
         with self._changed:
             if self._closed:
                 raise Unavailable(f"model {self._model!r} is shutting down")
-            if len(self) >= self._settings.max_queue_size:
-                raise Overloaded(
-                    f"model {self._model!r}: exceeds maximum queue size of {self._settings.max_queue_size}; try later"
-                )
-            (self._canary if request.canary else self._main).append(request)
+            self._check_room(request.level)
+            if request.deadline_ns or self._settings.max_wait_us:
+                self._check_wait(request.level, request.deadline_ns)
+            (self._canary if request.canary else self._main).add(request)
             self._changed.notify()
+
+    def check(self) -> None:
+        """Raises Overloaded when no request would be taken now, of whatever level: before anything is spent on one."""
+        # Without the lock where that is enough: this is asked for every request.
+        waiting = len(self)
+        if not waiting or (waiting < self._least_room and not self._settings.max_wait_us):
+            return
+        with self._changed:
+            levels = range(len(self._settings.levels))
+            for level in levels:
+                try:
+                    self._check_room(level)
+                    self._check_wait(level, 0)
+                except Overloaded:
+                    if level == levels[-1]:
+                        raise
+                else:
+                    return
 
     def discard(self, request: QueuedRequest) -> bool:
         """Takes a request out again, freeing its place; False when a session has it already."""
         with self._changed:
             request.abandoned = True
-            try:
-                (self._canary if request.canary else self._main).remove(request)
-            except ValueError:
-                return False
-            return True
+            return (self._canary if request.canary else self._main).discard(request)
 
     def take(self) -> list[QueuedRequest] | None:
-        """The next batch; waits for one. None when the queue is closed and empty."""
+        """The next batch; waits for one. None when the session is to end: the queue is closed and empty, or `leave`."""
         with self._turn, self._changed:
             batch: list[QueuedRequest] = []
             size = 0
             arm = self._main
             while True:
                 if not batch:
+                    if self._leaving:
+                        self._leaving -= 1
+                        return None
                     arm = self._first_arm()
                 size, full = self._gather(arm, batch, size)
                 if not batch:
@@ -81,54 +109,84 @@ class RequestQueue:
                     return batch
                 self._changed.wait(left_ns / 1e9)
 
+    def leave(self, sessions: int) -> None:
+        """So many of the sessions that take from here get None next, whichever comes first."""
+        with self._changed:
+            self._leaving += sessions
+            self.sessions -= sessions
+            self._changed.notify_all()
+
     def close(self) -> list[QueuedRequest]:
         """No more requests from now on; those that wait are still taken. Returns what waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            return [*self._main, *self._canary]
+            return [*self._main.all(), *self._canary.all()]
 
     def clear(self) -> list[QueuedRequest]:
         """Takes everything out, to be refused."""
         with self._changed:
-            left = [*self._main, *self._canary]
-            self._main.clear()
-            self._canary.clear()
+            left = [*self._main.all(), *self._canary.all()]
+            self._main = WaitingRequests(len(self._settings.levels))
+            self._canary = WaitingRequests(len(self._settings.levels))
             return left
 
-    def _first_arm(self) -> deque[QueuedRequest]:
-        """The arm whose first request has waited longest."""
+    def _check_room(self, level: int) -> None:
+        limit = self._settings.levels[level].max_size
+        if self._main.size(level) + self._canary.size(level) >= limit:
+            raise Overloaded(f"model {self._model!r}: exceeds maximum queue size of {limit}; try later")
+
+    def _check_wait(self, level: int, deadline_ns: int) -> None:
+        """The estimate is of what is known to wait: an idle model never refuses, however slow its last batch was."""
+        rows = self._main.rows_before(level) + self._canary.rows_before(level)
+        if not rows:
+            return
+        wait_ns = self.service_time.wait_ns(rows, self.sessions)
+        bound_ns = self._settings.max_wait_us * 1000
+        if bound_ns and wait_ns > bound_ns:
+            raise Overloaded(
+                f"model {self._model!r}: a request would wait {wait_ns / 1e6:.0f} ms, at most {bound_ns / 1e6:g} ms "
+                "are allowed (max_wait_ms); try later"
+            )
+        if deadline_ns and time.monotonic_ns() + wait_ns > deadline_ns:
+            raise Overloaded(
+                f"model {self._model!r}: the request would wait {wait_ns / 1e6:.0f} ms, past its deadline; try later"
+            )
+
+    def _first_arm(self) -> WaitingRequests:
+        """The arm of which a request has waited longest."""
         if not self._canary:
             return self._main
         if not self._main:
             return self._canary
-        return self._main if self._main[0].arrived_ns <= self._canary[0].arrived_ns else self._canary
+        return self._main if self._main.oldest_ns() <= self._canary.oldest_ns() else self._canary
 
-    def _gather(self, waiting: deque[QueuedRequest], batch: list[QueuedRequest], size: int) -> tuple[int, bool]:
+    def _gather(self, waiting: WaitingRequests, batch: list[QueuedRequest], size: int) -> tuple[int, bool]:
         """Moves what fits of an arm into `batch`; returns its size and whether nothing more will fit."""
         now_ns = time.monotonic_ns()
         stop = self._stop_at(waiting, size)
-        expired = Answers()
+        expired: Answers | None = None
         full = False
-        while waiting and not full:
-            request = waiting[0]
+        while not full and (request := waiting.first(now_ns)) is not None:
             if request.abandoned:
-                waiting.popleft()
+                waiting.pop(request)
             elif request.deadline_ns and request.deadline_ns <= now_ns:
-                expired.add(waiting.popleft(), DeadlineExceeded("request timeout expired in the queue"))
+                expired = expired or Answers()
+                expired.add(waiting.pop(request), DeadlineExceeded("request timeout expired in the queue"))
             elif batch and size + request.batch > stop:
                 full = True
             else:
-                batch.append(waiting.popleft())
+                batch.append(waiting.pop(request))
                 size += request.batch
                 full = size >= stop or not self._settings.merge
-        expired.send()
+        if expired is not None:
+            expired.send()
         return size, full
 
-    def _stop_at(self, waiting: deque[QueuedRequest], size: int) -> int:
+    def _stop_at(self, waiting: WaitingRequests, size: int) -> int:
         """How large the batch may grow: the largest preferred size that what waits can fill, else the limit."""
         preferred = self._settings.preferred
         if not preferred:
             return self._limit
-        fill = size + sum(request.batch for request in waiting)
+        fill = size + waiting.rows
         return max((entry for entry in preferred if entry <= fill), default=preferred[-1])

@@ -7,12 +7,12 @@ trainer's scores; recent real requests get scores that are not much unlike those
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from serving.engine.live_guard import GuardReport, judge
 from serving.engine.options import ModelOptions
 from serving.engine.recent import RecentRequest, RecentRequests
-from serving.engine.replay import ModelParts, Replayed, replay_golden
+from serving.engine.replay import ModelParts, Replayed, check_user_side, replay_golden
 from serving.engine.snapshot import Snapshot
 from storage.checkpoint import Golden, Manifest
 from storage.checkpoint.delta_manifest import DeltaManifest
@@ -72,7 +72,11 @@ def gate(
     """
     if claims is not None:
         check_claims(parts, candidate, claims)
+    if options.precision != "fp32":
+        golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))
+    parts.choose_runner(candidate, golden, options.runners)
     difference = replay_golden(parts, candidate, golden)
+    check_user_side(parts, candidate, golden)
     if on_step is not None:
         on_step("replayed")
     if not options.live_guard:

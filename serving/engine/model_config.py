@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,44 +11,32 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2
 
 from serving.engine.options import ModelOptions
+from serving.engine.queue_settings import (
+    MAX_BATCH_SIZE,
+    QueueSettings,
+    check_range,
+    config_error,
+    read_queue_settings,
+    refuse_others,
+)
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature
 from storage.errors import ConfigError
 
 CONFIG = "config.pbtxt"
 MAX_CONFIG_BYTES = 1 << 20
-DEFAULT_QUEUE_SIZE = 256
-MAX_BATCH_SIZE = 1 << 20
 MAX_SESSIONS = 256
-MAX_QUEUE_SIZE = 1 << 20
-MAX_QUEUE_DELAY_US = 10_000_000
 
 _KNOWN = ("name", "platform", "backend", "version_policy", "max_batch_size", "input", "output", "instance_group")
-_KNOWN_FIELDS = (*_KNOWN, "dynamic_batching", "parameters", "metric_tags")
-_BATCHING_FIELDS = ("preferred_batch_size", "max_queue_delay_microseconds", "default_queue_policy")
-_QUEUE_FIELDS = ("timeout_action", "default_timeout_microseconds", "allow_timeout_override", "max_queue_size")
+_KNOWN_FIELDS = (*_KNOWN, "dynamic_batching", "parameters", "metric_tags", "model_warmup")
 _GROUP_FIELDS = ("name", "kind", "count")
 _TENSOR_FIELDS = ("name", "data_type", "dims", "optional")
 _OUTPUT_FIELDS = ("name", "data_type", "dims")
 
 
 @dataclass(frozen=True)
-class QueueSettings:
-    """The queue and the batcher of a model.
-
-    merge: several requests may share a batch. preferred: batch sizes worth waiting for. delay_us: for how long.
-    """
-
-    merge: bool = False
-    preferred: tuple[int, ...] = ()
-    delay_us: int = 0
-    max_queue_size: int = DEFAULT_QUEUE_SIZE
-    default_timeout_us: int = 0
-
-
-@dataclass(frozen=True)
 class ModelConfig:
-    """A model's checked configuration. max_batch_size 0: the version's own limit."""
+    """A model's checked configuration. max_batch_size 0: the version's own limit. folder: the model's."""
 
     name: str
     proto: Any
@@ -56,6 +44,7 @@ class ModelConfig:
     sessions: int
     queue: QueueSettings
     options: ModelOptions
+    folder: Path = Path()
 
     def choose_versions(self, found: Iterable[int]) -> list[int]:
         """The versions to serve out of those in the folder, by the version policy; the newest one by default."""
@@ -87,27 +76,28 @@ def read_model_config(model_dir: Path) -> ModelConfig:
         except (text_format.ParseError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}", field=CONFIG) from None
     try:
-        return check_model_config(model_dir.name, proto)
+        return replace(check_model_config(model_dir.name, proto), folder=model_dir)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", field=error.field) from None
 
 
 def check_model_config(name: str, proto: Any) -> ModelConfig:
     """Checks a parsed ModelConfig of the model in folder `name`. Raises ConfigError with the field's name."""
-    _refuse_others(proto, _KNOWN_FIELDS, "")
+    refuse_others(proto, _KNOWN_FIELDS, "")
     if proto.name and proto.name != name:
-        raise _error("name", f"is {proto.name!r}, but the folder is called {name!r}")
+        raise config_error("name", f"is {proto.name!r}, but the folder is called {name!r}")
     if proto.backend not in ("", "emberline"):
-        raise _error("backend", f"is {proto.backend!r}, expected 'emberline' or nothing")
+        raise config_error("backend", f"is {proto.backend!r}, expected 'emberline' or nothing")
     if proto.platform not in ("", "emberline"):
-        raise _error("platform", f"is {proto.platform!r}, expected nothing")
-    _check_range("max_batch_size", proto.max_batch_size, 0, MAX_BATCH_SIZE)
+        raise config_error("platform", f"is {proto.platform!r}, expected nothing")
+    check_range("max_batch_size", proto.max_batch_size, 0, MAX_BATCH_SIZE)
     for index, tensor in enumerate(proto.input):
-        _refuse_others(tensor, _TENSOR_FIELDS, f"input[{index}].")
+        refuse_others(tensor, _TENSOR_FIELDS, f"input[{index}].")
     for index, tensor in enumerate(proto.output):
-        _refuse_others(tensor, _OUTPUT_FIELDS, f"output[{index}].")
+        refuse_others(tensor, _OUTPUT_FIELDS, f"output[{index}].")
     options = ModelOptions.parse({key: value.string_value for key, value in proto.parameters.items()})
-    return ModelConfig(name, proto, proto.max_batch_size, _sessions(proto), _queue(proto, options), options)
+    queue = read_queue_settings(proto, timeout_ms=options.timeout_ms, max_wait_ms=options.max_wait_ms)
+    return ModelConfig(name, proto, proto.max_batch_size, _sessions(proto), queue, options)
 
 
 def complete_model_config(config: ModelConfig, signature: ModelSignature) -> Any:
@@ -144,78 +134,38 @@ def _check_inputs(inputs: Any, signature: ModelSignature) -> None:
     for name, tensor in listed.items():
         entry = signature.inputs.get(name)
         if entry is None:
-            raise _error("input", f"{name!r} is no input of the version; it has {', '.join(signature.inputs)}")
+            raise config_error("input", f"{name!r} is no input of the version; it has {', '.join(signature.inputs)}")
         given = _dtype_name(tensor.data_type)
         same = given == entry.dtype or (entry.role == "lengths" and given in ("INT32", "INT64"))
         if not same or tuple(tensor.dims) != entry.dims:
-            raise _error(
+            raise config_error(
                 "input",
                 f"{name!r} is {given} {list(tensor.dims)}, but the version has {entry.dtype} {list(entry.dims)}",
             )
     for raw in signature.raw:
         if raw.name not in listed:
-            raise _error("input", f"the version's input {raw.name!r} is not listed; add it, or list no inputs")
+            raise config_error("input", f"the version's input {raw.name!r} is not listed; add it, or list no inputs")
 
 
 def _check_outputs(outputs: Any, signature: ModelSignature) -> None:
     listed = {tensor.name: (_dtype_name(tensor.data_type), tuple(tensor.dims)) for tensor in outputs}
     own = {output.name: (output.dtype, output.dims or (1,)) for output in signature.outputs}
     if listed != own:
-        raise _error("output", f"lists {listed}, but the version has {own}")
+        raise config_error("output", f"lists {listed}, but the version has {own}")
 
 
 def _sessions(proto: Any) -> int:
     count = 0
     for index, group in enumerate(proto.instance_group):
-        _refuse_others(group, _GROUP_FIELDS, f"instance_group[{index}].")
+        refuse_others(group, _GROUP_FIELDS, f"instance_group[{index}].")
         if group.kind not in (_kind("KIND_AUTO"), _kind("KIND_CPU")):
-            raise _error(f"instance_group[{index}].kind", "only KIND_CPU and KIND_AUTO sessions exist in this build")
-        _check_range(f"instance_group[{index}].count", group.count, 0, MAX_SESSIONS)
+            raise config_error(
+                f"instance_group[{index}].kind", "only KIND_CPU and KIND_AUTO sessions exist in this build"
+            )
+        check_range(f"instance_group[{index}].count", group.count, 0, MAX_SESSIONS)
         count += group.count or 1
-    _check_range("instance_group.count", count, 0, MAX_SESSIONS)
+    check_range("instance_group.count", count, 0, MAX_SESSIONS)
     return count or 1
-
-
-def _queue(proto: Any, options: ModelOptions) -> QueueSettings:
-    if not proto.HasField("dynamic_batching"):
-        return QueueSettings(default_timeout_us=int((options.timeout_ms or 0) * 1000))
-    batching = proto.dynamic_batching
-    _refuse_others(batching, _BATCHING_FIELDS, "dynamic_batching.")
-    policy = batching.default_queue_policy
-    _refuse_others(policy, _QUEUE_FIELDS, "dynamic_batching.default_queue_policy.")
-    where = "dynamic_batching.default_queue_policy"
-    if policy.timeout_action:
-        raise _error(f"{where}.timeout_action", "only REJECT is supported")
-    _check_range(
-        "dynamic_batching.max_queue_delay_microseconds", batching.max_queue_delay_microseconds, 0, MAX_QUEUE_DELAY_US
-    )
-    _check_range(f"{where}.max_queue_size", policy.max_queue_size, 0, MAX_QUEUE_SIZE)
-    limit = proto.max_batch_size or MAX_BATCH_SIZE
-    for size in batching.preferred_batch_size:
-        _check_range("dynamic_batching.preferred_batch_size", size, 1, limit)
-    timeouts = [policy.default_timeout_microseconds, int((options.timeout_ms or 0) * 1000)]
-    return QueueSettings(
-        merge=True,
-        preferred=tuple(sorted(set(batching.preferred_batch_size))),
-        delay_us=batching.max_queue_delay_microseconds,
-        max_queue_size=policy.max_queue_size or DEFAULT_QUEUE_SIZE,
-        default_timeout_us=min((t for t in timeouts if t), default=0),
-    )
-
-
-def _refuse_others(message: Any, known: tuple[str, ...], prefix: str) -> None:
-    for descriptor, _ in message.ListFields():
-        if descriptor.name not in known:
-            raise _error(prefix + descriptor.name, "is not supported; remove it")
-
-
-def _check_range(field: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise _error(field, f"is {value}, expected {low} to {high}")
-
-
-def _error(field: str, text: str) -> ConfigError:
-    return ConfigError(f"{field}: {text}", field=field)
 
 
 def _kind(name: str) -> int:

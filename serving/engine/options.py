@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -13,7 +14,11 @@ from storage.errors import ConfigError
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS.update({"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40})
+_CPUS = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*")
 _SIZE = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
+
+# Ways to compute a dense graph; serving/engine/runners.py has them.
+RUNNER_NAMES = ("eager", "script")
 
 # One of at most 63 overlays is always left for what is being staged, and some for what waits to be merged.
 MAX_RETAINED = 48
@@ -29,6 +34,32 @@ def parse_bytes(value: Any) -> int:
     return int(found[1]) * _UNITS[found[2].lower()]
 
 
+def parse_cpus(value: Any) -> Any:
+    """Numbers of processors from "0-3,8". Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    cpus: set[int] = set()
+    for part in value.split(","):
+        found = _CPUS.fullmatch(part)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise ValueError("expected numbers of processors such as 0-3,8")
+        cpus.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    if other := cpus - os.sched_getaffinity(0):
+        raise ValueError(f"processor {min(other)} is not one that this process may use")
+    return frozenset(cpus)
+
+
+def parse_runners(value: Any) -> Any:
+    """Names of runners from "eager,script". Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    names = tuple(part.strip() for part in value.split(","))
+    for name in names:
+        if name not in RUNNER_NAMES:
+            raise ValueError(f"no runner {name[:40]!r}; expected some of {', '.join(RUNNER_NAMES)}")
+    return names
+
+
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 
 
@@ -36,8 +67,13 @@ class ModelOptions(BaseModel):
     """Options of one model.
 
     dram_bytes: what the rows of all its versions together may take in DRAM, index included; absent, all of them are
-    held. timeout_ms: how long a request may wait for a session. lookup_timeout_ms: rows that SSD has not delivered by
-    then are unresolved. torch_threads: of one session.
+    held. timeout_ms: how long a request may wait for a session. max_wait_ms: one that would wait longer, by estimate,
+    is refused at once. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved.
+
+    precision: of matrix products: fp32, or bf16 where scores may differ by precision_tolerance from the trainer's.
+    runners: ways to compute the dense graph, compared when a version is loaded; the fastest is kept. torch_threads: of
+    one session. pick: which session a request goes to. cpus: processors of its sessions, such as
+    "0-3,8". share: of the cores, beside the other models', when there are not enough for all.
 
     updates: follow the model's folder, and apply what appears there. retain_snapshots: how many of the last snapshots
     a rollback reaches at once; their overlays stay unmerged. overlay_bytes: what overlays may take in DRAM.
@@ -55,7 +91,14 @@ class ModelOptions(BaseModel):
 
     dram_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
     timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    max_wait_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
     lookup_timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    pick: Literal["least_loaded", "round_robin", "key"] = "least_loaded"
+    cpus: Annotated[frozenset[int], BeforeValidator(parse_cpus)] | None = None
+    share: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    precision_tolerance: Annotated[float, Field(gt=0, le=1)] = 0.01
+    runners: Annotated[tuple[str, ...], BeforeValidator(parse_runners)] = RUNNER_NAMES
     torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
     updates: bool = True
     retain_snapshots: Annotated[int, Field(ge=1, le=MAX_RETAINED)] = 4

@@ -5,19 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from serving.engine.snapshot import Snapshot
+from serving.engine.user_side import SidedBatch, SidedFeatures, UserSide
 from storage.checkpoint import GraphInput
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import CheckpointError
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, concat_batches
+from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, can_join, concat_batches, join_columns
+from storage.features.dtypes import NUMPY_DTYPES
 from storage.specs import LookupSpec
 from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
-_NUMPY = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
+# Columns and rows of one request.
+RawRequest = tuple[Mapping[str, Column], int]
+# Features, and of how many requests.
+MadeFeatures = tuple[FeatureBatch | SidedFeatures, int]
 _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
 
 
@@ -30,49 +36,28 @@ class Scores:
     infer_ns: int
 
 
-class Pipeline:
-    """Not thread-safe: it owns a lookup plan. Its memory beside the shared parts is that plan's scratch.
+class _Lookup:
+    """The lookups of some features, and how inputs of the graph are taken out of them."""
 
-    counted: (T, 5) of all its lookups so far, by table, columns as in COUNTED.
-    """
-
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        engine: FeatureEngine,
-        store: TieredStore,
-        graph: GraphEntry,
-        lookup_timeout_s: float | None,
-    ) -> None:
-        """graph: the interface that the dense graphs of all its snapshots have."""
-        self._engine = engine
-        self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
-        self.output_names = tuple(entry.name for entry in graph.outputs)
-        self._lookup_timeout_s = lookup_timeout_s
+    def __init__(self, spec: FeatureSpec, store: TieredStore, graph: GraphEntry, places: Sequence[int]) -> None:
+        """places: of the graph's inputs that are made of these features."""
+        entries = [graph.inputs[place] for place in places]
         # Features that the graph does not read are not looked up.
-        self._features = list(dict.fromkeys(entry.source for entry in graph.inputs if entry.kind != "dense"))
+        self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind != "dense"))
         features = [spec.feature(name) for name in self._features]
         self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length) for f in features])
-        self._picks = [self._pick(entry) for entry in graph.inputs]
+        self._picks = [(place, self._pick(entry)) for place, entry in zip(places, entries, strict=True)]
 
-    def features(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
-        """Runs the feature engine over one request. Raises InvalidInput naming the input at fault."""
-        return self._engine.run(columns, batch)
-
-    def score(self, batches: Sequence[FeatureBatch], snapshot: Snapshot) -> Scores:
-        """Scores requests together, all on one snapshot that the caller has pinned. Raises StoreError."""
-        started_ns = time.monotonic_ns()
-        whole = concat_batches(batches)
-        ids = [whole.ids[name] for name in self._features]
-        found = self._plan.lookup(whole.batch, ids, self._lookup_timeout_s, snapshot.mask)
-        self.counted += found.by_table
-        tensors = [torch.from_numpy(pick(whole, found)) for pick in self._picks]
-        outputs = [tensor.numpy() for tensor in snapshot.graph.run(tensors)]
-        return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+    def run(self, batch: FeatureBatch, timeout_s: float | None, mask: int, tensors: list[torch.Tensor]) -> LookupResult:
+        """Looks up what the features ask for, and puts the graph's inputs into their places of `tensors`."""
+        found = self._plan.lookup(batch.batch, [batch.ids[name] for name in self._features], timeout_s, mask)
+        for place, pick in self._picks:
+            tensors[place] = torch.from_numpy(pick(batch, found))
+        return found
 
     def _pick(self, entry: GraphInput) -> _Pick:
         """How one input of the graph is taken out of features and lookup, in the dtype that the graph wants."""
-        dtype = np.dtype(_NUMPY[entry.dtype])
+        dtype = NUMPY_DTYPES[entry.dtype]
         if entry.kind == "dense":
             source = entry.source
             return lambda features, found: features.dense[source].astype(dtype, copy=False)
@@ -86,3 +71,123 @@ class Pipeline:
             return np.asarray(value).astype(dtype, copy=False)
 
         return pick
+
+
+class ScoringPipeline(Protocol):
+    """What a session drives: features of requests, then scores of all of them together. One thread at a time."""
+
+    counted: np.ndarray
+    output_names: tuple[str, ...]
+
+    def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
+        """What is made of requests, in their order. Raises InvalidInput naming the input at fault, not the request."""
+
+    def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
+        """The outputs of several requests together, all on one snapshot that the caller has pinned."""
+
+
+def run_joined(engine: FeatureEngine, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
+    """One run of an engine for requests that can be joined; none for none. Raises InvalidInput."""
+    if not requests:
+        return []
+    rows = sum([batch for _, batch in requests])
+    return [(engine.run(join_columns([columns for columns, _ in requests]), rows), len(requests))]
+
+
+class Pipeline:
+    """Not thread-safe: it owns lookup plans. Its memory beside the shared parts is their scratch.
+
+    counted: (T, 5) of all its lookups so far, by table, columns as in COUNTED.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        engine: FeatureEngine,
+        store: TieredStore,
+        graph: GraphEntry,
+        lookup_timeout_s: float | None,
+        side: UserSide | None = None,
+    ) -> None:
+        """graph: the interface that the dense graphs of all its snapshots have. side: how the user's side is split."""
+        self._engine = engine
+        self._side = side
+        self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
+        self.output_names = tuple(entry.name for entry in graph.outputs)
+        self._lookup_timeout_s = lookup_timeout_s
+        self._inputs = len(graph.inputs)
+        self._whole = _Lookup(spec, store, graph, range(self._inputs))
+        if side is not None:
+            user = [place for place, entry in enumerate(graph.inputs) if side.is_graph_input(entry.kind, entry.source)]
+            self._user_places = user
+            self._user = _Lookup(spec, store, graph, user)
+            self._item = _Lookup(spec, store, graph, [place for place in range(self._inputs) if place not in user])
+
+    def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
+        """Runs the feature engine, once for neighbours that have the same inputs: a run costs more than a row.
+
+        Raises InvalidInput naming the input at fault; with several requests, it does not say whose.
+        """
+        made: list[MadeFeatures] = []
+        alike: list[RawRequest] = []
+        for request in requests:
+            columns, batch = request
+            if self._side is not None and self._side.takes(columns, batch):
+                made += run_joined(self._engine, alike)
+                alike = []
+                made.append((self._side.run(columns, batch), 1))
+                continue
+            # One row of a user stands for the rows of its own request only.
+            is_plain = all(column.rows == batch for column in columns.values())
+            if alike and not (is_plain and can_join(alike[0][0], columns)):
+                made += run_joined(self._engine, alike)
+                alike = []
+            if is_plain:
+                alike.append(request)
+            else:
+                made.append((self._engine.run(columns, batch), 1))
+        return made + run_joined(self._engine, alike)
+
+    def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
+        """Scores requests together, all on one snapshot that the caller has pinned. Raises StoreError."""
+        side = self._side
+        if side is not None and any(isinstance(batch, SidedFeatures) for batch in batches):
+            merged = side.merge(batches)
+            if side.is_on:
+                return self.score_sided(merged, snapshot)
+            return self._score_whole(merged.whole(), snapshot)
+        return self._score_whole(
+            concat_batches([batch for batch in batches if isinstance(batch, FeatureBatch)]), snapshot
+        )
+
+    def score_sided(self, batch: SidedBatch, snapshot: Snapshot) -> Scores:
+        """Scores a batch with the user's side looked up and computed once a user."""
+        started_ns = time.monotonic_ns()
+        tensors = [torch.empty(0)] * self._inputs
+        of_users = self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, tensors)
+        found = self._item.run(batch.item, self._lookup_timeout_s, snapshot.mask, tensors)
+        self.counted += of_users.by_table
+        self.counted += found.by_table
+        found.counts.add(of_users.counts)
+        rows = torch.from_numpy(batch.rows)
+        halves = snapshot.graph.program.halves(self._user_places)
+        if halves is None:
+            for place in self._user_places:
+                tensors[place] = tensors[place].index_select(0, rows)
+            outputs = snapshot.graph.run(tensors)
+        else:
+            outputs = snapshot.graph.run_halves(halves, tensors, rows)
+        return Scores([tensor.numpy() for tensor in outputs], found.counts, time.monotonic_ns() - started_ns)
+
+    def graph_inputs(self, batch: FeatureBatch, snapshot: Snapshot) -> tuple[list[torch.Tensor], LookupResult]:
+        """What the whole graph takes for a batch, and how its rows were found."""
+        tensors = [torch.empty(0)] * self._inputs
+        found = self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, tensors)
+        self.counted += found.by_table
+        return tensors, found
+
+    def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
+        started_ns = time.monotonic_ns()
+        tensors, found = self.graph_inputs(batch, snapshot)
+        outputs = [tensor.numpy() for tensor in snapshot.graph.run(tensors)]
+        return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)

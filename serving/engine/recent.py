@@ -1,6 +1,7 @@
 """The last real requests of a model, for the live guard: raw columns, never scores, bounded in rows and bytes.
 
-Recording is sampled by time, and runs after the answer has gone: a request itself pays one comparison. The features
+Every request is kept until there is room for no more, so that a guard has its rows soon after the start; from then on
+they are sampled by time. Recording runs after the answer has gone: a request itself pays one comparison. The features
 that the session made of a request are kept beside its columns, so that a replay of the same version need not make them.
 """
 
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from serving.engine.user_side import take_rows
 from storage.features import BytesValues, Column, FeatureBatch, FeatureEngine
-from storage.features.batch import Jagged
 
 # A request gives at most its first rows, so that a few large ones do not stand for all traffic.
 ROWS_PER_REQUEST = 16
@@ -44,7 +45,7 @@ class RecentRequest:
 
 
 class RecentRequests:
-    """Any thread. max_requests 0: nothing is kept. interval_ns: at most one request is recorded in this time."""
+    """Any thread. max_requests 0: nothing is kept. interval_ns: once it is full, at most one is recorded in this time."""
 
     def __init__(self, max_requests: int, *, interval_ns: int = _INTERVAL_NS) -> None:
         self._max_requests = max_requests
@@ -53,6 +54,7 @@ class RecentRequests:
         self._kept: deque[RecentRequest] = deque()
         self._rows = 0
         self._bytes = 0
+        self._is_full = False
         self._next_ns = 0 if max_requests else _NEVER
 
     def wants(self, now_ns: int) -> bool:
@@ -65,23 +67,27 @@ class RecentRequests:
         batch: int,
         features: FeatureBatch | None = None,
         engine: FeatureEngine | None = None,
+        first_row: int = 0,
     ) -> None:
         """Copies a request that was answered, so that its own memory can go. Large ones are left out.
 
-        features: what `engine` made of it; its arrays are kept, where the request is taken whole.
+        features: what `engine` made of it, from `first_row` on; arrays that are of this request alone are kept.
         """
         with self._lock:
             now_ns = time.monotonic_ns()
             if now_ns < self._next_ns:
                 return
-            self._next_ns = now_ns + self._interval_ns
+            if self._is_full:
+                self._next_ns = now_ns + self._interval_ns
         rows = min(batch, ROWS_PER_REQUEST)
         # A user-side column of one row stands for all rows of its request.
         parts = {name: column.slice(0, rows) if column.rows == batch else column for name, column in columns.items()}
-        if features is not None and rows < batch:
-            features = _first_rows(features, rows)
+        if features is not None and features.batch != rows:
+            features = take_rows(features, np.arange(first_row, first_row + rows))
         size = sum(_size(column) for column in parts.values()) + _features_size(features)
         if size > MAX_REQUEST_BYTES:
+            # The next ones are likely to be as large.
+            self._next_ns = now_ns + self._interval_ns
             return
         copies = {name: _copied(column) for name, column in parts.items()}
         request = RecentRequest(copies, rows, size, features, engine)
@@ -93,6 +99,7 @@ class RecentRequests:
                 oldest = self._kept.popleft()
                 self._rows -= oldest.batch
                 self._bytes -= oldest.size_bytes
+                self._is_full = True
 
     def requests(self) -> list[RecentRequest]:
         """What is kept, oldest first."""
@@ -125,16 +132,6 @@ def _copied_strings(values: BytesValues) -> BytesValues:
     data = np.frombuffer(b"".join(values.tolist()), np.uint8)
     ends = np.cumsum(values.ends - values.starts, dtype=np.int64)
     return BytesValues(data, ends - (values.ends - values.starts), ends)
-
-
-def _first_rows(features: FeatureBatch, rows: int) -> FeatureBatch:
-    dense = {name: values[:rows].copy() for name, values in features.dense.items()}
-    ids = {}
-    for name, bags in features.ids.items():
-        offsets = bags.offsets[: rows + 1].copy()
-        weights = None if bags.weights is None else bags.weights[: offsets[-1]].copy()
-        ids[name] = Jagged(bags.values[: offsets[-1]].copy(), offsets, weights)
-    return FeatureBatch(rows, dense, ids)
 
 
 def _features_size(features: FeatureBatch | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ import torch
 
 from serving.engine.pipeline import Pipeline
 from serving.engine.recent import RecentRequest
+from serving.engine.runners import choose_runner, describe, largest_difference
 from serving.engine.snapshot import Snapshot
+from serving.engine.user_side import SidedBatch, UserSide, take_rows
 from storage.checkpoint import Golden, GraphOutput, PublishedVersion
 from storage.errors import ParityError
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
@@ -21,6 +24,10 @@ from storage.tiers.tiered import TieredStore
 # Rows scored at once, and the longest rest after them: live sessions get the interpreter and the cores in between.
 SLICE_ROWS = 64
 MAX_REST_S = 0.005
+# Scores of rows that are computed in batches of other sizes differ by what torch's kernels round.
+_SIDES_AGREE = 1e-5
+
+logger = logging.getLogger("emberline.serving")
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class ModelParts:
         self.spec: FeatureSpec = published.spec
         self.graph = published.manifest.graph
         self.engine = FeatureEngine(self.spec)
+        self.user_side = UserSide.of(self.spec, self.graph)
         self.store = store
         self._torch_threads = torch_threads
         self._lock = threading.Lock()
@@ -50,7 +58,7 @@ class ModelParts:
 
     def pipeline(self, lookup_timeout_s: float | None) -> Pipeline:
         """A new pipeline, for one thread at a time."""
-        return Pipeline(self.spec, self.engine, self.store, self.graph, lookup_timeout_s)
+        return Pipeline(self.spec, self.engine, self.store, self.graph, lookup_timeout_s, self.user_side)
 
     def features(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
         """Runs the feature engine over one request. Raises InvalidInput naming the input at fault."""
@@ -63,6 +71,30 @@ class ModelParts:
         if request.engine is not self.engine:
             _rest(started)
         return features
+
+    def graph_inputs(self, features: FeatureBatch, snapshot: Snapshot) -> list[torch.Tensor]:
+        """What the dense graph takes for a batch, in memory of its own."""
+        with self._lock:
+            return [tensor.clone() for tensor in self._replay.graph_inputs(features, snapshot)[0]]
+
+    def choose_runner(self, snapshot: Snapshot, golden: Golden, names: Sequence[str]) -> None:
+        """Lets the snapshot's graph run by the fastest of some runners, as golden requests show, the first time."""
+        program = snapshot.graph.program
+        if program.candidates or golden.batch == 0:
+            return
+        columns, batch = next(_cut(golden))
+        features = self.features(columns, batch)
+        batches = [self.graph_inputs(take_rows(features, np.arange(rows)), snapshot) for rows in sorted({1, batch})]
+        torch.set_num_threads(self._torch_threads)
+        program.candidates = choose_runner(snapshot.graph, names, batches, golden.tolerance)
+        logger.info("%s: the dense graph is run by %r; %s", snapshot, program.runner, describe(program.candidates))
+
+    def score_both_ways(self, batch: SidedBatch, snapshot: Snapshot) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The outputs of a batch computed row by row, and with the user's side once a user."""
+        with self._lock:
+            torch.set_num_threads(self._torch_threads)
+            whole = [values.copy() for values in self._replay.score([batch.whole()], snapshot).outputs]
+            return whole, self._replay.score_sided(batch, snapshot).outputs
 
     def score(self, requests: Iterable[FeatureBatch], snapshot: Snapshot) -> Replayed:
         """Scores requests on a snapshot, however slow the disk; rests after each slice for as long as it computed."""
@@ -88,6 +120,31 @@ def replay_golden(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> floa
     """The largest difference to the trainer's scores. Raises ParityError when one is over the tolerance."""
     requests = (parts.features(columns, batch) for columns, batch in _cut(golden))
     return compare_golden(parts.score(requests, snapshot).outputs, golden, parts.graph.outputs)
+
+
+def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> None:
+    """Compares the graph's halves with the whole on golden requests, four rows a user.
+
+    Where they differ, because the graph mixes rows, the whole is computed from then on.
+    """
+    side = parts.user_side
+    if side is None or side.is_checked or golden.batch == 0:
+        return
+    columns, batch = next(_cut(golden))
+    user, item = side.parts(parts.features(columns, batch))
+    users = -(-batch // 4)
+    sided = SidedBatch(take_rows(user, np.arange(users)), item, np.arange(batch) // 4)
+    expected, got = parts.score_both_ways(sided, snapshot)
+    pairs = zip(parts.graph.outputs, expected, got, strict=True)
+    worst = max((largest_difference(other, one), entry.name) for entry, one, other in pairs)
+    side.is_checked, side.is_on = True, worst[0] <= max(golden.tolerance, _SIDES_AGREE)
+    if not side.is_on:
+        logger.warning(
+            "%s: the user's side is computed for every row: once a user, output %r differs by %.3g",
+            snapshot,
+            worst[1],
+            worst[0],
+        )
 
 
 def compare_golden(scores: Sequence[np.ndarray], golden: Golden, outputs: Sequence[GraphOutput]) -> float:

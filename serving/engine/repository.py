@@ -12,6 +12,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from serving.config import ServerConfig
+from serving.engine.core_shares import CoreShares
+from serving.engine.endpoint import Endpoint
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import CONFIG
 from serving.updates import commands, report
@@ -44,6 +46,7 @@ class ModelRepository:
         """
         self._config = config
         self._on_step = on_step
+        self._cores = CoreShares()
         self._root = root = config.model_repository
         if not root.is_dir():
             raise NotFound(
@@ -65,7 +68,7 @@ class ModelRepository:
                 raise NotFound(f"model repository {str(root)!r} has no model {name!r}{hint}")
         names = list(dict.fromkeys(config.models)) or [name for name in found if _is_model(root / name)]
         # Replaced as a whole, so that a request reads it without a lock.
-        self._models = {name: ModelUpdater(name, config, on_step) for name in names}
+        self._models = {name: ModelUpdater(name, config, self._cores, on_step) for name in names}
         # Of folders that have gone, until their stores are closed.
         self._leaving: dict[str, ModelUpdater] = {}
         self._changes = threading.Lock()
@@ -116,17 +119,18 @@ class ModelRepository:
         serving = [updater.model.routes.served is not None for updater in self._models.values()]
         return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
 
-    def get(self, name: str, version: str = "", routing_key: str = "") -> LoadedModel:
+    def get(self, name: str, version: str = "", routing_key: str = "") -> Endpoint:
         """The version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
+
+        name: of a model, or MODEL.TABLE for one of its tables.
 
         routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
         """
-        updater = self._models.get(name)
-        if updater is None:
-            raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
+        updater, table = self._resolve(name)
         if self._closing:
             raise Unavailable(f"model {name!r} is shutting down")
-        return updater.model.route(version, routing_key)
+        found = updater.model.route(version, routing_key)
+        return found.table(table) if table else found
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a request for it would be taken; False for a model that there is not."""
@@ -138,13 +142,15 @@ class ModelRepository:
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""
-        return sorted(self._updater(name).model.routes.by_version, key=int)
+        return sorted(self._resolve(name)[0].model.routes.by_version, key=int)
 
-    def loaded_versions(self, name: str) -> list[LoadedModel]:
+    def loaded_versions(self, name: str) -> list[Endpoint]:
         """Every ready version of a model. Raises NotFound, or Unavailable when there is none."""
         self.get(name)
-        by_version = self._updater(name).model.routes.by_version
-        return [by_version[version] for version in sorted(by_version, key=int)]
+        updater, table = self._resolve(name)
+        by_version = updater.model.routes.by_version  # read once: versions come and go
+        found = [by_version[version] for version in sorted(by_version, key=int)]
+        return [each.table(table) for each in found] if table else list(found)
 
     def load(self, name: str) -> None:
         """Looks into the model's folder now, and returns when what is there is served. Raises why it is not.
@@ -232,6 +238,15 @@ class ModelRepository:
         self._tell(name, lambda model: commands.set_budget(model, dram_bytes))
         return self.budget(name)
 
+    def sessions(self, name: str) -> dict[str, JsonValue]:
+        """The sessions of a model and what each has done; docs/serving.md describes it."""
+        return report.sessions(self._updater(name).model)
+
+    def set_sessions(self, name: str, count: int | None) -> dict[str, JsonValue]:
+        """Changes how many sessions a model has while it serves; None: what config.pbtxt says. Returns `sessions`."""
+        self._tell(name, lambda model: commands.set_sessions(model, count))
+        return self.sessions(name)
+
     def update_counters(self, name: str) -> UpdateCounters:
         """What the updates of a model did so far."""
         return report.counters(self._updater(name).model)
@@ -259,6 +274,16 @@ class ModelRepository:
         updater.wake()
         return report.snapshots(updater.model)
 
+    def _resolve(self, name: str) -> tuple[ModelUpdater, str]:
+        """The model that a name means, and the table of it where it is MODEL.TABLE, else "". Raises NotFound."""
+        models = self._models
+        if name in models:
+            return models[name], ""
+        for place, letter in enumerate(name[:300]):
+            if letter == "." and name[:place] in models and name[place + 1 :]:
+                return models[name[:place]], name[place + 1 :]
+        raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
+
     def _updater(self, name: str) -> ModelUpdater:
         updater = self._models.get(name)
         if updater is None:
@@ -275,18 +300,20 @@ class ModelRepository:
         before = self._models.get(name) or self._leaving.pop(name, None)
         if before is not None and before.closed.is_set():
             before = None
-        updater = ModelUpdater(name, self._config, self._on_step, before)
+        updater = ModelUpdater(name, self._config, self._cores, self._on_step, before)
         self._models = {**self._models, name: updater}
         return updater
 
     def _changed(self, folders: set[Path]) -> None:
-        """Wakes the models whose folders changed, all of them when none is named; loads and unloads models."""
+        """Wakes the models whose folders changed; all look at theirs when none is named. Loads and unloads models."""
         if self._stopping:
             return
         self._look_for_models()
         for name, updater in self._models.items():
             place = self._root.absolute() / name
-            if not folders or any(folder == place or place in folder.parents for folder in folders):
+            if not folders:
+                updater.look()
+            elif any(folder == place or place in folder.parents for folder in folders):
                 updater.wake()
 
     def _look_for_models(self) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from serving.engine.batcher import RequestQueue
     from serving.engine.snapshot import Snapshot
+    from serving.engine.user_side import SidedFeatures
     from storage.features import Column, FeatureBatch
 
 
@@ -30,7 +32,9 @@ class InferenceResult:
 class QueuedRequest:
     """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm.
 
-    features: what the session's feature engine made of it, once it was answered.
+    priority: as asked for; level: of it, 0 the first. delay_at_ns: when it has waited longer than its level likes, 0
+    for never. features: what the session's feature engine made of it and others, its own from `first_row` on, once it
+    was answered. queue: where it waits.
     """
 
     columns: Mapping[str, Column]
@@ -41,7 +45,13 @@ class QueuedRequest:
     deadline_ns: int = 0
     abandoned: bool = field(default=False)
     canary: bool = False
-    features: FeatureBatch | None = None
+    features: FeatureBatch | SidedFeatures | None = None
+    first_row: int = 0
+    priority: int = 0
+    routing_key: str = ""
+    level: int = 0
+    delay_at_ns: int = 0
+    queue: RequestQueue | None = None
 
 
 class Answers:

@@ -1,94 +1,153 @@
-"""A session: one thread that takes batches from the queue and answers them."""
+"""A session: one thread that takes batches from its queue and answers them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.pipeline import Pipeline
+from serving.engine.core_shares import CoreAccount, CoreShares
+from serving.engine.pipeline import ScoringPipeline
 from serving.engine.requests import Answers, InferenceResult, QueuedRequest
 from serving.engine.snapshot import SnapshotLine
-from serving.engine.statistics import ModelStatistics
-from storage.errors import DeadlineExceeded, InvalidInput
+from serving.engine.statistics import ModelStatistics, SessionStatistics
+from serving.engine.user_side import SidedFeatures
+from serving.engine.warm_up import WarmUp, failed
+from storage.errors import ConfigError, DeadlineExceeded, InvalidInput
 from storage.features import FeatureBatch
 
 logger = logging.getLogger("emberline.serving")
 
 
-class Session:
-    """Runs until the queue is closed and empty; never ends because of a request.
+@dataclass(frozen=True)
+class SessionParts:
+    """What the sessions of a version share.
 
-    Each batch is scored on one snapshot, pinned for as long as it takes. statistics: of the main arm, of the canary.
+    statistics: of the main arm, of the canary. cpus: the processors that they may run on, None for all. warm_ups: what
+    each of them computes before its first request.
     """
 
-    def __init__(
-        self,
-        name: str,
-        queue: RequestQueue,
-        pipeline: Pipeline,
-        line: SnapshotLine,
-        statistics: tuple[ModelStatistics, ModelStatistics],
-        torch_threads: int,
-    ) -> None:
-        self._queue = queue
-        self._pipeline = pipeline
-        self._line = line
-        self._statistics = statistics
-        self._torch_threads = torch_threads
+    line: SnapshotLine
+    statistics: tuple[ModelStatistics, ModelStatistics]
+    cores: CoreShares
+    account: CoreAccount
+    torch_threads: int
+    cpus: frozenset[int] | None = None
+    warm_ups: tuple[WarmUp, ...] = ()
+
+
+class Session:
+    """Runs until its queue says so; never ends because of a request.
+
+    Each batch is scored on one snapshot, pinned for as long as it takes.
+    """
+
+    def __init__(self, name: str, queue: RequestQueue, pipeline: ScoringPipeline, parts: SessionParts) -> None:
+        self.name = name
+        self.queue = queue
+        self.pipeline = pipeline
+        self.statistics = SessionStatistics()
+        self._parts = parts
+        self._ended_ns = 0
+        self._warm = threading.Event()
+        self._warm_error: ConfigError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes nothing any more."""
+        return not self._thread.is_alive()
+
+    @property
+    def counted(self) -> np.ndarray:
+        """Lookups for requests so far, as in Pipeline.counted."""
+        counted = self.pipeline.counted
+        return counted if self._warm.is_set() else np.zeros_like(counted)
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
+    def wait_warm(self) -> None:
+        """Waits until it takes requests. Raises ConfigError when it could not warm up; it goes on all the same."""
+        self._warm.wait()
+        if self._warm_error is not None:
+            raise self._warm_error
+
     def join(self, timeout_s: float | None) -> bool:
         """Waits for the end; False when it did not come in time."""
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self.is_over
 
     def _run(self) -> None:
-        # OpenMP keeps the number of threads a caller; more than one spins on cores that the other sessions need.
-        torch.set_num_threads(self._torch_threads)
-        while (batch := self._queue.take()) is not None:
+        if self._parts.cpus is not None:
+            try:
+                os.sched_setaffinity(0, self._parts.cpus)  # of this thread
+            except OSError as error:
+                logger.warning("%s: runs on any processor: %s", self.name, error)
+        # OpenMP keeps the number of threads a caller; more than one takes cores that the other sessions need.
+        torch.set_num_threads(self._parts.torch_threads)
+        self._warm_up()
+        while (batch := self.queue.take()) is not None:
             answers = Answers()
             try:
-                self._work(batch, answers)
+                with self._parts.cores.turn(self._parts.account):
+                    self._work(batch, answers)
             except BaseException as error:
                 for request in batch:
                     answers.add(request, error)
             answers.send()
 
+    def _warm_up(self) -> None:
+        try:
+            for warm_up in self._parts.warm_ups:
+                self._compute(warm_up)
+        except ConfigError as error:
+            logger.warning("%s: %s", self.name, error)
+            self._warm_error = error
+        finally:
+            self.pipeline.counted[:] = 0  # nobody asked for these rows
+            self._warm.set()
+
+    def _compute(self, warm_up: WarmUp) -> None:
+        """Raises ConfigError naming the request that fails."""
+        line = self._parts.line
+        for _ in range(warm_up.count):
+            snapshot = line.acquire()
+            try:
+                made = self.pipeline.features([(warm_up.columns, warm_up.batch)])
+                self.pipeline.score([features for features, _ in made], snapshot)
+            except Exception as error:
+                raise failed(warm_up, error) from error
+            finally:
+                line.release(snapshot)
+
     def _work(self, batch: list[QueuedRequest], answers: Answers) -> None:
         taken_ns = time.monotonic_ns()
-        requests: list[QueuedRequest] = []
-        features: list[FeatureBatch] = []
+        waiting: list[QueuedRequest] = []
         for request in batch:
             if request.abandoned:
                 continue
             if 0 < request.deadline_ns <= taken_ns:
                 answers.add(request, DeadlineExceeded("request timeout expired in the queue"))
                 continue
-            try:
-                request.features = self._pipeline.features(request.columns, request.batch)
-            except Exception as error:
-                answers.add(request, error)
-            else:
-                features.append(request.features)
-                requests.append(request)
+            waiting.append(request)
+        requests, features = self._features(waiting, answers)
         if not requests:
             return
         input_ns = time.monotonic_ns() - taken_ns
         canary = requests[0].canary  # a batch is of one arm
-        snapshot = self._line.acquire(canary)
+        snapshot = self._parts.line.acquire(canary)
         try:
-            scores = self._pipeline.score(features, snapshot)
+            scores = self.pipeline.score(features, snapshot)
         finally:
-            self._line.release(snapshot)
+            self._parts.line.release(snapshot)
         output_ns = time.monotonic_ns()
         start = 0
         for request in requests:
@@ -96,17 +155,53 @@ class Session:
             result = InferenceResult(outputs, snapshot, scores.counts.unresolved)
             answers.add(request, self._not_finite(outputs) or result)
             start += request.batch
-        self._statistics[canary].executed(
+        ended_ns = time.monotonic_ns()
+        self._parts.statistics[canary].executed(
             rows=start,
             queue_ns=[taken_ns - request.arrived_ns for request in requests],
             input_ns=input_ns,
             infer_ns=scores.infer_ns,
-            output_ns=time.monotonic_ns() - output_ns,
+            output_ns=ended_ns - output_ns,
         )
+        self.statistics.worked(rows=start, requests=len(requests), ns=ended_ns - taken_ns)
+        # From the end of the batch before, where this one waited for it: what lies between two batches costs time too.
+        self.queue.service_time.worked(start, ended_ns - max(self._ended_ns, requests[0].arrived_ns))
+        self._ended_ns = ended_ns
+
+    def _features(
+        self, waiting: list[QueuedRequest], answers: Answers
+    ) -> tuple[list[QueuedRequest], list[FeatureBatch | SidedFeatures]]:
+        """The requests that features could be made of, and these; the others are answered."""
+        try:
+            return waiting, self._make(waiting)
+        except Exception as error:
+            if len(waiting) == 1:
+                answers.add(waiting[0], error)
+                return [], []
+        # Somebody's request is wrong; alone, each shows whether it is the one.
+        requests: list[QueuedRequest] = []
+        features: list[FeatureBatch | SidedFeatures] = []
+        for request in waiting:
+            good, made = self._features([request], answers)
+            requests += good
+            features += made
+        return requests, features
+
+    def _make(self, requests: list[QueuedRequest]) -> list[FeatureBatch | SidedFeatures]:
+        """Features of requests; each request knows where its own are."""
+        made = self.pipeline.features([(request.columns, request.batch) for request in requests])
+        first = 0
+        for features, count in made:
+            row = 0
+            for request in requests[first : first + count]:
+                request.features, request.first_row = features, row
+                row += request.batch
+            first += count
+        return [features for features, _ in made]
 
     def _not_finite(self, outputs: list[np.ndarray]) -> InvalidInput | None:
         # The golden requests showed sound weights, so it is the request's values that are too large to compute with.
-        for name, values in zip(self._pipeline.output_names, outputs, strict=True):
+        for name, values in zip(self.pipeline.output_names, outputs, strict=True):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 row = int(np.argwhere(~np.isfinite(values))[0][0])
                 return InvalidInput(f"output {name!r}, row {row}: not a finite number; the row's inputs are too large")

@@ -72,3 +72,20 @@ class ModelStatistics:
         with self._lock:
             self.stages["fail" if failed else "success"].add(ns)
             self.rejected += rejected
+
+
+class SessionStatistics:
+    """What one session did. Written by its thread alone; any thread reads."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.requests = 0
+        self.rows = 0
+        self.busy_ns = 0
+
+    def worked(self, *, rows: int, requests: int, ns: int) -> None:
+        """Notes one batch."""
+        self.batches += 1
+        self.requests += requests
+        self.rows += rows
+        self.busy_ns += ns

@@ -78,6 +78,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         given = proto_parameters(request)
         routing = routing_of_parameters(given) if given else ANYWHERE
         model = self._repository.get(request.model_name, request.model_version, routing.routing_key)
+        model.check_load()
         decoded = decode_proto_request(model.signature, request, given)
         columns, batch = to_columns(model.signature, decoded.tensors)
         timeout_us = decoded.timeout_us
@@ -92,6 +93,8 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
             min_snapshot=routing.min_snapshot,
             canary=model.takes_canary(routing.routing_key),
             follow=not request.model_version,
+            priority=decoded.priority,
+            routing_key=routing.routing_key,
         )
         snapshot = result.snapshot
         parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence}

@@ -8,6 +8,7 @@ from serving.errors import status_of
 from serving.http.body import ClientGoneError, Receive, Scope, Send
 from serving.http.control import control_app
 from serving.http.infer import InferenceRoutes
+from serving.http.slow_requests import SlowRequests
 from serving.protocol.json_text import dump_json
 
 _PREDICT = ":predict"
@@ -17,8 +18,9 @@ class HttpApp:
     """An ASGI application."""
 
     def __init__(self, config: ServerConfig, repository: ModelRepository) -> None:
-        self._control = control_app(config, repository)
-        self._inference = InferenceRoutes(config, repository)
+        slow = SlowRequests()
+        self._control = control_app(config, repository, slow)
+        self._inference = InferenceRoutes(config, repository, slow)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

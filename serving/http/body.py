@@ -8,6 +8,7 @@ from typing import Any
 
 from serving.config import ServerConfig
 from serving.errors import BodyTooLarge
+from serving.http.slow_requests import SlowRequests
 from storage.errors import InvalidInput, Overloaded
 
 Scope = MutableMapping[str, Any]
@@ -23,11 +24,12 @@ class ClientGoneError(Exception):
 class BodyReader:
     """Reads bodies and keeps account of what is being read and held. One a server, on one event loop."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, slow: SlowRequests) -> None:
         self._limit = config.max_body_bytes
         self._total = config.max_inflight_bytes
         self._timeout_s = config.body_timeout_s
         self._held = 0
+        self._slow = slow
 
     def release(self, size: int) -> None:
         """Gives back what `read` took into account: the length of the body that it returned."""
@@ -44,22 +46,31 @@ class BodyReader:
             raise self._too_large(declared.decode("latin-1")[:40])
         chunks: list[bytes] = []
         size = 0
+        late = False
+        task = asyncio.current_task()
+        assert task is not None
+
+        def give_up() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        key = self._slow.watch(self._timeout_s, give_up)
         try:
-            # uvicorn calls the application when the headers are there; the body has usually come with them.
-            async with asyncio.timeout(self._timeout_s):
-                while True:
-                    message = await receive()
-                    chunk = self._chunk(message, size)
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if not message.get("more_body", False):
-                        return chunk if len(chunks) == 1 else b"".join(chunks)
-        except TimeoutError:
+            while True:
+                message = await receive()
+                chunk = self._chunk(message, size)
+                chunks.append(chunk)
+                size += len(chunk)
+                if not message.get("more_body", False):
+                    return chunk if len(chunks) == 1 else b"".join(chunks)
+        except BaseException as error:
             self._held -= size
-            raise InvalidInput(f"the body did not arrive within {self._timeout_s:g} s", field="body") from None
-        except BaseException:
-            self._held -= size
+            if late and isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
+                raise InvalidInput(f"the body did not arrive within {self._timeout_s:g} s", field="body") from None
             raise
+        finally:
+            self._slow.forget(key)
 
     def _chunk(self, message: Message, size: int) -> bytes:
         if message["type"] == "http.disconnect":

@@ -11,6 +11,7 @@ from serving.engine.repository import ModelRepository
 from serving.engine.requests import InferenceResult
 from serving.errors import status_of
 from serving.http.body import BodyReader, ClientGoneError, Receive, Scope, Send
+from serving.http.slow_requests import SlowRequests
 from serving.protocol.columns import to_columns
 from serving.protocol.json_text import dump_json
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
@@ -41,9 +42,10 @@ class _Call:
 class InferenceRoutes:
     """Answers inference requests. Call `infer` or `predict` with the model's name and version."""
 
-    def __init__(self, config: ServerConfig, repository: ModelRepository) -> None:
+    def __init__(self, config: ServerConfig, repository: ModelRepository, slow: SlowRequests) -> None:
         self._repository = repository
-        self._bodies = BodyReader(config)
+        self._slow = slow
+        self._bodies = BodyReader(config, self._slow)
 
     async def infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
         """KServe v2."""
@@ -59,8 +61,8 @@ class InferenceRoutes:
         try:
             headers = dict(scope["headers"])
             routing = routing_of_headers(headers)
-            # A request for a model that there is not is refused before its body is read.
-            self._repository.get(name, version, routing.routing_key)
+            # A request for a model that there is not, or has too much to do, is refused before its body is read.
+            self._repository.get(name, version, routing.routing_key).check_load()
             if headers.get(b"content-encoding", b"identity") != b"identity":
                 extra = [(b"accept-encoding", b"identity")]
                 raise Unsupported("compressed requests are not supported; send Content-Encoding: identity")
@@ -96,7 +98,7 @@ class InferenceRoutes:
         model = self._repository.get(call.name, call.version, routing.routing_key)
         request = decode_request(model.signature, header)
         columns, batch = to_columns(model.signature, request.tensors)
-        result = await _while_connected(
+        result = await self._while_connected(
             model.infer(
                 columns,
                 batch,
@@ -104,6 +106,8 @@ class InferenceRoutes:
                 min_snapshot=routing.min_snapshot,
                 canary=model.takes_canary(routing.routing_key),
                 follow=not call.version,
+                priority=request.priority,
+                routing_key=routing.routing_key,
             ),
             call.receive,
         )
@@ -121,13 +125,14 @@ class InferenceRoutes:
     async def _predict(self, call: _Call) -> tuple[bytes, _Headers]:
         model = self._repository.get(call.name, call.version, call.routing.routing_key)
         columns, batch, by_rows = decode_predict(model.signature, call.body)
-        result = await _while_connected(
+        result = await self._while_connected(
             model.infer(
                 columns,
                 batch,
                 min_snapshot=call.routing.min_snapshot,
                 canary=model.takes_canary(call.routing.routing_key),
                 follow=not call.version,
+                routing_key=call.routing.routing_key,
             ),
             call.receive,
         )
@@ -143,6 +148,38 @@ class InferenceRoutes:
             headers.append((b"emberline-unresolved", str(result.unresolved).encode()))
         return encode_predict(model.signature, result.outputs, by_rows), headers
 
+    async def _while_connected(self, work: Any, receive: Receive) -> InferenceResult:
+        """Awaits the model's answer; when the client goes away meanwhile, cancels it and raises ClientGoneError."""
+        task = asyncio.current_task()
+        assert task is not None
+        watcher: asyncio.Task[None] | None = None
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            task.cancel()
+
+        def start() -> None:
+            nonlocal watcher
+            watcher = asyncio.ensure_future(watch())
+
+        key = self._slow.watch(_WATCH_AFTER_S, start)
+        try:
+            result: InferenceResult = await work
+            return result
+        except asyncio.CancelledError:
+            if gone:
+                task.uncancel()
+                raise ClientGoneError from None
+            raise
+        finally:
+            self._slow.forget(key)
+            if watcher is not None:
+                watcher.cancel()
+
 
 def _header_length(headers: dict[bytes, bytes]) -> int | None:
     text = headers.get(_HEADER_LENGTH)
@@ -154,36 +191,3 @@ def _header_length(headers: dict[bytes, bytes]) -> int | None:
             field="Inference-Header-Content-Length",
         )
     return int(text)
-
-
-async def _while_connected(work: Any, receive: Receive) -> InferenceResult:
-    """Awaits the model's answer; when the client goes away meanwhile, cancels it and raises ClientGoneError."""
-    task = asyncio.current_task()
-    assert task is not None
-    watcher: asyncio.Task[None] | None = None
-    gone = False
-
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        task.cancel()
-
-    def start() -> None:
-        nonlocal watcher
-        watcher = asyncio.ensure_future(watch())
-
-    timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, start)
-    try:
-        result: InferenceResult = await work
-        return result
-    except asyncio.CancelledError:
-        if gone:
-            task.uncancel()
-            raise ClientGoneError from None
-        raise
-    finally:
-        timer.cancel()
-        if watcher is not None:
-            watcher.cancel()

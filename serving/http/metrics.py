@@ -8,7 +8,7 @@ from serving.control_calls import ControlCalls
 from serving.engine.model import LoadedModel
 from serving.engine.repository import ModelRepository
 from serving.engine.snapshot import Snapshot
-from serving.engine.statistics import ModelStatistics
+from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.http.body import Receive, Scope, Send
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Overloaded
@@ -66,6 +66,12 @@ _OF_ONE_TABLE: list[tuple[str, str, str, Callable[[TableStats], float]]] = [
     ),
     ("table_evictions_total", "counter", "Rows that DRAM let go", lambda t: t.evictions),
 ]
+# Labels: model, version, session.
+_OF_SESSIONS: list[tuple[str, str, Callable[[SessionStatistics], float]]] = [
+    ("session_batches_total", "Batches that a session executed", lambda s: s.batches),
+    ("session_rows_total", "Rows that a session scored", lambda s: s.rows),
+    ("session_busy_seconds_total", "Time that a session worked on batches", lambda s: s.busy_ns / 1e9),
+]
 # Label: model.
 _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
     ("deltas_applied_total", "counter", "Deltas that became visible", lambda u: u.deltas_applied),
@@ -100,9 +106,19 @@ def metrics_text(repository: ModelRepository) -> str:
         for _, stats, labels in known:
             for tier, count in getattr(stats, field).items():
                 lines.append(f'emberline_{name}{{{labels},tier="{tier}"}} {count}')
+    _sessions(lines, models)
     _tables(lines, [(stats, labels) for _, stats, labels in known])
     _updates(lines, repository)
     return "\n".join(lines) + "\n"
+
+
+def _sessions(lines: list[str], models: Iterable[LoadedModel]) -> None:
+    known = [(model, session) for model in models for session in model.group.sessions]
+    for name, meaning, value in _OF_SESSIONS:
+        _head(lines, name, "counter", meaning)
+        for model, session in known:
+            number = session.name.rpartition("#")[2]
+            lines.append(f'emberline_{name}{{{_labels(model)},session="{number}"}} {value(session.statistics)}')
 
 
 def _arms(lines: list[str], models: Iterable[LoadedModel]) -> None:

@@ -42,12 +42,13 @@ _VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
     "pin": (bodies.PinBody, lambda repository, name, body: repository.pin(name, body.to)),
     "canary": (bodies.CanaryBody, _canary),
     "budget": (bodies.BudgetBody, lambda repository, name, body: repository.set_budget(name, body.dram_bytes)),
+    "sessions": (bodies.SessionsBody, lambda repository, name, body: repository.set_sessions(name, body.count)),
     "allow": (bodies.AllowBody, lambda repository, name, body: repository.allow(name, str(body.version), body.inputs)),
 }
 
 
 def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyReader, calls: ControlCalls) -> None:
-    """Adds POST /v2/repository/models/NAME/VERB, and GET /v2/repository/models/NAME/snapshots and .../budget."""
+    """Adds POST /v2/repository/models/NAME/VERB, and GET .../NAME/snapshots, .../budget and .../sessions."""
 
     @app.get("/v2/repository/models/{name}/snapshots")
     async def snapshots(name: str) -> Response:
@@ -56,6 +57,10 @@ def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyRea
     @app.get("/v2/repository/models/{name}/budget")
     async def budget(name: str) -> Response:
         return _json(await calls.run(lambda: repository.budget(name)))
+
+    @app.get("/v2/repository/models/{name}/sessions")
+    async def sessions(name: str) -> Response:
+        return _json(await calls.run(lambda: repository.sessions(name)))
 
     @app.post("/v2/repository/models/{name}/{verb}")
     async def control(name: str, verb: str, request: Request) -> Response:

@@ -82,6 +82,12 @@ class BudgetBody(ControlBody):
     dram_bytes: Annotated[Annotated[int, Field(ge=0, lt=2**63)], BeforeValidator(parse_bytes)] | None
 
 
+class SessionsBody(ControlBody):
+    """count: how many sessions each version is to have; null: what config.pbtxt says."""
+
+    count: Annotated[int, Field(ge=1, le=256)] | None
+
+
 class AllowBody(ControlBody):
     """version: which one is let in; inputs: the inputs and outputs whose change is accepted, by name."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from serving.engine.model import LoadedModel
+from serving.engine.endpoint import Endpoint
 from serving.engine.repository import VersionEntry
 from serving.engine.statistics import STAGES, BatchTimes, Duration
 
@@ -30,7 +30,7 @@ def server_metadata() -> Any:
     return service_pb2.ServerMetadataResponse(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS)
 
 
-def model_metadata(model: LoadedModel, versions: Iterable[str]) -> Any:
+def model_metadata(model: Endpoint, versions: Iterable[str]) -> Any:
     """Inputs and outputs of a model; shapes with the batch first, -1 where free."""
     answer = service_pb2.ModelMetadataResponse(name=model.name, versions=versions, platform=PLATFORM)
     for entry in model.signature.inputs.values():
@@ -49,7 +49,7 @@ def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> An
     return answer
 
 
-def model_statistics(models: Iterable[LoadedModel]) -> Any:
+def model_statistics(models: Iterable[Endpoint]) -> Any:
     """Counts and times of each model, in Triton's form; of a canary and the rest together."""
     answer = service_pb2.ModelStatisticsResponse()
     for model in models:

@@ -19,6 +19,7 @@ from serving.protocol.tensors import (
     checked_id,
     checked_shape,
     element_count_error,
+    request_priority,
     request_timeout_us,
 )
 from storage.errors import InvalidInput
@@ -75,6 +76,7 @@ def decode_proto_request(signature: ModelSignature, message: Any, parameters: di
         _requested_outputs(signature, message),
         checked_id(message.id),
         request_timeout_us(parameters) if parameters else 0,
+        request_priority(parameters) if parameters else 0,
         parameters,
     )
 

@@ -41,12 +41,16 @@ class RequestedOutput:
 
 @dataclass(slots=True)
 class InferRequest:
-    """What a caller asks of a model. timeout_us: how long it may wait in the queue; 0 for no limit of its own."""
+    """What a caller asks of a model. timeout_us: how long it may wait in the queue; 0 for no limit of its own.
+
+    priority: 1 is the first, 0 the model's default.
+    """
 
     tensors: dict[str, WireTensor]
     outputs: list[RequestedOutput]
     id: str = ""
     timeout_us: int = 0
+    priority: int = 0
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -99,15 +103,24 @@ def check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
 
 def request_timeout_us(parameters: Mapping[str, Any]) -> int:
     """The request parameter `timeout`, microseconds. Raises InvalidInput."""
-    timeout = parameters.get("timeout", 0)
-    if type(timeout) is str and timeout.isdecimal() and len(timeout) < 20:
-        timeout = int(timeout)
-    if type(timeout) is not int or not 0 <= timeout < 2**63:
+    return _whole_number(parameters, "timeout", "a number of microseconds", 2**63)
+
+
+def request_priority(parameters: Mapping[str, Any]) -> int:
+    """The request parameter `priority`: 1 is the first, 0 the model's default. Raises InvalidInput."""
+    return _whole_number(parameters, "priority", "a whole number", 2**64)
+
+
+def _whole_number(parameters: Mapping[str, Any], name: str, what: str, below: int) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is str and value.isdecimal() and value.isascii() and len(value) < 21:
+        value = int(value)
+    if type(value) is not int or not 0 <= value < below:
         raise InvalidInput(
-            f"parameter 'timeout' must be a number of microseconds, 0 or more, got {str(timeout)[:40]!r}",
-            field="timeout",
+            f"parameter {name!r} must be {what}, 0 or more, got {str(value)[:40]!r}",
+            field=name,
         )
-    return timeout
+    return value
 
 
 def checked_id(value: Any) -> str:

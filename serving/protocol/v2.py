@@ -19,6 +19,7 @@ from serving.protocol.tensors import (
     check_parameters,
     checked_id,
     checked_shape,
+    request_priority,
     request_timeout_us,
 )
 from storage.errors import InvalidInput
@@ -73,6 +74,7 @@ def decode_request(signature: ModelSignature, header: RequestHeader) -> InferReq
         outputs,
         "" if request_id is None else checked_id(request_id),
         request_timeout_us(parameters) if parameters else 0,
+        request_priority(parameters) if parameters else 0,
         parameters,
     )
 

@@ -7,9 +7,10 @@ import re
 import time
 from collections.abc import Sequence
 
+from serving.engine.model_config import MAX_SESSIONS
 from serving.updates.line import Entry, LineView, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.state import BudgetState, CanaryState
+from serving.updates.state import BudgetState, CanaryState, SessionsState
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
 
@@ -26,8 +27,8 @@ def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
         if not to and steps < 1:
             raise InvalidInput(f"steps is {steps}, expected 1 or more", field="steps")
         if position is None or position < 0 or not _is_reachable(line, position):
-            wanted = to or f"{steps} back"
-            raise NotFound(f"model {model.name!r}: no snapshot {wanted[:80]!r} to go back to; {_there(line)}")
+            wanted = f"no snapshot {to[:80]!r} to go back to" if to else f"there is no snapshot {steps} back"
+            raise NotFound(f"model {model.name!r}: {wanted}; {_there(line)}")
         if position >= view.served:
             raise InvalidInput(
                 f"model {model.name!r} serves {view.current.snapshot.name}; {to[:80]!r} is not before it, so it is no "
@@ -55,6 +56,7 @@ def resume(model: LiveModel) -> None:
         newest = view.served if running else len(view.entries) - 1
         facts = facts.model_copy(update={"held": (), "paused": False, "pinned": False})
         model.commit(facts=facts, views={line: LineView(view.entries, newest)})
+        model.waiting = ""  # for what just ended; the next look at the folder says what there is to wait for
 
 
 def pause(model: LiveModel) -> None:
@@ -168,6 +170,20 @@ def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
         with model.lock:
             model.commit(facts=model.facts.model_copy(update={"budget": before}))
         raise
+
+
+def set_sessions(model: LiveModel, count: int | None) -> None:
+    """Changes how many sessions each loaded version has; None: back to what config.pbtxt says."""
+    if count is not None and not 1 <= count <= MAX_SESSIONS:
+        raise InvalidInput(f"count is {count}, expected 1 to {MAX_SESSIONS}", field="count")
+    with model.lock:
+        _line(model)
+        assert model.config is not None
+        configured = model.config.sessions
+        state = None if count is None else SessionsState(count=count, instead_of=configured)
+        model.commit(facts=model.facts.model_copy(update={"sessions": state}))
+        for loaded in model.routes.by_version.values():
+            loaded.resize(count or configured)
 
 
 def _line(model: LiveModel) -> StoreLine:

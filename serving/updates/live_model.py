@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from serving.config import ServerConfig
 from serving.engine.canary import routing_point
+from serving.engine.core_shares import CoreShares
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
@@ -45,8 +46,12 @@ class Routes:
 class LiveModel:
     """Any thread. `lock` guards `facts`, `lines`, `default` and every line's view."""
 
-    def __init__(self, name: str, config: ServerConfig, on_step: OnStep | None = None) -> None:
+    def __init__(
+        self, name: str, config: ServerConfig, cores: CoreShares | None = None, on_step: OnStep | None = None
+    ) -> None:
+        """cores: shared with the other models of the process."""
         self.name = name
+        self.cores = cores or CoreShares()
         self.folder = config.model_repository / name
         self.store_root = config.store_dir / name
         self.versions = Versions(self.folder, self.store_root)

@@ -12,6 +12,7 @@ from typing import Literal
 from serving.engine.load_progress import log_progress
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
+from serving.engine.precision import dense_graph
 from serving.engine.recent import RecentRequests
 from serving.engine.snapshot import Snapshot
 from serving.updates.line import Entry, Lane, StoreLine
@@ -31,7 +32,7 @@ def load_line(
 ) -> StoreLine:
     """A line of its own for a version. Raises CheckpointError, StoreError or ConfigError; nothing stays open then."""
     folder = free_folder(model, published.version)
-    graph = published.graph()
+    graph = dense_graph(published, config.options)
     store = open_filled(model, config, published, folder)
     try:
         snapshot = Snapshot.of_version(published, graph)
@@ -107,7 +108,19 @@ def make_lane(
     recent: RecentRequests | None,
 ) -> Lane:
     """Starts the sessions of a version on a store."""
-    lane = Lane(LoadedModel(config, published, store, snapshot, recent=recent), published, graph)
+    lane = Lane(
+        LoadedModel(
+            config,
+            published,
+            store,
+            snapshot,
+            recent=recent,
+            cores=model.cores,
+            sessions=model.facts.session_count(config.sessions),
+        ),
+        published,
+        graph,
+    )
     model.watch_releases(lane)
     return lane
 

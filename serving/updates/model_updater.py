@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from serving.config import ServerConfig
+from serving.engine.core_shares import CoreShares
 from serving.engine.model_config import CONFIG, ModelConfig, read_model_config
 from serving.updates import refusals
 from serving.updates.applying import Outdated, collect_kept, take_delta
@@ -47,10 +48,18 @@ class ModelUpdater:
     """Loads a model and follows its folder until `stop`."""
 
     def __init__(
-        self, name: str, config: ServerConfig, on_step: OnStep | None = None, before: ModelUpdater | None = None
+        self,
+        name: str,
+        config: ServerConfig,
+        cores: CoreShares | None = None,
+        on_step: OnStep | None = None,
+        before: ModelUpdater | None = None,
     ) -> None:
-        """before: of the same model, being stopped; its stores are not touched until it has closed them."""
-        self.model = LiveModel(name, config, on_step)
+        """cores: shared with the other models of the process.
+
+        before: of the same model, being stopped; its stores are not touched until it has closed them.
+        """
+        self.model = LiveModel(name, config, cores, on_step)
         self.closed = threading.Event()
         self._before = before
         self._unclosed: list[StoreLine] = []
@@ -83,8 +92,12 @@ class ModelUpdater:
                 self._threads.append(thread)
 
     def wake(self) -> None:
-        """Something may have changed in the folder, or for an operator's word."""
+        """Something changed in the folder, or an operator said something: what failed before is tried again now."""
         self._not_before = 0.0
+        self._wake.set()
+
+    def look(self) -> None:
+        """Looks at the folder now; what failed before is tried again when its time has come."""
         self._wake.set()
 
     def advance(self) -> None:

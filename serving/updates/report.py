@@ -11,6 +11,7 @@ from serving.engine.model import LoadedModel
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, StoreLine
 from serving.updates.live_model import LiveModel
+from storage.checkpoint.graph_program import GraphProgram
 from storage.errors import StoreError
 from storage.tiers.budget_report import budget_report
 
@@ -67,6 +68,47 @@ def budget(model: LiveModel) -> dict[str, JsonValue]:
         "configured_bytes": configured,
         "used_bytes": sum(store["used_bytes"] for store in stores),  # type: ignore[call-overload, index, misc]
         "stores": stores,
+    }
+
+
+def _runner(program: GraphProgram) -> dict[str, JsonValue]:
+    return {
+        "name": program.runner,
+        "compared": [
+            {"name": each.name, "us": {str(rows): us for rows, us in each.us.items()}, "why_not": each.why_not}
+            for each in program.candidates
+        ],
+    }
+
+
+def sessions(model: LiveModel) -> dict[str, JsonValue]:
+    """How many sessions there are, and what each of those of every loaded version has done."""
+    with model.lock:
+        configured = None if model.config is None else model.config.sessions
+        loaded = dict(model.routes.by_version)
+    return {
+        "model": model.name,
+        "configured": configured,
+        "versions": [
+            {
+                "version": version,
+                "count": each.sessions,
+                "pick": each.group.pick,
+                "queued": each.queued,
+                "runner": _runner(each.line.current.graph.program),
+                "sessions": [
+                    {
+                        "name": session.name,
+                        "batches": session.statistics.batches,
+                        "requests": session.statistics.requests,
+                        "rows": session.statistics.rows,
+                        "busy_s": session.statistics.busy_ns / 1e9,
+                    }
+                    for session in each.group.sessions
+                ],
+            }
+            for version, each in sorted(loaded.items(), key=lambda item: int(item[0]))
+        ],
     }
 
 

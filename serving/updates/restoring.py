@@ -7,6 +7,7 @@ from pathlib import Path
 
 from serving.engine.gate import Claims, gate
 from serving.engine.model_config import ModelConfig
+from serving.engine.precision import dense_graph
 from serving.engine.snapshot import Snapshot
 from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
@@ -80,7 +81,7 @@ def _restore(
                 overlay = store.stage(diff)
                 mask |= 1 << overlay
             lane = lanes.get(version.version)
-            graph = versions.graph(version) if lane is None else lane.graph
+            graph = dense_graph(version, config.options) if lane is None else lane.graph
             snapshot = _snapshot(entry_state, version, delta, graph, mask)
             if lane is None:
                 model.versions.keep(version)
@@ -164,7 +165,3 @@ class _Versions:
             except NotFound:
                 continue
         raise NotFound(f"the versions {[number for number, _ in names]} that the store was filled with are gone")
-
-    def graph(self, version: PublishedVersion) -> DenseGraph:
-        """A version's graph with its own weights."""
-        return version.graph()

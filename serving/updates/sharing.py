@@ -10,6 +10,7 @@ import numpy as np
 
 from serving.engine.gate import Claims, gate
 from serving.engine.model_config import ModelConfig
+from serving.engine.precision import dense_graph
 from serving.engine.snapshot import Snapshot
 from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
 from serving.updates.catalog import FoundVersion
@@ -43,7 +44,7 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
     check_version_signature(model, config, published)
     model.versions.keep(published)
     model.step("verified")
-    graph = published.graph()
+    graph = dense_graph(published, config.options)
     before = view.current.lane
     diff: VersionDiff | None = None
     overlay: int | None = None

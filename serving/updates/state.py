@@ -90,6 +90,13 @@ class BudgetState(_Part):
     instead_of: int | None = None
 
 
+class SessionsState(_Part):
+    """An operator's number of sessions. instead_of: what config.pbtxt said then, as with the budget."""
+
+    count: int = Field(ge=1, le=256)
+    instead_of: int
+
+
 class Refusal(_Part):
     """Why a version or delta is not taken. stamp: of its files, when it was their bytes that were wrong."""
 
@@ -120,6 +127,12 @@ class ModelState(_Part):
     quarantine: dict[str, Refusal] = Field(default_factory=dict)
     allowed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     budget: BudgetState | None = None
+    sessions: SessionsState | None = None
+
+    def session_count(self, configured: int) -> int:
+        """How many sessions a version has: an operator's word, unless config.pbtxt was changed since."""
+        sessions = self.sessions
+        return configured if sessions is None or sessions.instead_of != configured else sessions.count
 
     def dram_bytes(self, configured: int | None) -> int | None:
         """The DRAM budget: an operator's, unless config.pbtxt was changed since, or that of config.pbtxt."""

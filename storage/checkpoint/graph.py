@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import torch
 
 from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
 from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
+from storage.checkpoint.graph_program import GraphProgram, RunnableHalves
+from storage.checkpoint.lowered import LOWERED, lower_products
 from storage.checkpoint.manifest import GRAPH, WEIGHTS, GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
 from storage.checkpoint.program import TORCH_LOCK, weight_key
@@ -34,20 +36,26 @@ class DenseGraph:
 
     def __init__(
         self,
-        forward: Callable[..., Any],
+        program: GraphProgram,
         keys: Sequence[str | None],
         weights: Mapping[str, torch.Tensor],
         slots: Sequence[int],
         inputs: Sequence[GraphInput],
         outputs: Sequence[GraphOutput],
     ) -> None:
-        """keys: the weight of each of forward's arguments, None for inputs. slots: the argument of each input."""
+        """keys: the weight of each of the program's arguments, None for inputs. slots: the argument of each input.
+
+        program: shared by all that have other weights only.
+        """
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
-        self._forward = forward
+        self.program = program
         self._keys = tuple(keys)
         self._weights = dict(weights)
-        self._arguments = tuple(None if key is None else self._weights[key] for key in keys)
+        self._arguments = tuple(
+            None if key is None else self._weights[key].to(LOWERED) if slot in program.rounded else self._weights[key]
+            for slot, key in enumerate(keys)
+        )
         self._slots = tuple(slots)
         self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
         self._dtypes = tuple(_TORCH_DTYPES[entry.dtype] for entry in inputs)
@@ -77,7 +85,14 @@ class DenseGraph:
                     f"the graph wants {own.dtype} {list(own.shape)}"
                 )
         kept = {name: weights[name].detach() for name in self._weights}
-        return DenseGraph(self._forward, self._keys, kept, self._slots, self.inputs, self.outputs)
+        return DenseGraph(self.program, self._keys, kept, self._slots, self.inputs, self.outputs)
+
+    def lowered(self) -> DenseGraph:
+        """The same graph with its matrix products in bfloat16; its weights are rounded beside those it keeps."""
+        places = [slot for slot, key in enumerate(self._keys) if key is not None]
+        module, rounded = lower_products(self.program.module, places)
+        program = GraphProgram(module, self._slots, rounded)
+        return DenseGraph(program, self._keys, self._weights, self._slots, self.inputs, self.outputs)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Computes the outputs, in the order of `outputs`.
@@ -85,9 +100,32 @@ class DenseGraph:
         tensors: one for each of `inputs`, in order; first dimension the batch, the same for all.
         Raises InvalidInput naming the input with another dtype or shape.
         """
+        arguments = self.arguments(tensors)
+        with torch.inference_mode():
+            return list(self.program.forward(*arguments))
+
+    def run_halves(
+        self, halves: RunnableHalves, tensors: Sequence[torch.Tensor], rows: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """The same as `run`, with the user's side computed once a user.
+
+        halves: of `program`. tensors: as for `run`, those of the user's side with U rows, the others with B. rows:
+        (B,) int64, each row's user.
+        """
+        arguments = self.arguments(tensors)
+        slots = halves.halves
+        with torch.inference_mode():
+            of_users = halves.user(*[arguments[slot] for slot in slots.user_slots])
+            return list(halves.item(rows, *of_users, *[arguments[slot] for slot in slots.item_slots]))
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """What the program takes: the weights and, in their places, the tensors of a batch.
+
+        Raises InvalidInput naming the input with another dtype or shape.
+        """
         if len(tensors) != len(self.inputs):
             raise InvalidInput(f"the graph takes {len(self.inputs)} tensors, got {len(tensors)}")
-        arguments = list(self._arguments)
+        arguments: list[Any] = list(self._arguments)
         for index, tensor in enumerate(tensors):
             if tensor.shape[1:] != self._shapes[index] or tensor.dtype != self._dtypes[index] or tensor.dim() == 0:
                 entry = self.inputs[index]
@@ -97,8 +135,7 @@ class DenseGraph:
                     field=entry.name,
                 )
             arguments[self._slots[index]] = tensor
-        with torch.inference_mode():
-            return list(self._forward(*arguments))
+        return arguments
 
 
 def load_graph(archive: bytes, weights: np.ndarray | bytes, entry: GraphEntry) -> DenseGraph:
@@ -161,7 +198,7 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
     except Exception as error:  # torch raises many kinds here; all mean the same to the caller
         raise CheckpointError(f"{GRAPH}: torch {torch.__version__} cannot load the graph: {error}") from error
     slots = [positions[given.placeholder] for given in entry.inputs]
-    return DenseGraph(loaded.graph_module.forward, keys, weights, slots, entry.inputs, entry.outputs)
+    return DenseGraph(GraphProgram(loaded.graph_module, slots), keys, weights, slots, entry.inputs, entry.outputs)
 
 
 def _check_weight(document: GraphDocument, placeholder: str, name: str, tensor: torch.Tensor) -> None:

@@ -18,6 +18,16 @@ from pydantic import ValidationError
 from storage.errors import CheckpointError
 
 
+def make_place(parent: Path) -> None:
+    """Makes the folder that snapshots are published into. Raises CheckpointError when nothing can be written there."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot publish into {parent}: {error.strerror or error}") from error
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise CheckpointError(f"cannot publish into {parent}: it may not be written to")
+
+
 @contextmanager
 def publishing(parent: Path) -> Iterator[Path]:
     """A folder in `parent` to be filled and moved; what is left of it at the end goes.

@@ -14,7 +14,7 @@ from storage.checkpoint.archive import pack_graph
 from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
 from storage.checkpoint.folder import check_size
 from storage.checkpoint.golden import Golden, write_golden
-from storage.checkpoint.install import move_into_place, publishing, sync_directory
+from storage.checkpoint.install import make_place, move_into_place, publishing, sync_directory
 from storage.checkpoint.manifest import (
     FileEntry,
     GoldenEntry,
@@ -75,7 +75,7 @@ def write_version(
     _check_parts(spec, tables, graph_inputs)
     packed = pack_program(graph, graph_inputs, graph_outputs)
 
-    model_dir.mkdir(parents=True, exist_ok=True)
+    make_place(model_dir)
     if version is not None:
         _refuse_taken(model_dir / str(version))
     now_ms = time.time_ns() // 1_000_000 if created_unix_ms is None else created_unix_ms

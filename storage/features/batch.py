@@ -53,15 +53,18 @@ def concat_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:
     return FeatureBatch(sum(batch.batch for batch in batches), dense, ids)
 
 
+def join_offsets(parts: Sequence[Array]) -> Array:
+    """The offsets of bags that stand behind each other. parts: (n + 1,) int64 each, from 0 on."""
+    lengths = np.concatenate([np.diff(part) for part in parts])
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def _concat(parts: Sequence[Jagged]) -> Jagged:
-    values = np.concatenate([part.values for part in parts])
-    offsets = np.zeros(1 + sum(len(part.offsets) - 1 for part in parts), dtype=np.int64)
-    row, base = 1, 0
-    for part in parts:
-        rows = len(part.offsets) - 1
-        offsets[row : row + rows] = part.offsets[1:]
-        offsets[row : row + rows] += base
-        row += rows
-        base += int(part.offsets[-1])
     weights = [part.weights for part in parts if part.weights is not None]
-    return Jagged(values, offsets, np.concatenate(weights) if weights else None)
+    return Jagged(
+        np.concatenate([part.values for part in parts]),
+        join_offsets([part.offsets for part in parts]),
+        np.concatenate(weights) if weights else None,
+    )

@@ -20,6 +20,7 @@ from torch import nn
 
 from storage.checkpoint import PublishedVersion
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
+from storage.checkpoint.install import make_place
 from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
@@ -117,8 +118,10 @@ class Publisher:
         from_snapshot: the snapshot, by id or VERSION.SEQUENCE, that the new one continues; default: the newest.
         version: the number of a version; default: the next free one.
         What was pending and never written is dropped: its changes are in the new snapshot.
-        Raises NotFound for a snapshot that nothing is known of, Unsupported for a delta of nn.Embedding layers.
+        Raises NotFound for a snapshot that nothing is known of, Unsupported for a delta of nn.Embedding layers,
+        CheckpointError when nothing can be written to the repository: then nothing is pending either.
         """
+        make_place(self._model_dir)
         lineage = settled(self._lineage, self._model_dir)
         if from_snapshot is not None:
             lineage = lineage.up_to(lineage.find(from_snapshot).snapshot)

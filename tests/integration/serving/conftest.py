@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -166,6 +167,24 @@ def published() -> Published:
 def version_dir(published: Published, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A published version, to copy from; read only."""
     return published.publish(tmp_path_factory.mktemp("published") / "ranker")
+
+
+@pytest.fixture
+def repository(version_dir: Path, tmp_path: Path) -> Path:
+    """A repository of its own, with the version copied."""
+    shutil.copytree(version_dir.parent, tmp_path / "repository" / "ranker")
+    config = tmp_path / "repository" / "ranker" / "config.pbtxt"
+    config.write_text(config.read_text().replace("count: 2", "count: 1"))  # `server` may have changed it
+    return tmp_path / "repository"
+
+
+def append_config(repository: Path, text: str) -> None:
+    """Adds lines to the model's config.pbtxt; a `dynamic_batching` of theirs replaces the one that is there."""
+    config = repository / "ranker" / "config.pbtxt"
+    kept = config.read_text()
+    if "dynamic_batching" in text:
+        kept = kept.replace("dynamic_batching {\n}", "")
+    config.write_text(kept + text)
 
 
 @pytest.fixture(scope="session")

@@ -23,16 +23,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving import Server, ServerConfig
 from serving.protocol.v1 import decode_predict
 from storage.errors import ConfigError, DeadlineExceeded, NotFound, Overloaded, Unavailable
+from tests.integration.serving.conftest import append_config
 
 ROOT = Path(__file__).parents[3]
 BODY = b'{"instances": [{"user": 1, "item": 2, "price": [0, 1], "history": [1, 2], "tags": ["war"]}]}'
-
-
-@pytest.fixture
-def repository(version_dir: Path, tmp_path: Path) -> Path:
-    """A repository of its own, with the version copied."""
-    shutil.copytree(version_dir.parent, tmp_path / "repository" / "ranker")
-    return tmp_path / "repository"
 
 
 @pytest.fixture
@@ -50,14 +44,6 @@ def running(start_server: Callable[..., Server], repository: Path, tmp_path: Pat
 
 def states(server: Server) -> list[tuple[str, str, str]]:
     return [(entry.model, entry.version, entry.state) for entry in server.repository.index()]
-
-
-def append_config(repository: Path, text: str) -> None:
-    config = repository / "ranker" / "config.pbtxt"
-    kept = config.read_text()
-    if "dynamic_batching" in text:
-        kept = kept.replace("dynamic_batching {\n}", "")
-    config.write_text(kept + text)
 
 
 def test_a_changed_byte_makes_the_model_unavailable_and_the_server_stays_up(
@@ -147,7 +133,7 @@ def stuck(running: Callable[..., Server], repository: Path) -> Iterator[Any]:
     model = running().repository.get("ranker")
     columns, batch, _ = decode_predict(model.signature, BODY)
     # The one session waits inside take(); one request lets it out, and then the turn is ours.
-    turn = threading.Thread(target=model._queue._turn.acquire)
+    turn = threading.Thread(target=model.group._queues[0]._turn.acquire)
     turn.start()
     asyncio.run(model.infer(columns, batch))
     deadline = time.monotonic() + 10
@@ -157,7 +143,7 @@ def stuck(running: Callable[..., Server], repository: Path) -> Iterator[Any]:
         if turn.is_alive():
             asyncio.run(model.infer(columns, batch))
     yield model
-    model._queue._turn.release()
+    model.group._queues[0]._turn.release()
 
 
 async def ask(model: Any, timeout_us: int = 0) -> Any:

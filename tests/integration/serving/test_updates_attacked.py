@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from serving.updates import model_updater
 from serving.updates.model_updater import MAX_CHAIN
 from storage.errors import NotFound, Unavailable
 from tests.integration.serving.live import Live
@@ -287,3 +290,41 @@ def test_a_snapshot_that_a_slow_batch_still_uses_is_dropped_when_the_batch_ends(
     line.release(pinned)
     live.until(lambda: live.repository.update_counters(NAME).overlays == 2)
     assert bad.id not in {path.name for path in (live.folder / "store" / NAME / "deltas").iterdir()}
+
+
+def test_a_load_that_fails_for_the_disk_is_tried_again_ever_less_often_and_at_once_when_something_appears(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def verify(model: object, found: object, *_: object, **__: object) -> None:
+        tries.append(str(found))
+        raise OSError(errno.EIO, "the disk failed")
+
+    monkeypatch.setattr(model_updater, "take_version", verify)
+    live.version()
+    live.start(poll_s=0.05)
+    live.until(lambda: "the disk failed" in (live.report()["waiting"] or ""))
+    time.sleep(1.5)
+    # At once and after one second; looking 30 times in between is no reason to read everything again.
+    before = len(tries)
+    assert before <= 3
+    live.version()
+    live.until(lambda: len(tries) > before, 1.5)
+
+
+def test_resume_says_nothing_of_what_was_waited_for_before(live: Live) -> None:
+    start = live.version()
+    live.start()
+    live.repository.pin(NAME)
+    delta = live.delta(start)
+    live.until(lambda: "pinned" in (live.report()["waiting"] or ""))
+    assert live.repository.resume(NAME)["waiting"] is None
+    live.reaches(delta)
+
+
+def test_a_rollback_further_than_there_is_says_what_there_is(live: Live) -> None:
+    live.version()
+    live.start()
+    with pytest.raises(NotFound, match=r"there is no snapshot 1 back; served is 1\.0, there are 1\.0"):
+        live.repository.rollback(NAME)

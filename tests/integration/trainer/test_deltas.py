@@ -189,6 +189,16 @@ def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_reques
     assert set(words.tolist()) & set(training.tables()["words"])
 
 
+def test_a_repository_that_cannot_be_written_to_is_said_before_anything_is_drawn(begun, models, tmp_path) -> None:
+    training, publisher, _ = begun()
+    step(training, publisher, 5)
+    (tmp_path / "file").write_bytes(b"")
+    elsewhere = publisher_of(training, tmp_path / "file", lineage=publisher.lineage)
+    with pytest.raises(CheckpointError, match=r"cannot publish into .*file/m: Not a directory"):
+        elsewhere.prepare("version")
+    assert elsewhere.lineage.pending is None
+
+
 def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(begun, models) -> None:
     training, publisher, version = begun()
     follower = Follower(version)

@@ -29,7 +29,7 @@ def test_every_benchmark_says_what_it_claims_and_can_be_measured(name: str) -> N
 
 def test_the_list_has_one_line_each() -> None:
     lines = catalog.list_lines()
-    assert len(lines) == len(catalog.BENCHMARKS) == 6
+    assert len(lines) == len(catalog.BENCHMARKS) == 8
     assert lines[0].startswith("lookup ")
 
 
@@ -134,10 +134,10 @@ def test_samples_that_were_not_interrupted_go_on(tmp_path: Path) -> None:
     catalog.Run(catalog.Report("lookup", quick=True), tmp_path).settle(Samples(("ours",)))
 
 
-def test_the_whole_run_stays_below_twenty_minutes() -> None:
-    assert all_store.BOUNDS_S.keys() == catalog.BENCHMARKS.keys()
+def test_the_whole_run_of_the_store_stays_below_thirty_five_minutes() -> None:
+    assert all_store.BOUNDS_S.keys() == catalog.BENCHMARKS.keys() - {"engine", "triton"}
     # A benchmark that must be ended takes GRACE_S longer; not all of them will.
-    assert sum(all_store.BOUNDS_S.values()) <= 20 * 60 - 10
+    assert sum(all_store.BOUNDS_S.values()) <= 35 * 60 - 10
 
 
 def test_the_summary_names_what_is_missed() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import measure
 from benchmarks.gauge import CpuGauge, busy_seconds, process_seconds
-from benchmarks.measure import Contestant, Samples, interleave, median, per_second, together
+from benchmarks.measure import Samples, interleave, median, per_second, together
 
 
 class ScriptedGauge(CpuGauge):
@@ -84,19 +85,19 @@ def test_work_goes_on_where_it_stopped() -> None:
     assert seen == list(range(2 * warmed))
 
 
-def test_a_repeat_may_go_round_its_contestants_and_weighs_them_by_their_time() -> None:
-    order: list[str] = []
-    figures = iter([9.0, 9.0, 9.0, 9.0, 1.0, 7.0, 3.0, 7.0])
+def test_a_run_up_is_worked_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    seen: list[int] = []
 
-    def contestant(name: str) -> Contestant:
-        return lambda turn: order.append(f"{name}{turn}") or next(figures)
+    def work(number: int) -> None:
+        seen.append(number)
+        clock[0] += 100.0 if 10 <= number < 15 else 1.0  # the run-up of the first measurement is slow
 
-    samples = interleave(
-        {name: contestant(name) for name in "ab"}, repeats=1, gauge=ScriptedGauge([QUIET] * 2), slices=2
-    )
-    assert order == ["a0", "b0", "a0", "b0", "a1", "b1", "a1", "b1"]
-    assert samples.values("a") == [pytest.approx(1.5)]  # of 1 and 3: twice the work in 1 + 1/3 of the time
-    assert samples.values("b") == [pytest.approx(7.0)]
+    contestant = per_second(work, 3.0, piece_s=10.0, run_up_s=5.0)
+    assert contestant(0) == pytest.approx(3.0)
+    assert contestant(1) == pytest.approx(3.0)
+    assert seen == list(range(25))
 
 
 def test_threads_start_together_and_their_figures_are_added() -> None:

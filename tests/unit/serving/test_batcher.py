@@ -6,10 +6,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.model_config import QueueSettings
+from serving.engine.queue_settings import LevelSettings, QueueSettings
 from serving.engine.requests import QueuedRequest
+from serving.engine.service_time import ServiceTime
+from serving.engine.waiting import WaitingRequests
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 
 LIMIT = 16
@@ -26,8 +30,11 @@ def request(loop: asyncio.AbstractEventLoop, batch: int = 1, deadline_ns: int = 
     return QueuedRequest({}, batch, loop.create_future(), loop, time.monotonic_ns(), deadline_ns)
 
 
-def filled(loop: asyncio.AbstractEventLoop, sizes: list[int], **settings: object) -> RequestQueue:
-    queue = RequestQueue("m", QueueSettings(**{"merge": True, **settings}), LIMIT)  # type: ignore[arg-type]
+def filled(
+    loop: asyncio.AbstractEventLoop, sizes: list[int], *, max_size: int = 256, **settings: object
+) -> RequestQueue:
+    one = (LevelSettings(max_size),)
+    queue = RequestQueue("m", QueueSettings(**{"merge": True, "levels": one, **settings}), LIMIT)  # type: ignore[arg-type]
     for size in sizes:
         queue.put(request(loop, size))
     return queue
@@ -71,7 +78,7 @@ def test_a_waiting_batch_takes_in_what_arrives(loop: asyncio.AbstractEventLoop) 
 
 
 def test_a_full_queue_answers_at_once_and_a_discarded_request_frees_its_place(loop: asyncio.AbstractEventLoop) -> None:
-    queue = filled(loop, [1], max_queue_size=2)
+    queue = filled(loop, [1], max_size=2)
     second = request(loop)
     queue.put(second)
     with pytest.raises(Overloaded, match="maximum queue size"):
@@ -114,7 +121,7 @@ def test_closing_wakes_every_session(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_many_sessions_take_every_request_once(loop: asyncio.AbstractEventLoop) -> None:
-    queue = RequestQueue("m", QueueSettings(merge=True, max_queue_size=10_000), LIMIT)
+    queue = RequestQueue("m", QueueSettings(merge=True, levels=(LevelSettings(10_000),)), LIMIT)
     taken: list[QueuedRequest] = []
     lock = threading.Lock()
 
@@ -173,7 +180,7 @@ def test_one_arm_s_batch_waits_for_no_company_while_the_other_arm_waits(loop: as
 
 
 def test_the_bound_and_the_end_of_the_queue_count_both_arms(loop: asyncio.AbstractEventLoop) -> None:
-    queue = filled(loop, [1], max_queue_size=2)
+    queue = filled(loop, [1], max_size=2)
     canary = arm_request(loop, True)
     queue.put(canary)
     with pytest.raises(Overloaded):
@@ -184,3 +191,163 @@ def test_the_bound_and_the_end_of_the_queue_count_both_arms(loop: asyncio.Abstra
     assert len(queue.take() or []) == 1
     assert queue.clear() == [canary]
     assert queue.take() is None
+
+
+# ---- priority
+
+
+def level_request(loop: asyncio.AbstractEventLoop, level: int, batch: int = 1, delay_at_ns: int = 0) -> QueuedRequest:
+    made = request(loop, batch)
+    made.level, made.delay_at_ns = level, delay_at_ns
+    return made
+
+
+def test_a_higher_priority_goes_first_and_a_batch_takes_in_lower_ones_behind(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [], levels=(LevelSettings(),) * 3)
+    sent = [level_request(loop, level, 8) for level in (2, 1, 0, 1, 0)]
+    for entry in sent:
+        queue.put(entry)
+    assert queue.take() == [sent[2], sent[4]]
+    assert queue.take() == [sent[1], sent[3]]
+    assert queue.take() == [sent[0]]
+
+
+def test_numbers_of_priorities_mean_what_they_mean_to_triton() -> None:
+    settings = QueueSettings(levels=(LevelSettings(),) * 3, default_level=2)
+    assert [settings.level_of(priority) for priority in (0, 1, 2, 3, 4, 2**64 - 1)] == [1, 0, 1, 2, 1, 1]
+
+
+def test_each_level_has_its_own_bound(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [], levels=(LevelSettings(1), LevelSettings(2)))
+    for level in (0, 1, 1):
+        queue.put(level_request(loop, level))
+    for level, bound in ((0, 1), (1, 2)):
+        with pytest.raises(Overloaded, match=f"queue size of {bound}"):
+            queue.put(level_request(loop, level))
+    with pytest.raises(Overloaded):
+        queue.check()
+    assert queue.discard(next(iter(queue.close())))
+    queue.check()
+
+
+def test_who_waited_too_long_goes_behind_those_who_have_not_where_the_level_says_so(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = filled(loop, [], levels=(LevelSettings(), LevelSettings()))
+    late = level_request(loop, 0, 8, delay_at_ns=time.monotonic_ns() - 1)
+    timely = level_request(loop, 0, 8, delay_at_ns=time.monotonic_ns() + 10**12)
+    lower = level_request(loop, 1, 16)
+    for entry in (lower, late, timely):
+        queue.put(entry)
+    assert queue.take() == [timely, late]
+    assert queue.take() == [lower]
+    assert not late.future.done()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "pop", "discard"]), st.integers(0, 2), st.integers(1, 5)), max_size=60)
+)
+def test_waiting_requests_are_a_list_sorted_by_level(steps: list[tuple[str, int, int]]) -> None:
+    made = asyncio.new_event_loop()
+    waiting, known = WaitingRequests(3), list[QueuedRequest]()
+    for step, level, batch in steps:
+        turn = sorted(known, key=lambda entry: entry.level)
+        if step == "add":
+            known.append(level_request(made, level, batch))
+            waiting.add(known[-1])
+        elif step == "pop":
+            first = waiting.first(0)
+            assert first is (turn[0] if turn else None)
+            if first is not None:
+                known.remove(waiting.pop(first))
+        elif known:
+            chosen = known.pop((level * 7 + batch) % len(known))
+            assert waiting.discard(chosen)
+            assert not waiting.discard(chosen)
+        assert len(waiting) == len(known)
+        assert waiting.rows == sum(entry.batch for entry in known)
+        assert waiting.all() == sorted(known, key=lambda entry: entry.level)
+        for index in range(3):
+            assert waiting.size(index) == sum(entry.level == index for entry in known)
+            assert waiting.rows_before(index) == sum(entry.batch for entry in known if entry.level <= index)
+    made.close()
+
+
+# ---- waits by estimate
+
+
+def test_a_request_that_would_wait_too_long_is_refused_before_it_waits(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [], max_wait_us=50_000)
+    queue.service_time.worked(10, 100_000_000)  # ten milliseconds a row
+    for _ in range(6):
+        queue.put(request(loop))
+    with pytest.raises(Overloaded, match="would wait 60 ms, at most 50 ms"):
+        queue.put(request(loop))
+    with pytest.raises(Overloaded, match="max_wait_ms"):
+        queue.check()
+    queue.sessions = 2
+    queue.check()
+    queue.put(request(loop))
+
+
+def test_a_deadline_that_cannot_be_kept_is_refused_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [])
+    queue.service_time.worked(1, 1_000_000_000)
+    in_a_while = time.monotonic_ns() + 500_000_000
+    queue.put(request(loop, deadline_ns=in_a_while))  # nobody is before it
+    with pytest.raises(Overloaded, match="past its deadline"):
+        queue.put(request(loop, deadline_ns=in_a_while))
+    queue.put(request(loop))
+    queue.put(request(loop, deadline_ns=in_a_while + 10**12))
+
+
+def test_only_what_goes_before_it_counts_for_the_wait_of_a_priority(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [], levels=(LevelSettings(), LevelSettings()), max_wait_us=1000)
+    queue.service_time.worked(1, 1_000_000_000)
+    queue.put(level_request(loop, 1))
+    queue.put(level_request(loop, 0))
+    with pytest.raises(Overloaded):
+        queue.put(level_request(loop, 1))
+
+
+def test_the_estimate_follows_the_last_batches() -> None:
+    times = ServiceTime()
+    assert times.wait_ns(1000, 1) == 0
+    for _ in range(60):
+        times.worked(10, 1_000)
+    assert times.wait_ns(10, 1) == pytest.approx(1000, rel=0.01)
+    for _ in range(60):
+        times.worked(10, 9_000)
+    assert times.wait_ns(10, 2) == pytest.approx(4500, rel=0.01)
+
+
+# ---- sessions that leave
+
+
+def test_as_many_sessions_leave_as_are_told_to_and_the_others_go_on(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [])
+    queue.sessions = 4
+    ended = threading.Semaphore(0)
+    taken: list[QueuedRequest] = []
+
+    def session() -> None:
+        while (batch := queue.take()) is not None:
+            taken.extend(batch)
+        ended.release()
+
+    threads = [threading.Thread(target=session) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    queue.leave(3)
+    for _ in range(3):
+        assert ended.acquire(timeout=5)
+    assert not ended.acquire(timeout=0.05)
+    assert queue.sessions == 1
+    sent = [request(loop) for _ in range(20)]
+    for entry in sent:
+        queue.put(entry)
+    queue.close()
+    assert ended.acquire(timeout=5)
+    assert taken == sent
+    for thread in threads:
+        thread.join(5)

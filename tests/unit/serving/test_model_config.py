@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from serving.engine.model_config import ModelConfig, complete_model_config, read_model_config
+from serving.engine.queue_settings import LevelSettings
 from serving.protocol.proto_json import message_to_json
 from serving.protocol.signature import ModelSignature
 from storage.errors import ConfigError
@@ -20,7 +21,7 @@ def read(folder: Path, text: str) -> ModelConfig:
 def test_a_model_without_a_file_has_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "ranker").mkdir()
     config = read_model_config(tmp_path / "ranker")
-    assert (config.name, config.sessions, config.queue.merge, config.queue.max_queue_size) == ("ranker", 1, False, 256)
+    assert (config.name, config.sessions, config.queue.merge, config.queue.max_size) == ("ranker", 1, False, 256)
     assert config.choose_versions([1, 10, 9]) == [10]
 
 
@@ -42,7 +43,7 @@ def test_every_supported_field_is_read(tmp_path: Path) -> None:
     )
     assert (config.max_batch_size, config.sessions) == (512, 4)
     assert config.queue.preferred == (8, 64)
-    assert (config.queue.delay_us, config.queue.max_queue_size, config.queue.default_timeout_us) == (500, 9, 250_000)
+    assert (config.queue.delay_us, config.queue.levels) == (500, (LevelSettings(9, 250_000),))
     assert (config.options.dram_bytes, config.options.torch_threads) == (512 << 20, 2)
     assert config.choose_versions([3, 1, 2]) == [2, 3]
 
@@ -59,16 +60,27 @@ def test_every_supported_field_is_read(tmp_path: Path) -> None:
         ("instance_group { kind: KIND_GPU }", "instance_group[0].kind"),
         ("instance_group { count: -2 }", "instance_group[0].count"),
         ("instance_group { gpus: 1 }", "instance_group[0].gpus"),
-        ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.priority_levels"),
+        ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.default_priority_level"),
+        ("dynamic_batching { priority_levels: 65 }", "dynamic_batching.priority_levels"),
+        (
+            "dynamic_batching { priority_levels: 2 default_priority_level: 3 }",
+            "dynamic_batching.default_priority_level",
+        ),
+        ("dynamic_batching { default_priority_level: 1 }", "dynamic_batching.default_priority_level"),
+        (
+            "dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }",
+            "dynamic_batching.priority_queue_policy[1]",
+        ),
+        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching.preserve_ordering"),
         ("dynamic_batching { preferred_batch_size: 0 }", "dynamic_batching.preferred_batch_size"),
         ("max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }", "dynamic_batching.preferred_batch_size"),
-        (
-            "dynamic_batching { default_queue_policy { timeout_action: DELAY } }",
-            "dynamic_batching.default_queue_policy.timeout_action",
-        ),
         ('parameters { key: "dram_byte" value { string_value: "1" } }', "parameters.dram_byte"),
         ('parameters { key: "dram_bytes" value { string_value: "1 potato" } }', "parameters.dram_bytes"),
         ('parameters { key: "torch_threads" value { string_value: "0" } }', "parameters.torch_threads"),
+        ('parameters { key: "cpus" value { string_value: "3-1" } }', "parameters.cpus"),
+        ('parameters { key: "cpus" value { string_value: "9999" } }', "parameters.cpus"),
+        ('parameters { key: "pick" value { string_value: "best" } }', "parameters.pick"),
+        ('parameters { key: "share" value { string_value: "0" } }', "parameters.share"),
         ("input { reshape { shape: 1 } }", "input[0].reshape"),
     ],
 )
@@ -77,6 +89,35 @@ def test_what_cannot_be_done_is_refused_by_field(tmp_path: Path, text: str, fiel
         read(tmp_path, text)
     assert raised.value.field == field
     assert "config.pbtxt" in str(raised.value)
+
+
+def test_priority_levels_have_policies_of_their_own_or_the_default_one(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        """
+        dynamic_batching {
+          priority_levels: 3 default_priority_level: 2
+          default_queue_policy { max_queue_size: 50 default_timeout_microseconds: 7000 timeout_action: DELAY }
+          priority_queue_policy { key: 1 value { max_queue_size: 9 } }
+        }
+        parameters { key: "max_wait_ms" value { string_value: "40" } }
+        """,
+    )
+    default = LevelSettings(50, 7000, delays=True)
+    assert config.queue.levels == (LevelSettings(9), default, default)
+    assert (config.queue.default_level, config.queue.max_size, config.queue.max_wait_us) == (2, 109, 40_000)
+
+
+def test_sessions_may_be_bound_to_processors_and_picked_otherwise(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        """
+        parameters { key: "cpus" value { string_value: "0" } }
+        parameters { key: "pick" value { string_value: "key" } }
+        parameters { key: "share" value { string_value: "2.5" } }
+        """,
+    )
+    assert (config.options.cpus, config.options.pick, config.options.share) == (frozenset({0}), "key", 2.5)
 
 
 def test_an_unknown_option_is_answered_with_the_nearest_name(tmp_path: Path) -> None:

@@ -80,14 +80,26 @@ def test_a_request_that_is_large_even_so_is_left_out() -> None:
     assert kept.requests() == []
 
 
-def test_recording_is_sampled_by_time() -> None:
-    kept = RecentRequests(100, interval_ns=3_600_000_000_000)
+HOUR_NS = 3_600_000_000_000
+
+
+def test_every_request_is_kept_until_it_is_full_and_then_they_are_sampled_by_time() -> None:
+    kept = RecentRequests(3, interval_ns=HOUR_NS)
+    for item in range(4):
+        assert kept.wants(time.monotonic_ns())
+        kept.record({"item": numbers([item])}, 1)
     assert kept.wants(time.monotonic_ns())
-    kept.record({"item": numbers([1])}, 1)
+    kept.record({"item": numbers([4])}, 1)
     assert not kept.wants(time.monotonic_ns())
-    kept.record({"item": numbers([2])}, 1)
-    assert len(kept.requests()) == 1
-    assert kept.wants(time.monotonic_ns() + 3_600_000_000_000)
+    kept.record({"item": numbers([5])}, 1)
+    assert [request.columns["item"].values.tolist() for request in kept.requests()] == [[2], [3], [4]]
+    assert kept.wants(time.monotonic_ns() + HOUR_NS)
+
+
+def test_requests_that_are_left_out_are_looked_at_by_time_only() -> None:
+    kept = RecentRequests(3, interval_ns=HOUR_NS)
+    kept.record({"item": numbers(list(range(recent.MAX_REQUEST_BYTES)))}, 1)
+    assert not kept.wants(time.monotonic_ns())
 
 
 def test_none_are_kept_when_none_are_asked_for() -> None:
@@ -123,3 +135,28 @@ def test_features_are_kept_for_their_engine_and_made_anew_for_another() -> None:
     for name in own.dense:
         assert np.array_equal(own.dense[name], made.dense[name])
     assert own.ids["item"].values.base is None  # not a part of the request's own arrays
+
+
+def test_a_request_that_shared_its_features_with_others_keeps_its_own() -> None:
+    spec = FeatureSpec.model_validate(
+        {
+            "inputs": [{"name": "item", "dtype": "INT64", "kind": "list"}, {"name": "price", "dtype": "FP32"}],
+            "features": [
+                {"name": "item", "inputs": ["item"], "output": "ids", "table": "item", "pooling": "sum"},
+                {"name": "price", "inputs": ["price"], "output": "dense"},
+            ],
+        }
+    )
+    engine = FeatureEngine(spec)
+    whole = {
+        "item": Column.from_lists("INT64", [[1], [2, 3], [], [4, 5, 6], [7]]),
+        "price": Column("FP32", 5, 1, np.arange(5, dtype=np.float32)),
+    }
+    own = {name: column.slice(1, 4) for name, column in whole.items()}
+    kept = every()
+    kept.record(own, 3, engine.run(whole, 5), engine, first_row=1)
+    features = kept.requests()[0].features_of(engine)
+    assert features.batch == 3
+    assert features.ids["item"].values.tolist() == [2, 3, 4, 5, 6]
+    assert features.ids["item"].offsets.tolist() == [0, 2, 2, 5]
+    assert features.dense["dense"].ravel().tolist() == [1, 2, 3]

@@ -1,0 +1,88 @@
+"""The cores of the machine, shared fairly among models when their sessions want more than there are.
+
+Start-time fair queueing: a model's clock runs with the time that its batches took, divided by its share. When cores are
+short, the batch of the model whose clock is behind goes first. A model that was idle takes up the clock of those that
+were not, so nobody saves up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class CoreAccount:
+    """One model's use of the cores. share: relative to the other models'."""
+
+    def __init__(self, name: str, share: float) -> None:
+        self.name = name
+        self.share = share
+        self.used_ns = 0
+        self.clock = 0.0
+        self.active = 0  # batches that compute or wait for a core
+
+
+class CoreShares:
+    """Any thread. slots: batches that compute at a time while several models want cores; one model alone is not held.
+
+    A batch that waits for the disk keeps its slot: it was that model's turn.
+    """
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.slots = slots or len(os.sched_getaffinity(0))
+        self._lock = threading.Lock()
+        self._running = 0
+        self._busy: dict[CoreAccount, None] = {}
+        self._waiting: list[tuple[CoreAccount, threading.Event]] = []  # in the order in which they came
+        self._clock = 0.0
+        self._accounts: dict[str, CoreAccount] = {}
+
+    def account(self, model: str, share: float) -> CoreAccount:
+        """The account of a model: one for all its versions and tables. share: what it has from now on."""
+        with self._lock:
+            account = self._accounts.setdefault(model, CoreAccount(model, share))
+            account.share = share
+            return account
+
+    @contextmanager
+    def turn(self, account: CoreAccount) -> Iterator[None]:
+        """A core for one batch: waits for it while other models are before this one."""
+        self._enter(account)
+        started = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._leave(account, time.monotonic_ns() - started)
+
+    def _enter(self, account: CoreAccount) -> None:
+        with self._lock:
+            if account.active == 0:
+                account.clock = max(account.clock, self._clock)
+                self._busy[account] = None
+            account.active += 1
+            if self._running < self.slots or len(self._busy) == 1:
+                self._running += 1
+                self._clock = account.clock
+                return
+            event = threading.Event()
+            self._waiting.append((account, event))
+        event.wait()
+
+    def _leave(self, account: CoreAccount, ns: int) -> None:
+        with self._lock:
+            self._running -= 1
+            account.used_ns += ns
+            account.clock += ns / account.share
+            account.active -= 1
+            if account.active == 0:
+                del self._busy[account]
+            while self._waiting and (self._running < self.slots or len(self._busy) == 1):
+                # A model's clock goes on while its batches wait, and there are no more of them than sessions.
+                first = min(range(len(self._waiting)), key=lambda place: self._waiting[place][0].clock)
+                behind, event = self._waiting.pop(first)
+                self._clock = behind.clock
+                self._running += 1
+                event.set()

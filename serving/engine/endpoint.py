@@ -1,0 +1,303 @@
+"""Who answers the requests of one name: a bounded queue, sessions, and the snapshots that they answer from."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from serving.engine.canary import routing_point
+from serving.engine.core_shares import CoreShares
+from serving.engine.options import ModelOptions
+from serving.engine.pipeline import ScoringPipeline
+from serving.engine.queue_settings import QueueSettings
+from serving.engine.requests import Answers, InferenceResult, QueuedRequest
+from serving.engine.session import SessionParts
+from serving.engine.session_group import SessionGroup
+from serving.engine.snapshot import SnapshotLine
+from serving.engine.statistics import ModelStatistics
+from serving.engine.warm_up import WarmUp
+from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.signature import ModelSignature
+from storage.errors import DeadlineExceeded, Overloaded, Unavailable
+from storage.features import Column
+
+logger = logging.getLogger("emberline.serving")
+
+
+class Endpoint:
+    """Answers requests on the snapshots of `line` until `close`.
+
+    proto: its ModelConfig, as the server reports it.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        signature: ModelSignature,
+        proto: Any,
+        line: SnapshotLine,
+        queue: QueueSettings,
+        options: ModelOptions,
+        make_pipeline: Callable[[], ScoringPipeline],
+        *,
+        sessions: int,
+        cores: CoreShares,
+        owner: str = "",
+        warm_ups: Sequence[WarmUp] = (),
+    ) -> None:
+        """Starts the sessions, and waits until they are warm. Raises ConfigError when they cannot be.
+
+        owner: the model that its use of the cores counts for, "" for itself.
+        """
+        self.name = signature.model
+        self.version = version
+        self.signature = signature
+        self.proto = proto
+        self.statistics = ModelStatistics()
+        self.canary_statistics = ModelStatistics()
+        self.line = line
+        self.queue_settings = queue
+        self._snapshot_timeout_ns = int(options.min_snapshot_timeout_ms * 1e6)
+        self.group = SessionGroup(
+            self.name,
+            f"{self.name}/{version}",
+            queue,
+            signature.max_batch_size,
+            options.pick,
+            SessionParts(
+                line,
+                (self.statistics, self.canary_statistics),
+                cores,
+                cores.account(owner or self.name, options.share),
+                options.torch_threads,
+                options.cpus,
+                tuple(warm_ups),
+            ),
+            make_pipeline,
+        )
+        self.group.resize(sessions)
+        try:
+            self.group.wait_warm()
+        except BaseException:
+            self.group.close()
+            self.group.join(None)
+            raise
+
+    @property
+    def successor(self) -> Endpoint | None:
+        """Who answers what comes too late for this one; None: nobody."""
+        return None
+
+    @property
+    def arms(self) -> dict[str, ModelStatistics]:
+        """Statistics by arm: "main" and "canary". Every request counts in one of them."""
+        return {"main": self.statistics, "canary": self.canary_statistics}
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a session."""
+        return self.group.queued
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions it has."""
+        return len(self.group)
+
+    def resize(self, sessions: int) -> None:
+        """Starts or ends sessions while it serves. sessions: 1 or more."""
+        self.group.resize(sessions)
+
+    def check_load(self) -> None:
+        """Raises Overloaded when a request would be turned away now, before anything is spent on reading it."""
+        try:
+            self.group.check()
+        except Overloaded:
+            self.statistics.finished(0, failed=True, rejected=True)
+            raise
+
+    def takes_canary(self, routing_key: str) -> bool:
+        """Whether a request with this key is answered by the canary; without a key, by chance."""
+        canary = self.line.canary
+        return canary is not None and routing_point(self.name, routing_key) < canary[1]
+
+    async def infer(
+        self,
+        columns: Mapping[str, Column],
+        batch: int,
+        timeout_us: int = 0,
+        *,
+        min_snapshot: str = "",
+        canary: bool = False,
+        follow: bool = True,
+        priority: int = 0,
+        routing_key: str = "",
+    ) -> InferenceResult:
+        """Answers one request; called on any event loop.
+
+        timeout_us: how long it may wait for a snapshot and a session, 0 for the model's own limits. min_snapshot:
+        "" or a snapshot that the answer must not be older than, by id or as "V.S"; it is waited for. canary: what
+        `takes_canary` said. follow: when this version was replaced meanwhile, let the one after it answer, as long as
+        its signature fits; give False for a request that asked for this version by number. priority: 1 is the first,
+        0 the model's default. routing_key: picks the session, where config.pbtxt says so. The result's snapshot says
+        which version it was. Raises Overloaded when the queue is full or the wait too long, DeadlineExceeded,
+        InvalidInput, Unavailable (min_snapshot is held or refused). Cancelling the call frees its place in the queue.
+        """
+        arrived_ns = time.monotonic_ns()
+        call = self._call(columns, batch, arrived_ns, timeout_us, priority, routing_key)
+        call.canary = canary and self.line.canary is not None
+        statistics = self.canary_statistics if call.canary else self.statistics
+        try:
+            if not min_snapshot:
+                result = await self._answer(call)
+            else:
+                result = await self._answer_at(min_snapshot, call)
+        except _ReplacedError:
+            successor = self.successor if follow else None
+            if successor is None:
+                statistics.finished(time.monotonic_ns() - arrived_ns, failed=True, rejected=True)
+                raise Unavailable(f"model {self.name!r} version {self.version} is shutting down") from None
+            return await self._hand_on(successor, call, min_snapshot)
+        except Overloaded:
+            statistics.finished(time.monotonic_ns() - arrived_ns, failed=True, rejected=True)
+            raise
+        except (Exception, asyncio.CancelledError):
+            statistics.finished(time.monotonic_ns() - arrived_ns, failed=True)
+            raise
+        if batch:
+            statistics.finished(time.monotonic_ns() - arrived_ns)
+        return result
+
+    def close(self, timeout_s: float) -> bool:
+        """Takes no new requests, works off the queue for at most `timeout_s`, and ends the sessions.
+
+        What is left in the queue then goes to the successor, or is refused where there is none. Returns whether all
+        sessions ended; while one is still at work, the store must stay open.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.line.end()
+        self.group.close()
+        ended = self.group.join(max(0.0, deadline - time.monotonic()))
+        left = Answers()
+        for request in self.group.clear():
+            left.add(request, _ReplacedError())
+        left.send()
+        if not ended:
+            logger.warning("%s/%s: a session was still at work after %.1f s", self.name, self.version, timeout_s)
+            ended = self.group.join(timeout_s)
+        return ended
+
+    def _call(
+        self,
+        columns: Mapping[str, Column],
+        batch: int,
+        arrived_ns: int,
+        timeout_us: int,
+        priority: int,
+        routing_key: str,
+    ) -> QueuedRequest:
+        """The request as it will wait: its level, and until when."""
+        level = self.queue_settings.level_of(priority)
+        settings = self.queue_settings.levels[level]
+        bounds = (timeout_us, 0 if settings.delays else settings.timeout_us)
+        timeout_ns = min((bound for bound in bounds if bound), default=0) * 1000
+        loop = asyncio.get_running_loop()
+        return QueuedRequest(
+            columns,
+            batch,
+            loop.create_future(),
+            loop,
+            arrived_ns,
+            arrived_ns + timeout_ns if timeout_ns else 0,
+            level=level,
+            delay_at_ns=arrived_ns + settings.timeout_us * 1000 if settings.delays and settings.timeout_us else 0,
+            priority=priority,
+            routing_key=routing_key,
+        )
+
+    async def _answer_at(self, min_snapshot: str, call: QueuedRequest) -> InferenceResult:
+        """The answer of a snapshot that covers `min_snapshot`."""
+        until_ns = call.deadline_ns or call.arrived_ns + self._snapshot_timeout_ns
+        while True:
+            if not await self.line.wait_for(min_snapshot, until_ns, call.canary):
+                raise _ReplacedError
+            result = await self._answer(call)
+            # A rollback may have come between the wait and the batch; then there is another wait.
+            if self.line.covers(result.snapshot, min_snapshot):
+                return result
+            call = replace(call, future=call.loop.create_future(), features=None)
+
+    async def _answer(self, call: QueuedRequest) -> InferenceResult:
+        """One way through the queue and a session. Raises _ReplacedError when the queue is closed."""
+        if call.batch == 0:
+            canary_arm = self.line.canary if call.canary else None
+            return InferenceResult(
+                [np.zeros((0, *output.dims), WIRE_TYPES[output.dtype].numpy) for output in self.signature.outputs],
+                self.line.current if canary_arm is None else canary_arm[0],
+            )
+        try:
+            self.group.put(call)
+        except Overloaded:
+            raise
+        except Unavailable:
+            raise _ReplacedError from None
+        timer = None
+        if call.deadline_ns:
+            timer = call.loop.call_later((call.deadline_ns - time.monotonic_ns()) / 1e9, self._expire, call)
+        try:
+            result = await call.future
+        except asyncio.CancelledError:
+            _discard(call)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._answered(call)
+        return result
+
+    def _answered(self, call: QueuedRequest) -> None:
+        """Called on the event loop before the answer goes out."""
+
+    async def _hand_on(self, successor: Endpoint, call: QueuedRequest, min_snapshot: str) -> InferenceResult:
+        if not _takes(successor.signature, self.signature, call.batch):
+            raise Unavailable(
+                f"model {self.name!r}: version {self.version} was replaced by version {successor.version}, which has "
+                "another signature; send the request again"
+            )
+        left_us = max(1, (call.deadline_ns - time.monotonic_ns()) // 1000) if call.deadline_ns else 0
+        return await successor.infer(
+            call.columns,
+            call.batch,
+            left_us,
+            min_snapshot=min_snapshot,
+            priority=call.priority,
+            routing_key=call.routing_key,
+        )
+
+    def _expire(self, request: QueuedRequest) -> None:
+        # A request that a session has taken already is answered.
+        if not request.future.done() and _discard(request):
+            request.future.set_exception(DeadlineExceeded("request timeout expired in the queue"))
+
+
+def _discard(request: QueuedRequest) -> bool:
+    """Takes a request out of the queue where it waits; False when a session has it already."""
+    return request.queue is not None and request.queue.discard(request)
+
+
+class _ReplacedError(Exception):
+    """This version takes no requests any more."""
+
+
+def _takes(signature: ModelSignature, request: ModelSignature, batch: int) -> bool:
+    """Whether what was decoded by one signature can be answered, and encoded again, by a model with another."""
+    own = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in signature.raw}
+    given = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in request.raw}
+    fresh_optional = all(entry.missing == "null" for entry in signature.raw if entry.name not in given)
+    same_inputs = fresh_optional and given.items() <= own.items()
+    return same_inputs and signature.outputs == request.outputs and batch <= signature.max_batch_size

@@ -1,0 +1,200 @@
+"""The sessions of a version: threads over one copy of weights and tables, added and taken away while they serve.
+
+Where every session may take any request, all take from one queue, so the one that is free first has it: that is the
+least loaded. Where requests are dealt out in turn or by key, each session has a queue of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from serving.engine.batcher import RequestQueue
+from serving.engine.pipeline import ScoringPipeline
+from serving.engine.queue_settings import LevelSettings, QueueSettings
+from serving.engine.requests import QueuedRequest
+from serving.engine.session import Session, SessionParts
+from storage.errors import Unavailable
+
+Pick = Literal["least_loaded", "round_robin", "key"]
+
+
+class SessionGroup:
+    """Any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        settings: QueueSettings,
+        max_batch_size: int,
+        pick: Pick,
+        parts: SessionParts,
+        make_pipeline: Callable[[], ScoringPipeline],
+    ) -> None:
+        """name: of the model, for messages. label: before the numbers of the sessions. It begins without any."""
+        self.pick = pick
+        self._name = name
+        self._label = label
+        self._settings = settings
+        self._max_batch_size = max_batch_size
+        self._parts = parts
+        self._make_pipeline = make_pipeline
+        self._resizing = threading.Lock()
+        self._numbers = itertools.count()
+        self._turns = itertools.count()
+        # Replaced as a whole, so that a request reads them without a lock.
+        self._queues: tuple[RequestQueue, ...] = ()
+        self._sessions: list[Session] = []
+        self._leaving: list[Session] = []
+        self._counted_before: np.ndarray | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many sessions it has."""
+        return sum(queue.sessions for queue in self._queues)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a session."""
+        return sum(map(len, self._queues))
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that are at work, those that are about to end included."""
+        return [session for session in self._every() if not session.is_over]
+
+    def counted(self) -> np.ndarray:
+        """Lookups of all its pipelines so far, as in Pipeline.counted."""
+        with self._resizing:
+            parts = [session.counted for session in self._every()]
+            if self._counted_before is not None:
+                parts.append(self._counted_before)
+            total: np.ndarray = np.sum(parts, 0)
+            return total
+
+    def check(self) -> None:
+        """Raises Overloaded when no request would be taken now; see RequestQueue.check."""
+        queues = self._queues
+        if all(map(len, queues)):
+            queues[-1].check()
+
+    def put(self, request: QueuedRequest) -> None:
+        """Hands a request to a session.
+
+        Raises Overloaded, or Unavailable when the group is closed.
+        """
+        while True:
+            queues = self._queues
+            request.queue = queue = self._choose(queues, request.routing_key)
+            try:
+                queue.put(request)
+            except Unavailable:
+                if queues is self._queues:
+                    raise
+                continue  # other sessions took its place just now
+            return
+
+    def resize(self, count: int) -> None:
+        """Starts sessions, or lets some end after the batch that they are at. count: 1 or more."""
+        with self._resizing:
+            if self._closed:
+                return
+            self._reap()
+            if self.pick == "least_loaded":
+                self._resize_shared(count)
+            else:
+                self._resize_own(count)
+
+    def wait_warm(self) -> None:
+        """Waits until its sessions are ready for requests. Raises ConfigError when one could not warm up."""
+        for session in self._every():
+            session.wait_warm()
+
+    def close(self) -> None:
+        """No more requests; those that wait are worked off."""
+        with self._resizing:
+            self._closed = True
+            for queue in self._queues:
+                queue.close()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Waits for all sessions to end, None: however long; False when one is still at work then."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return all(
+            session.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for session in self._every()
+        )
+
+    def clear(self) -> list[QueuedRequest]:
+        """Takes out what still waits, to be refused."""
+        queues = dict.fromkeys((*self._queues, *(session.queue for session in self._every())))
+        return [request for queue in queues for request in queue.clear()]
+
+    def _every(self) -> list[Session]:
+        """Also those that have ended and were not forgotten yet."""
+        return [*self._sessions, *self._leaving]
+
+    def _choose(self, queues: tuple[RequestQueue, ...], key: str) -> RequestQueue:
+        if len(queues) == 1:
+            return queues[0]
+        if self.pick == "key" and key:
+            return queues[zlib.crc32(key.encode("utf-8", "surrogatepass")) % len(queues)]
+        if self.pick == "key":
+            return min(queues, key=len)
+        return queues[next(self._turns) % len(queues)]
+
+    def _resize_shared(self, count: int) -> None:
+        if not self._queues:
+            self._queues = (RequestQueue(self._name, self._settings, self._max_batch_size, sessions=0),)
+        queue = self._queues[0]
+        if count < queue.sessions:
+            queue.leave(queue.sessions - count)
+            return
+        while queue.sessions < count:
+            queue.sessions += 1
+            self._start(queue)
+
+    def _resize_own(self, count: int) -> None:
+        # All new: which request goes to which session depends on their number. The old ones work off what they have.
+        old = self._queues
+        settings = _divided(self._settings, count)
+        queues = tuple(RequestQueue(self._name, settings, self._max_batch_size) for _ in range(count))
+        leaving, self._sessions = self._sessions, []
+        for queue in queues:
+            self._start(queue)
+        self._queues = queues
+        self._leaving += leaving
+        for queue in old:
+            queue.close()
+
+    def _start(self, queue: RequestQueue) -> None:
+        session = Session(f"{self._label}#{next(self._numbers)}", queue, self._make_pipeline(), self._parts)
+        self._sessions.append(session)
+        session.start()
+
+    def _reap(self) -> None:
+        """Forgets sessions that have ended, but not what they counted."""
+        for line in (self._sessions, self._leaving):
+            for session in [session for session in line if session.is_over]:
+                line.remove(session)
+                counted = session.counted
+                self._counted_before = (
+                    counted.copy() if self._counted_before is None else self._counted_before + counted
+                )
+
+
+def _divided(settings: QueueSettings, count: int) -> QueueSettings:
+    """The same bounds for several queues together."""
+
+    def part(level: LevelSettings) -> LevelSettings:
+        return replace(level, max_size=-(-level.max_size // count))
+
+    return replace(settings, levels=tuple(map(part, settings.levels)))

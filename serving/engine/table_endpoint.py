@@ -1,0 +1,115 @@
+"""A table as a model of its own: ids in, rows and whether there are any out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tritonclient.grpc import model_config_pb2
+
+from serving.engine.core_shares import CoreShares
+from serving.engine.endpoint import Endpoint
+from serving.engine.options import ModelOptions
+from serving.engine.pipeline import MadeFeatures, RawRequest, Scores, run_joined
+from serving.engine.snapshot import Snapshot
+from serving.engine.user_side import SidedFeatures
+from serving.protocol.signature import ModelSignature, OutputSignature
+from storage.features import FeatureBatch, FeatureEngine, FeatureSpec, can_join, concat_batches
+from storage.specs import LookupSpec, TableSpec
+from storage.tiers.tiered import COUNTED, TieredStore
+
+if TYPE_CHECKING:
+    from serving.engine.model import LoadedModel
+
+MAX_IDS = 65_536
+_IDS = "ids"
+_SPEC = {
+    "inputs": [{"name": _IDS, "dtype": "INT64"}],
+    "features": [{"name": _IDS, "inputs": [_IDS], "output": "ids", "table": _IDS, "pooling": "none", "length": 1}],
+}
+
+
+class TablePipeline:
+    """Not thread-safe: it owns a lookup plan. counted: as of every pipeline."""
+
+    output_names: tuple[str, ...] = ("rows", "found")
+
+    def __init__(self, store: TieredStore, table: str, lookup_timeout_s: float | None) -> None:
+        self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
+        self._timeout_s = lookup_timeout_s
+        self._engine = FeatureEngine(FeatureSpec.model_validate(_SPEC))
+        self._plan = store.plan([LookupSpec(_IDS, table, "none", 1)])
+
+    def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
+        """The ids of requests."""
+        if all(can_join(requests[0][0], columns) for columns, _ in requests[1:]):
+            return run_joined(self._engine, requests)
+        return [(self._engine.run(columns, batch), 1) for columns, batch in requests]
+
+    def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
+        """The rows of several requests, all of one snapshot."""
+        started_ns = time.monotonic_ns()
+        whole = concat_batches([batch for batch in batches if isinstance(batch, FeatureBatch)])
+        found = self._plan.lookup(whole.batch, [whole.ids[_IDS]], self._timeout_s, snapshot.mask)
+        self.counted += found.by_table
+        mask = found.masks[0]
+        assert mask is not None
+        outputs = [found.outputs[0][:, 0], mask[:, 0].astype(np.bool_)]
+        return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+
+
+class TableEndpoint(Endpoint):
+    """Answers for one table of a version: input `ids`, outputs `rows` and `found`. Its name is MODEL.TABLE.
+
+    It has one session, and the queue settings and the snapshots of its model, the canary's too.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        table: TableSpec,
+        store: TieredStore,
+        options: ModelOptions,
+        cores: CoreShares,
+        lookup_timeout_s: float | None,
+    ) -> None:
+        self._model = model
+        self._table = table.name
+        outputs = [OutputSignature("rows", "FP32", (table.dim,)), OutputSignature("found", "BOOL", ())]
+        spec = FeatureSpec.model_validate(_SPEC)
+        signature = ModelSignature(f"{model.name}.{table.name}", spec.inputs, outputs, MAX_IDS)
+        super().__init__(
+            model.version,
+            signature,
+            _config(signature),
+            model.line,
+            replace(model.queue_settings, merge=True),
+            options,
+            lambda: TablePipeline(store, table.name, lookup_timeout_s),
+            sessions=1,
+            cores=cores,
+            owner=model.name,
+        )
+
+    def takes_canary(self, routing_key: str) -> bool:
+        """As the model: a key's rows are those that its scores are made of."""
+        return self._model.takes_canary(routing_key)
+
+    @property
+    def successor(self) -> Endpoint | None:
+        """The same table of the version that replaced this one."""
+        after = self._model.successor
+        return None if after is None else after.table(self._table)
+
+
+def _config(signature: ModelSignature) -> Any:
+    config = model_config_pb2.ModelConfig(
+        name=signature.model, backend="emberline", max_batch_size=signature.max_batch_size
+    )
+    config.input.add(name=_IDS, data_type=model_config_pb2.DataType.TYPE_INT64, dims=[1])
+    for output, kind in zip(signature.outputs, ("TYPE_FP32", "TYPE_BOOL"), strict=True):
+        config.output.add(name=output.name, data_type=model_config_pb2.DataType.Value(kind), dims=output.dims or (1,))
+    return config

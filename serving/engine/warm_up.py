@@ -1,0 +1,132 @@
+"""What a session computes before its first request, so that no caller pays for what is done once.
+
+Without `model_warmup` in config.pbtxt these are golden requests of the version; with it, what it says, as in Triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.engine.queue_settings import check_range, config_error, refuse_others
+from serving.protocol.binary_tensors import decode_binary_tensor
+from serving.protocol.columns import to_columns
+from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.signature import ModelSignature
+from serving.protocol.tensors import WireTensor, checked_shape
+from storage.checkpoint import Golden
+from storage.errors import ConfigError, InvalidInput
+from storage.features import Column
+
+FOLDER = "warmup"
+MAX_COUNT = 10_000
+MAX_FILE_BYTES = 64 << 20
+_FIELDS = ("name", "batch_size", "inputs", "count")
+_INPUT_FIELDS = ("data_type", "dims", "zero_data", "random_data", "input_data_file")
+_GOLDEN_ROWS = (1, 64)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """A request that a session computes `count` times. name: for messages."""
+
+    name: str
+    columns: dict[str, Column]
+    batch: int
+    count: int = 1
+
+
+def golden_warm_ups(golden: Golden) -> list[WarmUp]:
+    """A single row, and a batch."""
+    found = []
+    for rows in sorted({min(rows, golden.batch) for rows in _GOLDEN_ROWS} - {0}):
+        columns = {
+            name: column.slice(0, rows) if column.rows == golden.batch else column
+            for name, column in golden.columns.items()
+        }
+        found.append(WarmUp(f"golden requests, {rows} row(s)", columns, rows, 2))
+    return found
+
+
+def read_warm_ups(model_warmup: Any, signature: ModelSignature, model_dir: Path) -> list[WarmUp]:
+    """The requests of `model_warmup`. Files lie in model_dir/warmup. Raises ConfigError naming the field."""
+    return [_read(f"model_warmup[{index}]", entry, signature, model_dir) for index, entry in enumerate(model_warmup)]
+
+
+def _read(where: str, entry: Any, signature: ModelSignature, model_dir: Path) -> WarmUp:
+    refuse_others(entry, _FIELDS, f"{where}.")
+    batch = entry.batch_size or 1
+    check_range(f"{where}.batch_size", batch, 1, signature.max_batch_size)
+    check_range(f"{where}.count", entry.count, 0, MAX_COUNT)
+    rng = np.random.default_rng(0)
+    tensors: dict[str, WireTensor] = {}
+    for name in sorted(entry.inputs):
+        field = f"{where}.inputs[{name!r}]"
+        try:
+            signature.input(name)
+            tensors[name] = _tensor(field, name, entry.inputs[name], batch, model_dir, rng)
+        except InvalidInput as error:
+            raise config_error(field, str(error)) from None
+    try:
+        columns, rows = to_columns(signature, tensors)
+    except InvalidInput as error:
+        raise config_error(f"{where}.inputs", str(error)) from None
+    return WarmUp(entry.name or where, columns, rows, entry.count or 1)
+
+
+def _tensor(field: str, name: str, given: Any, batch: int, model_dir: Path, rng: np.random.Generator) -> WireTensor:
+    refuse_others(given, _INPUT_FIELDS, f"{field}.")
+    dtype = _dtype(field, given.data_type)
+    shape, count = checked_shape(name, [batch, *given.dims])
+    wire = WIRE_TYPES[dtype]
+    if max(wire.item_bytes, 4) * count > MAX_FILE_BYTES:
+        raise config_error(field, f"{list(shape)} is over {MAX_FILE_BYTES} bytes")
+    kind = given.WhichOneof("input_data_type")
+    if kind == "input_data_file":
+        data = _file(field, model_dir, given.input_data_file)
+    elif wire.item_bytes == 0:
+        word = b"" if kind == "zero_data" else rng.bytes(4).hex().encode()
+        data = (len(word).to_bytes(4, "little") + word) * count
+    elif kind == "zero_data":
+        data = bytes(wire.item_bytes * count)
+    elif kind == "random_data":
+        kinds = np.dtype(wire.numpy)
+        values = (
+            rng.random(count) if kinds.kind == "f" else rng.integers(0, 2 if kinds.kind == "b" else 2**31 - 1, count)
+        )
+        data = values.astype(kinds).tobytes()
+    else:
+        raise config_error(field, "needs zero_data, random_data or input_data_file")
+    return decode_binary_tensor(name, dtype, shape, count, data)
+
+
+def _dtype(field: str, number: int) -> str:
+    from tritonclient.grpc import model_config_pb2
+
+    text = str(model_config_pb2.DataType.Name(number))
+    for name, wire in WIRE_TYPES.items():
+        if wire.config == text:
+            return name
+    raise config_error(
+        f"{field}.data_type", f"is {text}, expected one of {', '.join(w.config for w in WIRE_TYPES.values())}"
+    )
+
+
+def _file(field: str, model_dir: Path, name: str) -> bytes:
+    path = model_dir / FOLDER / name
+    if Path(name).name != name:
+        raise config_error(f"{field}.input_data_file", f"is {name[:100]!r}, expected the name of a file in {FOLDER}/")
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise config_error(f"{field}.input_data_file", f"{path} has over {MAX_FILE_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise config_error(f"{field}.input_data_file", f"{path}: {error.strerror}") from None
+
+
+def failed(warm_up: WarmUp, error: BaseException) -> ConfigError:
+    """The error of a session that could not warm up."""
+    return config_error("model_warmup", f"{warm_up.name}: {error}")

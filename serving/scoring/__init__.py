@@ -1,0 +1,9 @@
+"""Scores without a server: Parquet in, scores out, by the engine that serves; and the rows of a table as Parquet."""
+
+from __future__ import annotations
+
+from serving.scoring.as_of import AsOf, find_as_of
+from serving.scoring.export import export_table
+from serving.scoring.scorer import Scorer, check_source, score_parquet
+
+__all__ = ["AsOf", "Scorer", "check_source", "export_table", "find_as_of", "score_parquet"]

@@ -1,0 +1,242 @@
+"""Scores of a Parquet file's rows as of a snapshot, by the engine that serves: the same features, lookups and graph."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import torch
+
+from serving.engine.gate import Claims, gate
+from serving.engine.options import ModelOptions
+from serving.engine.pipeline import Pipeline
+from serving.engine.replay import ModelParts
+from serving.engine.snapshot import Snapshot
+from serving.scoring.as_of import AsOf
+from storage.checkpoint import GraphOutput
+from storage.errors import ConfigError, InvalidInput
+from storage.features import Column, FeatureSpec
+from storage.features.dtypes import NUMPY_DTYPES
+from storage.tiers.tiered import LoadProgress, TieredStore
+
+# Told after each batch that is written: rows so far, rows in all.
+Progress = Callable[[int, int], None]
+_AHEAD = 2  # batches that wait or are worked on, for each thread
+
+
+class Scorer:
+    """A snapshot that is loaded and has passed the gate, ready to score; a context manager.
+
+    folder: where its store goes, which may be deleted afterwards or given again. dram_bytes: what rows may take in
+    memory, None for all. Raises CheckpointError, StoreError, and ParityError when golden requests get other scores.
+    """
+
+    def __init__(
+        self, as_of: AsOf, folder: Path, *, dram_bytes: int | None = None, progress: LoadProgress | None = None
+    ) -> None:
+        self.as_of = as_of
+        version = as_of.version
+        self._store = TieredStore.open(folder, version.tables, dram_bytes=dram_bytes)
+        try:
+            self._store.load(version, progress)
+            self._parts = ModelParts(version, self._store)
+            self._snapshot = self._raise_to(as_of)
+            self._own = threading.local()
+        except BaseException:
+            self._store.close()
+            raise
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """What the rows must have."""
+        return self._parts.spec
+
+    @property
+    def outputs(self) -> tuple[GraphOutput, ...]:
+        """What `score` gives, in this order."""
+        return tuple(self._parts.graph.outputs)
+
+    def score(self, columns: Mapping[str, Column], rows: int) -> list[np.ndarray]:
+        """The outputs of some rows. Any thread. Raises InvalidInput naming the input at fault."""
+        pipeline: Pipeline | None = getattr(self._own, "pipeline", None)
+        if pipeline is None:
+            torch.set_num_threads(1)
+            pipeline = self._own.pipeline = self._parts.pipeline(None)
+        made = pipeline.features([(columns, rows)])
+        return pipeline.score([features for features, _ in made], self._snapshot).outputs
+
+    def close(self) -> None:
+        """Closes the store."""
+        self._store.close()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _raise_to(self, as_of: AsOf) -> Snapshot:
+        """The snapshot on the store: each delta is staged, judged as a server would, and merged before the next."""
+        version = as_of.version
+        snapshot = Snapshot.of_version(version, version.graph())
+        options = ModelOptions(live_guard=False)
+        golden = version.golden()
+        steps = [version.snapshot, *(delta.snapshot for delta in as_of.deltas)]
+        if self._store.at not in steps:
+            raise ConfigError(
+                f"the store {self._store.ssd.path} is at the snapshot {self._store.at}, which {as_of} does not come "
+                "from; give another folder",
+                field="store",
+            )
+        start = steps.index(self._store.at)  # more than 0 for one that is given again
+        if start == 0:
+            gate(self._parts, None, snapshot, golden, None, options=options, claims=Claims.of_version(version.manifest))
+        for number, delta in enumerate(as_of.deltas):
+            manifest = delta.manifest
+            overlay = None if number < start else self._store.stage(delta)
+            snapshot = Snapshot(
+                delta.snapshot,
+                manifest.version,
+                manifest.sequence,
+                snapshot.mask | (0 if overlay is None else 1 << overlay),
+                snapshot.graph.with_weights(delta.weights()),
+                manifest.created_unix_ms,
+                delta.path,
+            )
+            if overlay is not None or number == len(as_of.deltas) - 1:
+                golden = delta.golden(self._parts.spec, self._parts.graph)
+                claims = Claims(manifest.dense_fingerprint) if overlay is None else Claims.of_delta(manifest, overlay)
+                gate(self._parts, None, snapshot, golden, None, options=options, claims=claims)
+            if overlay is not None:
+                self._store.merge(overlay, at=delta.snapshot, hurry=lambda: True)
+        return snapshot
+
+
+def score_parquet(
+    scorer: Scorer,
+    source: Path,
+    target: Path,
+    *,
+    keep: Sequence[str] = (),
+    batch_rows: int = 4096,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> int:
+    """Scores every row of a Parquet file (or a folder of them) into a Parquet file; returns how many.
+
+    The result has the columns `keep` of the source, then one column an output: a number, or a list where an output is
+    wider; its metadata names the snapshot. Rows keep their order. It appears under its name when it is complete.
+    Raises InvalidInput naming the column or input at fault, and the rows it stands in.
+    """
+    dataset, names = _open(scorer.spec, source, keep)
+    total = dataset.count_rows()
+    schema = pa.schema(
+        [dataset.schema.field(name) for name in keep] + [_output_field(entry) for entry in scorer.outputs],
+        metadata=_metadata(scorer.as_of),
+    )
+    unfinished = target.with_name(target.name + ".part")
+    done = 0
+    try:
+        with pq.ParquetWriter(unfinished, schema) as writer:
+            for batch, outputs in _scored(scorer, dataset, names, keep, batch_rows, threads):
+                arrays = [batch.column(name) for name in keep] + [_output_array(values) for values in outputs]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+                done += batch.num_rows
+                if progress is not None:
+                    progress(done, total)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return done
+
+
+def check_source(spec: FeatureSpec, source: Path, keep: Sequence[str] = ()) -> None:
+    """Raises InvalidInput when a file cannot be scored for its columns: before a model is loaded for it."""
+    _open(spec, source, keep)
+
+
+def _open(spec: FeatureSpec, source: Path, keep: Sequence[str]) -> tuple[ds.Dataset, list[str]]:
+    """The rows, and the inputs that are there."""
+    try:
+        dataset = ds.dataset(source, format="parquet")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidInput(f"{source}: not Parquet: {str(error).splitlines()[0][:200]}", field="source") from None
+    there = set(dataset.schema.names)
+    for name in keep:
+        if name not in there:
+            raise InvalidInput(f"{source} has no column {name!r}; it has {', '.join(sorted(there))}", field="keep")
+    names = []
+    for entry in spec.inputs:
+        if entry.source in there:
+            names.append(entry.name)
+        elif entry.missing == "error":
+            raise InvalidInput(
+                f"{source} has no column {entry.source!r} for the input {entry.name!r}; it has "
+                f"{', '.join(sorted(there))}",
+                field=entry.name,
+            )
+    return dataset, names
+
+
+def _scored(
+    scorer: Scorer, dataset: ds.Dataset, names: Sequence[str], keep: Sequence[str], batch_rows: int, threads: int
+) -> Iterator[tuple[pa.RecordBatch, list[np.ndarray]]]:
+    """Batches with their scores, in order; bounded by so many batches a thread."""
+    inputs = [entry for entry in scorer.spec.inputs if entry.name in names]
+    wanted = list(dict.fromkeys([*keep, *(entry.source for entry in inputs)]))
+
+    def work(batch: pa.RecordBatch, first: int) -> list[np.ndarray]:
+        try:
+            columns = {entry.name: Column.from_arrow(batch.column(entry.source), entry) for entry in inputs}
+            return scorer.score(columns, batch.num_rows)
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"rows {first} to {first + batch.num_rows - 1}: {error}", field=error.field or "source"
+            ) from None
+
+    waiting: deque[tuple[pa.RecordBatch, Future[list[np.ndarray]]]] = deque()
+    first = 0
+    with ThreadPoolExecutor(threads, thread_name_prefix="emberline-score") as pool:
+        try:
+            for batch in dataset.to_batches(columns=wanted, batch_size=batch_rows):
+                if batch.num_rows == 0:
+                    continue
+                waiting.append((batch, pool.submit(work, batch, first)))
+                first += batch.num_rows
+                if len(waiting) >= _AHEAD * threads:
+                    batch, future = waiting.popleft()
+                    yield batch, future.result()
+            while waiting:
+                batch, future = waiting.popleft()
+                yield batch, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _output_field(entry: GraphOutput) -> pa.Field:
+    kind = pa.from_numpy_dtype(NUMPY_DTYPES[entry.dtype])
+    width = math.prod(entry.shape[1:])
+    return pa.field(entry.name, kind if width == 1 else pa.list_(kind, width))
+
+
+def _output_array(values: np.ndarray) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    width = math.prod(values.shape[1:])
+    return flat if width == 1 else pa.FixedSizeListArray.from_arrays(flat, width)
+
+
+def _metadata(as_of: AsOf) -> dict[bytes, bytes]:
+    return {
+        b"emberline.snapshot": as_of.id.encode(),
+        b"emberline.version": str(as_of.version.version).encode(),
+        b"emberline.sequence": str(as_of.sequence).encode(),
+    }

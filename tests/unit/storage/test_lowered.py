@@ -1,0 +1,73 @@
+"""Products in bfloat16 are as near as bfloat16 is, everything else is what it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from storage.checkpoint.graph_program import GraphProgram
+from storage.checkpoint.halves import split_graph
+from storage.checkpoint.lowered import lower_products
+from storage.checkpoint.script import script_function
+from tests.unit.storage.test_script import Attention, DeepAndCross, Shapes, exported, inputs
+
+
+def arguments(weights: list[torch.Tensor], rounded: frozenset[int], batch: int) -> list[torch.Tensor]:
+    lowered = [weight.bfloat16() if place in rounded else weight for place, weight in enumerate(weights)]
+    return [*lowered, *inputs(batch)]
+
+
+@pytest.mark.parametrize("model", [DeepAndCross, Attention, Shapes])
+@pytest.mark.parametrize("batch", [1, 65])
+def test_scores_are_as_near_as_bfloat16(model: type[nn.Module], batch: int) -> None:
+    torch.manual_seed(0)
+    module, weights = exported(model())
+    lowered, rounded = lower_products(module, range(len(weights)))
+    with torch.inference_mode():
+        expected = module.forward(*weights, *inputs(batch))
+        got = lowered.forward(*arguments(weights, rounded, batch))
+        scripted = script_function(lowered)(*arguments(weights, rounded, batch))
+    for one, other, third in zip(expected, got, scripted, strict=True):
+        assert other.dtype == one.dtype
+        torch.testing.assert_close(other, one, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(third, other, rtol=1e-6, atol=1e-6)
+    if model is not Shapes:  # which has no product
+        assert any(not torch.equal(one, other) for one, other in zip(expected, got, strict=True))
+
+
+def test_weights_of_products_alone_are_rounded_once() -> None:
+    module, weights = exported(DeepAndCross())
+    _, rounded = lower_products(module, range(len(weights)))
+    shapes = sorted(tuple(weights[place].shape) for place in rounded)
+    assert shapes == [(2,), (2, 16), (12,), (12, 12), (16,), (16, 12)]  # not those of the layer norm
+
+
+def test_a_weight_that_others_read_too_stays_and_is_rounded_for_the_product() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = nn.Embedding(8, 8)
+
+        def forward(self, flat, lists, ids):  # type: ignore[no-untyped-def]
+            return (flat @ self.emb.weight.t(), self.emb(ids[:, 0]))
+
+    module, weights = exported(Tied())
+    lowered, rounded = lower_products(module, range(len(weights)))
+    assert rounded == frozenset()
+    with torch.inference_mode():
+        expected, got = module.forward(*weights, *inputs(5)), lowered.forward(*weights, *inputs(5))
+    assert torch.equal(got[1], expected[1])
+    torch.testing.assert_close(got[0], expected[0], rtol=0.02, atol=0.02)
+
+
+def test_a_lowered_graph_is_split_as_the_graph_is() -> None:
+    module, weights = exported(Attention())
+    lowered, rounded = lower_products(module, range(len(weights)))
+    user, item = [len(weights)], [len(weights) + 1, len(weights) + 2]
+    assert split_graph(module, user, item) is None or split_graph(lowered, user, item) is not None
+    program = GraphProgram(lowered, [*user, *item], rounded)
+    program.use("script", script_function)
+    with torch.inference_mode():
+        got = program.forward(*arguments(weights, rounded, 3))
+        torch.testing.assert_close(got[0], module.forward(*weights, *inputs(3))[0], rtol=0.02, atol=0.02)
