@@ -1,4 +1,4 @@
-"""The benchmarks of the store: their names, how one is run, what happens when it is interrupted."""
+"""The benchmarks of store and engine: their names, how one is run, what happens when it is interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.gauge import CpuGauge
 from benchmarks.machine import available_bytes, machine_line
-from benchmarks.measure import PIECE_S, REPEATS, SLICE_S, Contestant, Samples, interleave
+from benchmarks.measure import PIECE_S, REPEATS, RUN_UP_S, STEADY_S, Contestant, Samples, interleave
 from benchmarks.report import Report
 from storage.errors import ConfigError
 
@@ -30,6 +30,8 @@ BENCHMARKS = {
     "ssd": "rows from SSD, cold and warm: the disk's random reads, rocksdict, LMDB",
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
+    "engine": "the whole server: one user of many items, overload, two sessions beside one",
+    "triton": "a DLRM behind the whole server and behind Triton: HTTP and gRPC, batches of 1, 64 and 512",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
 }
 QUICK_S = 30.0
@@ -62,9 +64,10 @@ class Run:
         return 0.02 if self.quick else PIECE_S
 
     @property
-    def slice_s(self) -> float:
-        """How long a contestant works at a time when a repeat goes round SLICES times."""
-        return 0.002 if self.quick else SLICE_S
+    def steady(self) -> dict[str, float]:
+        """How long one measurement of what reads much memory lasts, and its run-up: arguments of a contestant."""
+        piece_s, run_up_s = (0.03, 0.01) if self.quick else (STEADY_S, RUN_UP_S)
+        return {"piece_s": piece_s, "run_up_s": run_up_s}
 
     def is_late(self, rest: str) -> bool:
         """Whether the run has used up its time; then `rest`, what is left out, is said below the table."""
@@ -87,13 +90,22 @@ class Run:
         bound = self.max_s if self.max_s is not None else QUICK_S if self.quick else math.inf
         return max(0.0, bound - (time.monotonic() - self.began))
 
+    @contextmanager
+    def counted(self, *pids: int) -> Iterator[None]:
+        """What these processes use meanwhile is not somebody else's."""
+        self.children += pids
+        try:
+            yield
+        finally:
+            for pid in pids:
+                self.children.remove(pid)
+
     def interleave(
         self,
         contestants: Mapping[str, Contestant],
         *,
         max_s: float = 20.0,
         quiet_cores: float | None = None,
-        slices: int = 1,
     ) -> Samples:
         """As `measure.interleave`; a quick run stops after a second. Raises KeyboardInterrupt after `settle`.
 
@@ -101,9 +113,7 @@ class Run:
         """
         gauge = CpuGauge(children=self.children) if quiet_cores is None else CpuGauge(quiet_cores, self.children)
         limit = min(1.0 if self.quick else max_s, self.left_s())
-        return interleave(
-            contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit, slices=slices
-        )
+        return interleave(contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit)
 
     def settle(self, samples: Samples) -> None:
         """Ends the benchmark if these samples were interrupted, their rows being in the report now."""

@@ -6,6 +6,7 @@ median is taken over repeats. Repeats beside which other processes were busy are
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -19,10 +20,10 @@ REPEATS = 7
 CLEAN_AT_LEAST = 3
 # A measurement lasts at least so long: the kernel counts processor time in hundredths of a second.
 PIECE_S = 0.06
-# A repeat of what is quick goes round its contestants so many times, each working for a moment. Memory that was idle
-# for a second is slow to come back on a virtual machine, some 100 microseconds for each of its 2 MB pages: so none is.
-SLICES = 12
-SLICE_S = 0.01
+# What reads gigabytes at random is measured in a longer piece, after an uncounted run-up. Memory that others did not
+# touch meanwhile is slow to come back on a virtual machine (some 100 microseconds for each 2 MB page after a second),
+# and dearest for who has the most of it: short pieces in turn would measure the turns.
+STEADY_S, RUN_UP_S = 0.4, 0.25
 
 # Does its work once, `round` saying for which repeat, and returns its figure: mostly something a second.
 Contestant = Callable[[int], float]
@@ -71,11 +72,9 @@ def interleave(
     repeats: int = REPEATS,
     gauge: CpuGauge | None = None,
     max_s: float = 60.0,
-    slices: int = 1,
 ) -> Samples:
     """Measures all contestants in turn until there are `repeats` undisturbed repeats, or three times as many in all.
 
-    slices: how many times a repeat goes round. A figure is the harmonic mean then: equal work, in all of its time.
     After max_s it stops as soon as there are CLEAN_AT_LEAST. The first round warms up and is not kept. Ctrl-C ends it
     with the repeats that are complete, and `interrupted` set: the caller reports them and calls nothing more.
     """
@@ -85,8 +84,7 @@ def interleave(
     try:
         for turn in range(3 * repeats + 1):
             gauge.start()
-            rounds = [{name: one(turn) for name, one in contestants.items()} for _ in range(slices)]
-            figures = {name: statistics.harmonic_mean([each[name] for each in rounds]) for name in contestants}
+            figures = {name: one(turn) for name, one in contestants.items()}
             others = gauge.stop()
             if turn == 0:
                 continue
@@ -100,10 +98,13 @@ def interleave(
     return samples
 
 
-def per_second(work: Callable[[int], object], amount: float, *, piece_s: float = PIECE_S) -> Contestant:
+def per_second(
+    work: Callable[[int], object], amount: float, *, piece_s: float = PIECE_S, run_up_s: float = 0.0
+) -> Contestant:
     """A contestant that repeats `work` for about piece_s and gives `amount` of it a second.
 
-    work: called with a number that rises with every call, so that it can take other ids each time.
+    work: called with a number that rises with every call, so that it can take other ids each time. run_up_s: how long
+    it works before each measurement without being measured.
     """
     state = {"next": 0, "times": 0}
 
@@ -117,7 +118,10 @@ def per_second(work: Callable[[int], object], amount: float, *, piece_s: float =
             state["next"] += done
             state["times"] = done
             return done * amount / taken
-        first, times = state["next"], state["times"]
+        times = state["times"]
+        first = state["next"] + run_up_times(times, piece_s, run_up_s)
+        for number in range(state["next"], first):
+            work(number)
         began = time.perf_counter()
         for number in range(first, first + times):
             work(number)
@@ -126,6 +130,11 @@ def per_second(work: Callable[[int], object], amount: float, *, piece_s: float =
         return times * amount / taken
 
     return run
+
+
+def run_up_times(times: int, piece_s: float, run_up_s: float) -> int:
+    """How often what is done `times` times in piece_s is done in run_up_s."""
+    return math.ceil(times * run_up_s / piece_s)
 
 
 def together(contestants: Sequence[Contestant]) -> Contestant:

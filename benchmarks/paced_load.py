@@ -71,7 +71,8 @@ def window(records: np.ndarray[Any, Any], start: float, end: float) -> np.ndarra
     return records[(records["due"] >= start) & (records["due"] < end)]
 
 
-def _load(path: Path) -> list[tuple[bytes, int]]:
+def load_bodies(path: Path) -> list[tuple[bytes, int]]:
+    """What `save_bodies` kept."""
     saved = np.load(path)
     blob, found, at = saved["blob"].tobytes(), [], 0
     for size, header in saved["lengths"].tolist():
@@ -114,7 +115,7 @@ class _Sender(threading.Thread):
 def main() -> None:
     """The child."""
     port, model, rate, bodies, result = sys.argv[1:]
-    senders = [_Sender(index, int(port), model, float(rate), _load(Path(bodies))) for index in range(THREADS)]
+    senders = [_Sender(index, int(port), model, float(rate), load_bodies(Path(bodies))) for index in range(THREADS)]
     for sender in senders:
         sender.start()
     sys.stdin.read()

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.catalog import Run, script
 from benchmarks.dram_world import Batches, FeatureLookup, draw, filled_table, most_bytes, popularities
-from benchmarks.measure import SLICES, Contestant, median, per_second
+from benchmarks.measure import Contestant, median, per_second
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
 from benchmarks.peers.process import PeerProcess
@@ -57,7 +57,7 @@ def check_sums(table: Table, batches: Batches) -> None:
 
 def ours(run: Run, table: Table, batches: Batches) -> Contestant:
     """Sums by the store, a new output each time."""
-    return per_second(FeatureLookup([table], [batches], PER_BAG).run, IDS, piece_s=run.slice_s)
+    return per_second(FeatureLookup([table], [batches], PER_BAG).run, IDS, **run.steady)
 
 
 def against_fbgemm(run: Run, table: Table, kinds: list[Batches], process: PeerProcess | None) -> None:
@@ -76,9 +76,9 @@ def against_fbgemm(run: Run, table: Table, kinds: list[Batches], process: PeerPr
         process.take(batches.name, batches.numbers, run.work, per_bag=PER_BAG)
         contestants = {"ours": ours(run, table, batches)}
         contestants |= {
-            name: process.contestant(kind, batches.name, IDS, piece_s=run.slice_s) for name, kind in FBGEMM.items()
+            name: process.contestant(kind, batches.name, IDS, **run.steady) for name, kind in FBGEMM.items()
         }
-        samples = run.interleave(contestants, slices=SLICES)
+        samples = run.interleave(contestants)
         faster = max(FBGEMM, key=lambda name: median(samples.values(name)))
         note = "a dense index wins here" if OVER_FBGEMM[table.dim] < 1 else ""
         for name in FBGEMM:
@@ -105,7 +105,7 @@ def against_the_limit(run: Run, table: Table, kinds: list[Batches], process: Pee
         batches.name: per_second(
             lambda turn, b=batches: limit.pool(b.numbers[turn % len(b)], offsets, out),  # type: ignore[misc]
             IDS,
-            piece_s=run.slice_s,
+            **run.steady,
         )
         for batches in kinds
     }
@@ -126,10 +126,10 @@ def against_torch(
     for batches in kinds:
         process.take(batches.name, batches.numbers, run.work, per_bag=PER_BAG)
         contestants = {"ours": ours(run, table, batches)}
-        contestants[name] = process.contestant("bag", batches.name, IDS, piece_s=run.slice_s)
+        contestants[name] = process.contestant("bag", batches.name, IDS, **run.steady)
         if limits is not None:
             contestants["dense limit"] = limits[batches.name]
-        samples = run.interleave(contestants, slices=SLICES)
+        samples = run.interleave(contestants)
         for other in list(contestants)[1:]:
             what = f"sums of {PER_BAG} ids, d{table.dim} {batches.name}, 1 thread"
             run.report.compare(what, samples, other, unit="M ids/s", scale=MIDS)

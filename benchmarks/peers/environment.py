@@ -52,7 +52,7 @@ def _why_not() -> str | None:
         [str(interpreter), "-c", _CHECK], capture_output=True, text=True, timeout=_CHECK_S, check=False
     )
     if done.returncode != 0:
-        return f"installed, but it does not import: {_last_line(done.stderr)}"
+        return f"installed, but it does not import: {last_line(done.stderr)}"
     return None
 
 
@@ -64,10 +64,10 @@ def make() -> Path:
         raise PeerMissingError(f"torch is {torch.__version__}; {PACKAGES[0]} was compiled for {FOR_TORCH}")
     shutil.rmtree(FOLDER, ignore_errors=True)
     try:
-        _call([sys.executable, "-m", "venv", str(FOLDER)])
+        call([sys.executable, "-m", "venv", str(FOLDER)])
         site = next((FOLDER / "lib").glob("python*/site-packages"))
         (site / "parent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
-        _call([str(FOLDER / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES])
+        call([str(FOLDER / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES])
     except PeerMissingError:
         shutil.rmtree(FOLDER, ignore_errors=True)
         raise
@@ -75,16 +75,18 @@ def make() -> Path:
     return python()
 
 
-def _call(command: list[str]) -> None:
+def call(command: list[str], folder: Path | None = None) -> None:
+    """Runs a step of an installation. Raises PeerMissingError with its last word."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_S, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PeerMissingError(f"{' '.join(command[:4])}: {error}") from error
     if done.returncode != 0:
-        raise PeerMissingError(f"{' '.join(command[:4])}: {_last_line(done.stderr)}")
+        raise PeerMissingError(f"{' '.join(command[:4])}: {last_line(done.stderr)}")
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """What a program said last."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "no message"
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from benchmarks.measure import PIECE_S, Contestant
+from benchmarks.measure import PIECE_S, Contestant, run_up_times
 from benchmarks.peers import PeerMissingError
 
 PROGRAM = Path(__file__).with_name("torch_program.py")
@@ -62,15 +62,20 @@ class PeerProcess:
         finally:
             path.unlink()
 
-    def contestant(self, kind: str, name: str, ids_of_batch: int, *, piece_s: float = PIECE_S) -> Contestant:
-        """Ids a second of a peer over batches that were handed over."""
+    def contestant(
+        self, kind: str, name: str, ids_of_batch: int, *, piece_s: float = PIECE_S, run_up_s: float = 0.0
+    ) -> Contestant:
+        """Ids a second of a peer over batches that were handed over; `per_second` says what the times are."""
         state = {"next": 0, "times": 0}
 
         def run(turn: int) -> float:
             if turn == 0 or state["times"] == 0:  # the warm-up finds out how often fits
                 self._run(kind, name, 0, 3)
                 once = self._run(kind, name, 3, 3) / 3
-                state["next"], state["times"] = 6, max(1, min(1000, round(piece_s / max(once, 1e-6))))
+                state["next"], state["times"] = 6, max(1, min(5000, round(piece_s / max(once, 1e-6))))
+            if run_up := run_up_times(state["times"], piece_s, run_up_s):
+                self._run(kind, name, state["next"], run_up)
+                state["next"] += run_up
             seconds = self._run(kind, name, state["next"], state["times"])
             state["next"] += state["times"]
             return state["times"] * ids_of_batch / seconds
