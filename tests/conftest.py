@@ -1,10 +1,14 @@
-"""Marks every test by the folder it lies in."""
+"""Marks every test by the folder it lies in, and gives hypothesis the time that a busy machine needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 FOLDERS = {"unit", "integration", "e2e", "gpu"}
 

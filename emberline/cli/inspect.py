@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from emberline.cli.console import table_console
 from emberline.cli.row_types import rounding_lines
 from storage.errors import CheckpointError, NotFound
 
@@ -38,7 +39,7 @@ Examples:
 @click.option("--no-verify", is_flag=True, help="Do not compute digests (names and sizes are still checked).")
 def command(path: Path, hottest: int, no_verify: bool) -> None:
     """Show what PATH holds: a repository, a model, a version, a delta, or Parquet data."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = table_console()
     if _is_delta(path):
         _delta(console, path, hottest, verify=not no_verify)
     elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):

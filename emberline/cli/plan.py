@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from emberline.cli.console import table_console
 from emberline.cli.server_call import call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES, human_bytes
 from storage.errors import InvalidInput
@@ -101,7 +101,7 @@ def _of_version(path: Path, ids: int, scratch: Path | None) -> StoreForecast:
 
 
 def _show(target: str, plan: Plan, known: StoreForecast) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = table_console()
     measured = known.measured
     console.print(
         f"{target}: all rows take {human_bytes(plan.whole_bytes)} of DRAM; lookups of {plan.ids:,} ids", markup=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def command(log_level: str, **options: Any) -> None:
     `emberline rollback` goes back.
     Ctrl-C or SIGTERM drains and stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
     """
+    from serving.interpreter import wait_without_spinning
+
+    wait_without_spinning(os.environ)
     from serving import serve
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from emberline.cli.console import table_console
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 
 _COLUMNS = ("snapshot", "state", "rows", "removed", "bytes", "published (UTC)", "visible in", "id")
+_WHOLE = {"snapshot", "state", "published (UTC)"}
 _LEFT = {"snapshot", "state", "published (UTC)", "id"}
 
 
@@ -58,11 +60,11 @@ def state_line(state: Mapping[str, Any]) -> str:
 
 def show(state: Mapping[str, Any]) -> None:
     """Prints all of it."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = table_console()
     console.print(state_line(state), markup=False)
-    table = Table(title_justify="left")
+    table = Table(title_justify="left", box=SIMPLE_HEAD)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right")
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name in _WHOLE)
     for entry in state["snapshots"]:
         visible = entry.get("visible_ms")
         table.add_row(

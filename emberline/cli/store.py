@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from emberline.cli.console import table_console
 from storage.errors import NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def show(path: Path) -> None:
     """
     from storage.tiers.ssd_health import describe_store
 
-    console = _console()
+    console = table_console()
     for folder in stores_in(path):
         print_report(console, describe_store(folder))
 
@@ -69,7 +70,7 @@ def verify(path: Path) -> None:
     """
     from storage.tiers.ssd_health import verify_store
 
-    console = _console()
+    console = table_console()
     broken = 0
     for folder in stores_in(path):
         with _advance(folder) as advance:
@@ -92,7 +93,7 @@ def repair(path: Path) -> None:
     """
     from storage.tiers.ssd_health import repair_store
 
-    console = _console()
+    console = table_console()
     for folder in stores_in(path):
         with _advance(folder) as advance:
             report = repair_store(folder, advance)
@@ -152,10 +153,6 @@ def print_problems(console: Console, report: StoreReport) -> None:
     for entry in report.tables:
         for problem in entry.problems:
             console.print(f"broken: table {entry.name or entry.number}: {problem}", markup=False)
-
-
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
 
 
 @contextmanager

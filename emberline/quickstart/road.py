@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from rich.console import Console
 
+from emberline.cli.console import table_console
 from emberline.quickstart.baselines import logistic_regression, mean_rate
 from emberline.quickstart.doors import ask_all, requests_of
 from emberline.quickstart.judge import Comparison, compare
@@ -41,7 +41,7 @@ MANY_RATINGS = 20
 
 def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
     """Walks the road in `work`; returns whether everything that was to be shown was shown."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = table_console()
     stages = Stages(console)
     run, repository, store = work / "run", work / "models", work / "store"
     for old in (run, repository, store):

@@ -19,7 +19,7 @@ class ServerProcess:
     """Starts on free ports and is ready when the constructor returns. `close` or the end of `with` stops it."""
 
     def __init__(self, repository: Path, store: Path, log: Path) -> None:
-        self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
+        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = log
         command = [
             *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
@@ -84,7 +84,7 @@ class ServerProcess:
         return " | ".join(self.log.read_text(errors="replace").splitlines()[-5:])
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for entry in sockets:

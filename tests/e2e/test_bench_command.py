@@ -40,6 +40,8 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "ssd",
         "tiered",
         "update",
+        "engine",
+        "triton",
         "bulk_load",
     ]
     wrong = bench("bulkload")

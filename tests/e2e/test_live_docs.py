@@ -1,4 +1,7 @@
-"""The commands of docs/live.md: the road is walked as it stands, on a small planted set; the rest is understood."""
+"""The commands of docs/live.md: the road is walked as it stands, on a small planted set; the rest is understood.
+
+So are those of docs/serving.md.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from emberline.quickstart.server import ServerProcess
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
 ROAD, *OTHERS = [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 ASKS_SERVER = {"predict", "snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "load", "unload"}
 
@@ -60,12 +64,17 @@ def test_the_road_works_as_it_is_written(tmp_path: Path) -> None:
     assert "following, serves 1.1" in printed["resume"][0]
 
 
-@pytest.mark.parametrize("line", [line for block in OTHERS for line in block])
+@pytest.mark.parametrize(
+    "line", [line for block in OTHERS for line in block] + re.findall(r"^    (emberline .*)$", SERVING, re.MULTILINE)
+)
 def test_every_other_command_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build" / "run").mkdir(parents=True)
-    (tmp_path / "newer.parquet").touch()
-    program, name, *arguments = shlex.split(line)
+    (tmp_path / "build" / "models" / "movielens").mkdir(parents=True)
+    (tmp_path / "build" / "movielens").mkdir()
+    for name in ("newer.parquet", "in.parquet", "build/movielens/test.parquet"):
+        (tmp_path / name).touch()
+    program, name, *arguments = shlex.split(line, comments=True)
     assert program == "emberline"
     context = click.Context(command)
     found = command.get_command(context, name)
@@ -76,7 +85,21 @@ def test_every_other_command_is_understood(line: str, tmp_path: Path, monkeypatc
 def test_every_option_of_a_model_stands_in_the_table() -> None:
     from serving.engine.options import ModelOptions
 
-    elsewhere = {"dram_bytes", "timeout_ms", "lookup_timeout_ms", "torch_threads"}  # docs/serving.md
+    elsewhere = {
+        "dram_bytes",
+        "timeout_ms",
+        "max_wait_ms",
+        "lookup_timeout_ms",
+        "precision",
+        "precision_tolerance",
+        "runners",
+        "torch_threads",
+        "pick",
+        "cpus",
+        "share",
+    }
+    for name in elsewhere:
+        assert re.search(rf"^\| `{name}` \| [^|]+ \|", SERVING, re.MULTILINE), name
     for name, field in ModelOptions.model_fields.items():
         if name not in elsewhere:
             row = re.search(rf"^\| `{name}` \| ([^|]+) \|", PAGE, re.MULTILINE)

@@ -1,0 +1,180 @@
+"""`emberline score` and `emberline export`: scores and rows as Parquet, as of a snapshot, without a server."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from emberline.cli.sizes import BYTES
+from storage.errors import InvalidInput
+
+_AS_OF = click.option(
+    "--as-of",
+    metavar="SNAPSHOT",
+    default="latest",
+    show_default=True,
+    help="VERSION.SEQUENCE, VERSION for its last, an id, or a time such as 2026-11-22T10:00 (UTC): what was published "
+    "by then.",
+)
+_MODEL = click.option(
+    "--model",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The model's folder in a repository, such as build/models/movielens.",
+)
+_QUIET = click.option("--quiet", is_flag=True, help="No progress bars.")
+_FORCE = click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+_OUT = click.argument("target", metavar="OUT", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.command(
+    name="score",
+    epilog="""\b
+Examples:
+  emberline score --model build/models/movielens build/movielens/test.parquet scores.parquet
+  emberline score --model build/models/movielens --as-of 1.3 --keep user --keep item in.parquet out.parquet
+  emberline score --model build/models/movielens --as-of 2026-11-22T10:00 in/ out.parquet""",
+)
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path, exists=True))
+@_OUT
+@_MODEL
+@_AS_OF
+@click.option("--keep", metavar="COLUMN", multiple=True, help="A column of IN to take over into OUT; several are.")
+@click.option(
+    "--batch-rows", type=click.IntRange(1, 1_000_000), default=4096, show_default=True, help="Scored at once."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 256), default=lambda: len(os.sched_getaffinity(0)), help="Default: all cores."
+)
+@click.option("--dram-bytes", type=BYTES, help="Memory for rows, such as 8GiB; the rest is read from --store.")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the rows go on disk; given again, they need not be loaded again. Default: a temporary folder.",
+)
+@_FORCE
+@_QUIET
+def score(
+    source: Path,
+    target: Path,
+    model: Path,
+    as_of: str,
+    keep: tuple[str, ...],
+    batch_rows: int,
+    threads: int,
+    dram_bytes: int | None,
+    store: Path | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Score every row of the Parquet file or folder IN as of a snapshot, into the Parquet file OUT.
+
+    The columns of IN are those that the model was trained on. Features, lookups and the dense graph are the server's
+    own, and the snapshot must reproduce its golden requests before a row is scored.
+    """
+    _check_target(target, overwrite)
+    from serving.scoring import Scorer, check_source, find_as_of, score_parquet
+
+    found = find_as_of(model, as_of)
+    check_source(found.version.spec, source, keep)
+    with (
+        _folder(store, target) as folder,
+        _bars(quiet) as bars,
+        Scorer(found, folder, dram_bytes=dram_bytes, progress=_loading(bars)) as scorer,
+    ):
+        rows = score_parquet(
+            scorer,
+            source,
+            target,
+            keep=keep,
+            batch_rows=batch_rows,
+            threads=threads,
+            progress=_counting(bars, "scoring rows"),
+        )
+    click.echo(f"scored {rows:,} rows as of {found}: {target}")
+
+
+@click.command(
+    name="export",
+    epilog="""\b
+Examples:
+  emberline export --model build/models/movielens item items.parquet
+  emberline export --model build/models/movielens --as-of 1.3 user users.parquet""",
+)
+@click.argument("table")
+@_OUT
+@_MODEL
+@_AS_OF
+@_FORCE
+@_QUIET
+def export(table: str, target: Path, model: Path, as_of: str, overwrite: bool, quiet: bool) -> None:
+    """Write the rows of TABLE as of a snapshot into the Parquet file OUT: `id`, ascending, and `row`, as served."""
+    _check_target(target, overwrite)
+    from serving.scoring import export_table, find_as_of
+
+    found = find_as_of(model, as_of)
+    with _bars(quiet) as bars:
+        rows = export_table(found, table, target, progress=_counting(bars, f"rows of {table}"))
+    click.echo(f"wrote {rows:,} rows of {table} as of {found}: {target}")
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if not target.parent.is_dir():
+        raise InvalidInput(f"OUT {target}: there is no folder {target.parent}", field="OUT")
+    if target.exists() and not overwrite:
+        raise InvalidInput(f"OUT {target} is there already; --overwrite replaces it", field="OUT")
+
+
+@contextmanager
+def _folder(store: Path | None, target: Path) -> Iterator[Path]:
+    """The store's folder; beside OUT, where there is room for results, when none is given."""
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+        yield store
+        return
+    with tempfile.TemporaryDirectory(prefix=".emberline-score-", dir=target.parent) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[Progress]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        yield progress
+
+
+def _loading(bars: Progress) -> Any:
+    tasks: dict[tuple[str, str], Any] = {}
+
+    def report(stage: str, table: str, done: int, rows: int) -> None:
+        key = (stage, table)
+        if key not in tasks:
+            tasks[key] = bars.add_task(f"loading {table} to {'disk' if stage == 'ssd' else 'memory'}", total=rows)
+        bars.update(tasks[key], completed=done, total=rows, visible=done < rows)
+
+    return report
+
+
+def _counting(bars: Progress, what: str) -> Any:
+    tasks: list[Any] = []
+
+    def report(done: int, total: int) -> None:
+        if not tasks:
+            tasks.append(bars.add_task(what, total=total))
+        bars.update(tasks[0], completed=done, total=total)
+
+    return report

@@ -1,0 +1,73 @@
+"""`emberline sessions`: how many sessions of a served model answer requests, shown and changed while it serves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.table import Table
+
+from emberline.cli.console import table_console
+from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+
+
+@click.command(
+    name="sessions",
+    epilog="""\b
+Examples:
+  emberline sessions movielens                 how many there are, and what each has done
+  emberline sessions movielens --count 4
+  emberline sessions movielens --configured    as config.pbtxt says again""",
+)
+@MODEL
+@click.option("--count", type=click.IntRange(1, 256), help="How many each version is to have.")
+@click.option("--configured", is_flag=True, help="Go back to what config.pbtxt says.")
+@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
+@URL
+@timeout_option(30.0)
+def command(model: str, count: int | None, configured: bool, as_json: bool, url: str, timeout: float) -> None:
+    """Show or change how many sessions answer the requests of MODEL, while it serves.
+
+    A session is a thread over the one copy of weights and tables: it takes a batch, looks its rows up and computes its
+    scores. One that is taken away ends after its batch; no request is lost. The number stays over a restart, until
+    config.pbtxt says another one (instance_group).
+    """
+    if configured and count is not None:
+        raise click.UsageError("--count and --configured both say what it is to be; give one of them")
+    content = {"count": count} if configured or count is not None else None
+    state, _ = call_server(url, model_path(model, "sessions"), timeout, content)
+    if as_json:
+        click.echo(json.dumps(state))
+    else:
+        show(state)
+
+
+def show(state: Mapping[str, Any]) -> None:
+    """Prints a line for each version, and a table of the sessions."""
+    console = table_console()
+    for version in state["versions"]:
+        line = f"{state['model']}/{version['version']}: {version['count']} session(s), picked {version['pick']}"
+        line += f"; {version['queued']} request(s) wait"
+        if version["count"] != state["configured"]:
+            line += f"; config.pbtxt says {state['configured']}"
+        console.print(line, markup=False)
+        runner = version["runner"]
+        console.print(f"  the dense graph is run by {runner['name']!r}", markup=False, highlight=False)
+        for each in runner["compared"]:
+            times = ", ".join(f"{us:.0f} us for {rows} row(s)" for rows, us in each["us"].items())
+            console.print(f"    {each['name']}: {each['why_not'] or times}", markup=False, highlight=False)
+    table = Table()
+    for name in ("session", "batches", "requests", "rows", "busy"):
+        table.add_column(name, justify="left" if name == "session" else "right", no_wrap=True)
+    for version in state["versions"]:
+        for session in version["sessions"]:
+            table.add_row(
+                session["name"],
+                f"{session['batches']:,}",
+                f"{session['requests']:,}",
+                f"{session['rows']:,}",
+                f"{session['busy_s']:,.1f} s",
+            )
+    console.print(table)
