@@ -16,10 +16,15 @@ import uvicorn
 
 from serving.config import ServerConfig
 from serving.engine.repository import ModelRepository
-from serving.grpc.service import grpc_server
+from serving.grpc.control import LocalGrpcControl
+from serving.grpc.server import grpc_server
 from serving.http.app import HttpApp
+from serving.http.body import BodyReader
+from serving.http.control import control_app
 from serving.http.metrics import MetricsApp
+from serving.http.slow_requests import SlowRequests
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
+from serving.models import LocalModels
 from serving.ports import BACKLOG, listen, port_message
 from serving.protocol.metadata import server_version
 from serving.updates.steps import OnStep
@@ -33,7 +38,7 @@ except ImportError:  # a platform without it; asyncio's own loop does the same, 
     uvloop = None
 
 _KEEP_ALIVE_S = 75
-_MAX_CONCURRENT_CALLS = 4096
+MAX_CONCURRENT_CALLS = 4096
 
 
 class _HttpServer(uvicorn.Server):
@@ -116,13 +121,18 @@ class Server:
         with contextlib.ExitStack() as sockets:
             http_socket = sockets.enter_context(listen(config.host, config.http_port, "http_port"))
             metrics_socket = sockets.enter_context(listen(config.host, config.metrics_port, "metrics_port"))
+            models = LocalModels(self.repository)
             grpc = grpc_server(
-                self.repository, max_message_bytes=config.max_body_bytes, max_concurrent=_MAX_CONCURRENT_CALLS
+                models,
+                LocalGrpcControl(self.repository),
+                max_message_bytes=config.max_body_bytes,
+                max_concurrent=MAX_CONCURRENT_CALLS,
             )
             self.grpc_port = _add_grpc_port(grpc, config)
             self.http_port = http_socket.getsockname()[1]
             self.metrics_port = metrics_socket.getsockname()[1]
-            http = _http_server(HttpApp(config, self.repository), config)
+            bodies = BodyReader(config, SlowRequests())
+            http = _http_server(HttpApp(models, control_app(self.repository, bodies), bodies), config)
             metrics = _http_server(MetricsApp(self.repository), config)
             await grpc.start()
             tasks = [

@@ -16,14 +16,14 @@ from serving.engine.core_shares import CoreShares
 from serving.engine.options import ModelOptions
 from serving.engine.pipeline import ScoringPipeline
 from serving.engine.queue_settings import QueueSettings
-from serving.engine.requests import Answers, InferenceResult, QueuedRequest
+from serving.engine.requests import Answers, Door, InferenceResult, LoopDoor, QueuedRequest, ReplacedError
 from serving.engine.session import SessionParts
 from serving.engine.session_group import SessionGroup
 from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics
 from serving.engine.warm_up import WarmUp
 from serving.protocol.dtypes import WIRE_TYPES
-from serving.protocol.signature import ModelSignature
+from serving.protocol.signature import ModelSignature, SignatureChanged
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 from storage.features import Column
 
@@ -133,7 +133,7 @@ class Endpoint:
         timeout_us: int = 0,
         *,
         min_snapshot: str = "",
-        canary: bool = False,
+        canary: bool | None = None,
         follow: bool = True,
         priority: int = 0,
         routing_key: str = "",
@@ -141,23 +141,34 @@ class Endpoint:
         """Answers one request; called on any event loop.
 
         timeout_us: how long it may wait for a snapshot and a session, 0 for the model's own limits. min_snapshot:
-        "" or a snapshot that the answer must not be older than, by id or as "V.S"; it is waited for. canary: what
-        `takes_canary` said. follow: when this version was replaced meanwhile, let the one after it answer, as long as
-        its signature fits; give False for a request that asked for this version by number. priority: 1 is the first,
-        0 the model's default. routing_key: picks the session, where config.pbtxt says so. The result's snapshot says
-        which version it was. Raises Overloaded when the queue is full or the wait too long, DeadlineExceeded,
-        InvalidInput, Unavailable (min_snapshot is held or refused). Cancelling the call frees its place in the queue.
+        "" or a snapshot that the answer must not be older than, by id or as "V.S"; it is waited for. canary: None
+        for what `takes_canary` says. follow: when this version was replaced meanwhile, let the one after it answer, as
+        long as its signature fits; give False for a request that asked for this version by number. priority: 1 is the first,
+        0 the model's default. routing_key: picks the session, where config.pbtxt says so, and the arm. The result's
+        snapshot says which version it was. Raises Overloaded when the queue is full or the wait too long,
+        DeadlineExceeded, InvalidInput, Unavailable (min_snapshot is held or refused; SignatureChanged: the version was
+        replaced by one that takes other inputs). Cancelling the call frees its place in the queue.
         """
         arrived_ns = time.monotonic_ns()
-        call = self._call(columns, batch, arrived_ns, timeout_us, priority, routing_key)
-        call.canary = canary and self.line.canary is not None
-        statistics = self.canary_statistics if call.canary else self.statistics
+        loop = asyncio.get_running_loop()
+        call = self.call(
+            columns,
+            batch,
+            LoopDoor(loop),
+            loop.create_future(),
+            arrived_ns,
+            timeout_us=timeout_us,
+            canary=canary,
+            priority=priority,
+            routing_key=routing_key,
+        )
+        statistics = self.statistics_of(call)
         try:
             if not min_snapshot:
                 result = await self._answer(call)
             else:
                 result = await self._answer_at(min_snapshot, call)
-        except _ReplacedError:
+        except ReplacedError:
             successor = self.successor if follow else None
             if successor is None:
                 statistics.finished(time.monotonic_ns() - arrived_ns, failed=True, rejected=True)
@@ -173,6 +184,55 @@ class Endpoint:
             statistics.finished(time.monotonic_ns() - arrived_ns)
         return result
 
+    def call(
+        self,
+        columns: Mapping[str, Column],
+        batch: int,
+        door: Door,
+        place: Any,
+        arrived_ns: int,
+        *,
+        timeout_us: int = 0,
+        canary: bool | None = None,
+        priority: int = 0,
+        routing_key: str = "",
+    ) -> QueuedRequest:
+        """A request as it will wait: its arm, its level, and until when. For doors of their own; see `infer`."""
+        level = self.queue_settings.level_of(priority)
+        settings = self.queue_settings.levels[level]
+        bounds = (timeout_us, 0 if settings.delays else settings.timeout_us)
+        timeout_ns = min((bound for bound in bounds if bound), default=0) * 1000
+        wants_canary = self.takes_canary(routing_key) if canary is None else canary
+        return QueuedRequest(
+            columns,
+            batch,
+            door,
+            place,
+            arrived_ns,
+            arrived_ns + timeout_ns if timeout_ns else 0,
+            canary=wants_canary and self.line.canary is not None,
+            level=level,
+            delay_at_ns=arrived_ns + settings.timeout_us * 1000 if settings.delays and settings.timeout_us else 0,
+            priority=priority,
+            routing_key=routing_key,
+        )
+
+    def statistics_of(self, call: QueuedRequest) -> ModelStatistics:
+        """Where a request counts."""
+        return self.canary_statistics if call.canary else self.statistics
+
+    def put(self, call: QueuedRequest) -> None:
+        """Queues a request; its door hears of it. Raises Overloaded, ReplacedError when the version takes no more."""
+        try:
+            self.group.put(call)
+        except Overloaded:
+            raise
+        except Unavailable:
+            raise ReplacedError from None
+
+    def answered(self, call: QueuedRequest) -> None:
+        """Called with each request that was answered, before its memory goes; any thread."""
+
     def close(self, timeout_s: float) -> bool:
         """Takes no new requests, works off the queue for at most `timeout_s`, and ends the sessions.
 
@@ -185,87 +245,52 @@ class Endpoint:
         ended = self.group.join(max(0.0, deadline - time.monotonic()))
         left = Answers()
         for request in self.group.clear():
-            left.add(request, _ReplacedError())
+            left.add(request, ReplacedError())
         left.send()
         if not ended:
             logger.warning("%s/%s: a session was still at work after %.1f s", self.name, self.version, timeout_s)
             ended = self.group.join(timeout_s)
         return ended
 
-    def _call(
-        self,
-        columns: Mapping[str, Column],
-        batch: int,
-        arrived_ns: int,
-        timeout_us: int,
-        priority: int,
-        routing_key: str,
-    ) -> QueuedRequest:
-        """The request as it will wait: its level, and until when."""
-        level = self.queue_settings.level_of(priority)
-        settings = self.queue_settings.levels[level]
-        bounds = (timeout_us, 0 if settings.delays else settings.timeout_us)
-        timeout_ns = min((bound for bound in bounds if bound), default=0) * 1000
-        loop = asyncio.get_running_loop()
-        return QueuedRequest(
-            columns,
-            batch,
-            loop.create_future(),
-            loop,
-            arrived_ns,
-            arrived_ns + timeout_ns if timeout_ns else 0,
-            level=level,
-            delay_at_ns=arrived_ns + settings.timeout_us * 1000 if settings.delays and settings.timeout_us else 0,
-            priority=priority,
-            routing_key=routing_key,
-        )
-
     async def _answer_at(self, min_snapshot: str, call: QueuedRequest) -> InferenceResult:
         """The answer of a snapshot that covers `min_snapshot`."""
         until_ns = call.deadline_ns or call.arrived_ns + self._snapshot_timeout_ns
         while True:
             if not await self.line.wait_for(min_snapshot, until_ns, call.canary):
-                raise _ReplacedError
+                raise ReplacedError
             result = await self._answer(call)
             # A rollback may have come between the wait and the batch; then there is another wait.
             if self.line.covers(result.snapshot, min_snapshot):
                 return result
-            call = replace(call, future=call.loop.create_future(), features=None)
+            call = replace(call, place=asyncio.get_running_loop().create_future(), features=None)
 
     async def _answer(self, call: QueuedRequest) -> InferenceResult:
-        """One way through the queue and a session. Raises _ReplacedError when the queue is closed."""
+        """One way through the queue and a session. Raises ReplacedError when the queue is closed."""
         if call.batch == 0:
             canary_arm = self.line.canary if call.canary else None
             return InferenceResult(
                 [np.zeros((0, *output.dims), WIRE_TYPES[output.dtype].numpy) for output in self.signature.outputs],
                 self.line.current if canary_arm is None else canary_arm[0],
             )
-        try:
-            self.group.put(call)
-        except Overloaded:
-            raise
-        except Unavailable:
-            raise _ReplacedError from None
+        self.put(call)
         timer = None
         if call.deadline_ns:
-            timer = call.loop.call_later((call.deadline_ns - time.monotonic_ns()) / 1e9, self._expire, call)
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later((call.deadline_ns - time.monotonic_ns()) / 1e9, _expire, call)
         try:
-            result = await call.future
+            result: InferenceResult = await call.place
         except asyncio.CancelledError:
-            _discard(call)
+            call.discard()
             raise
         finally:
             if timer is not None:
                 timer.cancel()
-        self._answered(call)
+        self.answered(call)
         return result
 
-    def _answered(self, call: QueuedRequest) -> None:
-        """Called on the event loop before the answer goes out."""
-
     async def _hand_on(self, successor: Endpoint, call: QueuedRequest, min_snapshot: str) -> InferenceResult:
-        if not _takes(successor.signature, self.signature, call.batch):
-            raise Unavailable(
+        if not can_answer(successor.signature, self.signature, call.batch):
+            raise SignatureChanged(
                 f"model {self.name!r}: version {self.version} was replaced by version {successor.version}, which has "
                 "another signature; send the request again"
             )
@@ -279,22 +304,14 @@ class Endpoint:
             routing_key=call.routing_key,
         )
 
-    def _expire(self, request: QueuedRequest) -> None:
-        # A request that a session has taken already is answered.
-        if not request.future.done() and _discard(request):
-            request.future.set_exception(DeadlineExceeded("request timeout expired in the queue"))
+
+def _expire(request: QueuedRequest) -> None:
+    # A request that a session has taken already is answered.
+    if not request.place.done() and request.discard():
+        request.place.set_exception(DeadlineExceeded("request timeout expired in the queue"))
 
 
-def _discard(request: QueuedRequest) -> bool:
-    """Takes a request out of the queue where it waits; False when a session has it already."""
-    return request.queue is not None and request.queue.discard(request)
-
-
-class _ReplacedError(Exception):
-    """This version takes no requests any more."""
-
-
-def _takes(signature: ModelSignature, request: ModelSignature, batch: int) -> bool:
+def can_answer(signature: ModelSignature, request: ModelSignature, batch: int) -> bool:
     """Whether what was decoded by one signature can be answered, and encoded again, by a model with another."""
     own = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in signature.raw}
     given = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in request.raw}

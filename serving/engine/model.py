@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.model_config import ModelConfig, complete_model_config
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
-from serving.engine.requests import QueuedRequest
+from serving.engine.requests import LoopDoor, QueuedRequest
 from serving.engine.snapshot import Snapshot, SnapshotLine
 from serving.engine.table_endpoint import TableEndpoint
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
@@ -131,10 +132,14 @@ class LoadedModel(Endpoint):
             ended = table.close(left_s) and ended
         return ended
 
-    def _answered(self, call: QueuedRequest) -> None:
-        if self.recent.wants(call.arrived_ns):
+    def answered(self, call: QueuedRequest) -> None:
+        """Keeps some requests for the live guard."""
+        if not self.recent.wants(call.arrived_ns):
+            return
+        features = call.features if isinstance(call.features, FeatureBatch) else None
+        record = partial(self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row)
+        if isinstance(call.door, LoopDoor):
             # After the answer has gone: nobody waits for the copy.
-            features = call.features if isinstance(call.features, FeatureBatch) else None
-            call.loop.call_soon(
-                self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row
-            )
+            call.door.loop.call_soon(record)
+        else:
+            record()

@@ -45,7 +45,7 @@ class RecentRequest:
 
 
 class RecentRequests:
-    """Any thread. max_requests 0: nothing is kept. interval_ns: once it is full, at most one is recorded in this time."""
+    """Any thread. max_requests 0: nothing is kept. interval_ns: once full, at most one in this time."""
 
     def __init__(self, max_requests: int, *, interval_ns: int = _INTERVAL_NS) -> None:
         self._max_requests = max_requests

@@ -1,11 +1,12 @@
-"""One request inside the engine, from the moment it is queued until its answer goes back to its event loop."""
+"""One request inside the engine, from the moment it is queued until its answer goes back to where it came in."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,19 +29,33 @@ class InferenceResult:
     unresolved: int = 0
 
 
+Answer = InferenceResult | BaseException
+
+
+class ReplacedError(Exception):
+    """The version takes no requests any more; the one after it may."""
+
+
+class Door(Protocol):
+    """Where requests came in, and their answers go out. Equal doors get the answers of a batch together."""
+
+    def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
+        """Takes answers, on whatever thread has them; it must be short."""
+
+
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
     """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm.
 
-    priority: as asked for; level: of it, 0 the first. delay_at_ns: when it has waited longer than its level likes, 0
-    for never. features: what the session's feature engine made of it and others, its own from `first_row` on, once it
-    was answered. queue: where it waits.
+    place: what its door knows it by. priority: as asked for; level: of it, 0 the first. delay_at_ns: when it has
+    waited longer than its level likes, 0 for never. features: what the session's feature engine made of it and others,
+    its own from `first_row` on, once it was answered. queue: where it waits.
     """
 
     columns: Mapping[str, Column]
     batch: int
-    future: asyncio.Future[InferenceResult]
-    loop: asyncio.AbstractEventLoop
+    door: Door
+    place: Any
     arrived_ns: int
     deadline_ns: int = 0
     abandoned: bool = field(default=False)
@@ -53,31 +68,44 @@ class QueuedRequest:
     delay_at_ns: int = 0
     queue: RequestQueue | None = None
 
+    def discard(self) -> bool:
+        """Takes it out of the queue where it waits; False when a session has it already."""
+        return self.queue is not None and self.queue.discard(self)
+
 
 class Answers:
-    """Answers of one batch on their way back: one wake-up for each event loop, not one a request."""
+    """Answers of one batch on their way back: one wake-up for each door, not one a request."""
 
     def __init__(self) -> None:
-        self._by_loop: dict[asyncio.AbstractEventLoop, list[tuple[QueuedRequest, InferenceResult | BaseException]]] = {}
+        self._by_door: dict[Door, list[tuple[QueuedRequest, Answer]]] = {}
 
-    def add(self, request: QueuedRequest, answer: InferenceResult | BaseException) -> None:
+    def add(self, request: QueuedRequest, answer: Answer) -> None:
         """Notes an answer."""
-        self._by_loop.setdefault(request.loop, []).append((request, answer))
+        self._by_door.setdefault(request.door, []).append((request, answer))
 
     def send(self) -> None:
-        """Hands them over; a loop that has closed meanwhile has nobody left to tell."""
-        for loop, answers in self._by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_deliver, answers)
-            except RuntimeError:
-                continue
+        """Hands them over."""
+        for door, answers in self._by_door.items():
+            door.deliver(answers)
 
 
-def _deliver(answers: list[tuple[QueuedRequest, InferenceResult | BaseException]]) -> None:
+@dataclass(frozen=True, slots=True)
+class LoopDoor:
+    """Requests of an event loop of this process; their places are futures of that loop."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
+        """Settles the futures on their loop; one that has closed meanwhile has nobody left to tell."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(_settle, answers)
+
+
+def _settle(answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
     for request, answer in answers:
-        if request.future.done():
+        if request.place.done():
             continue
         if isinstance(answer, BaseException):
-            request.future.set_exception(answer)
+            request.place.set_exception(answer)
         else:
-            request.future.set_result(answer)
+            request.place.set_result(answer)

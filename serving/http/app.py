@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from serving.config import ServerConfig
-from serving.engine.repository import ModelRepository
+from collections.abc import Awaitable, Callable
+
 from serving.errors import status_of
-from serving.http.body import ClientGoneError, Receive, Scope, Send
-from serving.http.control import control_app
+from serving.http.body import BodyReader, ClientGoneError, Receive, Scope, Send
 from serving.http.infer import InferenceRoutes
-from serving.http.slow_requests import SlowRequests
+from serving.models import Models
 from serving.protocol.json_text import dump_json
 
 _PREDICT = ":predict"
@@ -17,10 +16,12 @@ _PREDICT = ":predict"
 class HttpApp:
     """An ASGI application."""
 
-    def __init__(self, config: ServerConfig, repository: ModelRepository) -> None:
-        slow = SlowRequests()
-        self._control = control_app(config, repository, slow)
-        self._inference = InferenceRoutes(config, repository, slow)
+    def __init__(
+        self, models: Models, control: Callable[[Scope, Receive, Send], Awaitable[None]], bodies: BodyReader
+    ) -> None:
+        """models: who answers inference. control: an ASGI application for all else."""
+        self._control = control
+        self._inference = InferenceRoutes(models, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -22,14 +22,14 @@ class ClientGoneError(Exception):
 
 
 class BodyReader:
-    """Reads bodies and keeps account of what is being read and held. One a server, on one event loop."""
+    """Reads bodies and keeps account of what is being read and held. One a front end, on one event loop."""
 
     def __init__(self, config: ServerConfig, slow: SlowRequests) -> None:
         self._limit = config.max_body_bytes
         self._total = config.max_inflight_bytes
         self._timeout_s = config.body_timeout_s
         self._held = 0
-        self._slow = slow
+        self.slow = slow
 
     def release(self, size: int) -> None:
         """Gives back what `read` took into account: the length of the body that it returned."""
@@ -55,7 +55,7 @@ class BodyReader:
             late = True
             task.cancel()
 
-        key = self._slow.watch(self._timeout_s, give_up)
+        key = self.slow.watch(self._timeout_s, give_up)
         try:
             while True:
                 message = await receive()
@@ -70,7 +70,7 @@ class BodyReader:
                 raise InvalidInput(f"the body did not arrive within {self._timeout_s:g} s", field="body") from None
             raise
         finally:
-            self._slow.forget(key)
+            self.slow.forget(key)
 
     def _chunk(self, message: Message, size: int) -> bytes:
         if message["type"] == "http.disconnect":

@@ -7,23 +7,20 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from serving.config import ServerConfig
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
 from serving.errors import BodyTooLarge, status_of
 from serving.http.body import BodyReader
 from serving.http.model_control import add_model_control
-from serving.http.slow_requests import SlowRequests
 from serving.protocol import metadata
 from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.proto_json import message_to_json
 from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
 
 
-def control_app(config: ServerConfig, repository: ModelRepository, slow: SlowRequests) -> FastAPI:
+def control_app(repository: ModelRepository, bodies: BodyReader) -> FastAPI:
     """The application for everything but inference."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    bodies = BodyReader(config, slow)
     calls = ControlCalls()
 
     @app.get("/v2/health/live")

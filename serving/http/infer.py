@@ -6,15 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from serving.config import ServerConfig
-from serving.engine.repository import ModelRepository
-from serving.engine.requests import InferenceResult
 from serving.errors import status_of
 from serving.http.body import BodyReader, ClientGoneError, Receive, Scope, Send
-from serving.http.slow_requests import SlowRequests
+from serving.models import Model, ModelAnswer, Models, with_model
 from serving.protocol.columns import to_columns
 from serving.protocol.json_text import dump_json
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
+from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
 from serving.protocol.v2 import decode_request, encode_response, read_header
 from storage.errors import InvalidInput, Unsupported
@@ -42,10 +40,10 @@ class _Call:
 class InferenceRoutes:
     """Answers inference requests. Call `infer` or `predict` with the model's name and version."""
 
-    def __init__(self, config: ServerConfig, repository: ModelRepository, slow: SlowRequests) -> None:
-        self._repository = repository
-        self._slow = slow
-        self._bodies = BodyReader(config, self._slow)
+    def __init__(self, models: Models, bodies: BodyReader) -> None:
+        self._models = models
+        self._slow = bodies.slow
+        self._bodies = bodies
 
     async def infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
         """KServe v2."""
@@ -62,7 +60,7 @@ class InferenceRoutes:
             headers = dict(scope["headers"])
             routing = routing_of_headers(headers)
             # A request for a model that there is not, or has too much to do, is refused before its body is read.
-            self._repository.get(name, version, routing.routing_key).check_load()
+            (await self._models.find(name, version, routing.routing_key)).check_load()
             if headers.get(b"content-encoding", b"identity") != b"identity":
                 extra = [(b"accept-encoding", b"identity")]
                 raise Unsupported("compressed requests are not supported; send Content-Encoding: identity")
@@ -94,23 +92,23 @@ class InferenceRoutes:
     async def _infer(self, call: _Call) -> tuple[bytes, _Headers]:
         header = read_header(call.body, _header_length(call.headers))
         routing = routing_of_parameters(header.parameters, call.routing)
-        # The key may have come with the body, and models change while a body is read.
-        model = self._repository.get(call.name, call.version, routing.routing_key)
-        request = decode_request(model.signature, header)
-        columns, batch = to_columns(model.signature, request.tensors)
-        result = await self._while_connected(
-            model.infer(
+
+        async def ask(model: Model) -> tuple[Model, InferRequest, ModelAnswer]:
+            request = decode_request(model.signature, header)
+            columns, batch = to_columns(model.signature, request.tensors)
+            work = model.infer(
                 columns,
                 batch,
                 request.timeout_us,
                 min_snapshot=routing.min_snapshot,
-                canary=model.takes_canary(routing.routing_key),
                 follow=not call.version,
                 priority=request.priority,
                 routing_key=routing.routing_key,
-            ),
-            call.receive,
-        )
+            )
+            return model, request, await self._while_connected(work, call.receive)
+
+        # The key may have come with the body, and models change while a body is read.
+        model, request, result = await with_model(self._models, call.name, call.version, routing.routing_key, ask)
         snapshot = result.snapshot
         parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence}
         if result.unresolved:
@@ -123,19 +121,19 @@ class InferenceRoutes:
         return content, [_BINARY, (_HEADER_LENGTH, str(json_length).encode())]
 
     async def _predict(self, call: _Call) -> tuple[bytes, _Headers]:
-        model = self._repository.get(call.name, call.version, call.routing.routing_key)
-        columns, batch, by_rows = decode_predict(model.signature, call.body)
-        result = await self._while_connected(
-            model.infer(
+        async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
+            columns, batch, by_rows = decode_predict(model.signature, call.body)
+            work = model.infer(
                 columns,
                 batch,
                 min_snapshot=call.routing.min_snapshot,
-                canary=model.takes_canary(call.routing.routing_key),
                 follow=not call.version,
                 routing_key=call.routing.routing_key,
-            ),
-            call.receive,
-        )
+            )
+            return model, by_rows, await self._while_connected(work, call.receive)
+
+        key = call.routing.routing_key
+        model, by_rows, result = await with_model(self._models, call.name, call.version, key, ask)
         # v1 has no place in its body for these, so they travel as headers.
         snapshot = result.snapshot
         headers = [
@@ -148,7 +146,7 @@ class InferenceRoutes:
             headers.append((b"emberline-unresolved", str(result.unresolved).encode()))
         return encode_predict(model.signature, result.outputs, by_rows), headers
 
-    async def _while_connected(self, work: Any, receive: Receive) -> InferenceResult:
+    async def _while_connected(self, work: Any, receive: Receive) -> ModelAnswer:
         """Awaits the model's answer; when the client goes away meanwhile, cancels it and raises ClientGoneError."""
         task = asyncio.current_task()
         assert task is not None
@@ -168,7 +166,7 @@ class InferenceRoutes:
 
         key = self._slow.watch(_WATCH_AFTER_S, start)
         try:
-            result: InferenceResult = await work
+            result: ModelAnswer = await work
             return result
         except asyncio.CancelledError:
             if gone:

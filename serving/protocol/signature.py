@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serving.protocol.dtypes import WIRE_TYPES, accepts
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from storage.checkpoint import GraphOutput
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 LENGTHS = ".lengths"
 VALID = ".valid"
+
+
+class SignatureChanged(Unavailable):
+    """The version that a request was decoded for was replaced by one that takes other inputs: decode it again."""
 
 
 @dataclass(frozen=True)

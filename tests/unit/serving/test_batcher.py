@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serving.engine.batcher import RequestQueue
 from serving.engine.queue_settings import LevelSettings, QueueSettings
-from serving.engine.requests import QueuedRequest
+from serving.engine.requests import LoopDoor, QueuedRequest
 from serving.engine.service_time import ServiceTime
 from serving.engine.waiting import WaitingRequests
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -27,7 +27,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def request(loop: asyncio.AbstractEventLoop, batch: int = 1, deadline_ns: int = 0) -> QueuedRequest:
-    return QueuedRequest({}, batch, loop.create_future(), loop, time.monotonic_ns(), deadline_ns)
+    return QueuedRequest({}, batch, LoopDoor(loop), loop.create_future(), time.monotonic_ns(), deadline_ns)
 
 
 def filled(
@@ -96,7 +96,7 @@ def test_an_expired_request_is_answered_without_being_computed(loop: asyncio.Abs
     queue.put(request(loop))
     assert len(queue.take() or []) == 1
     with pytest.raises(DeadlineExceeded):
-        loop.run_until_complete(late.future)
+        loop.run_until_complete(late.place)
 
 
 def test_a_closed_queue_gives_out_what_waits_and_then_ends(loop: asyncio.AbstractEventLoop) -> None:
@@ -241,7 +241,7 @@ def test_who_waited_too_long_goes_behind_those_who_have_not_where_the_level_says
         queue.put(entry)
     assert queue.take() == [timely, late]
     assert queue.take() == [lower]
-    assert not late.future.done()
+    assert not late.place.done()
 
 
 @given(

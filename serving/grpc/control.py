@@ -1,0 +1,114 @@
+"""Triton's metadata, statistics and repository over gRPC, as calls from bytes to bytes: any process may make them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2
+
+from serving.control_calls import ControlCalls
+from serving.engine.repository import ModelRepository
+from serving.protocol import metadata
+from serving.protocol.control_bodies import check_load_parameters, check_unload_parameters
+from storage.errors import InvalidInput, Unsupported
+
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+
+
+class GrpcControl(Protocol):
+    """Answers every unary call but ModelInfer."""
+
+    async def call(self, method: str, data: bytes) -> bytes:
+        """The answer's message. data: the request's. Raises EmberlineError."""
+
+
+class LocalGrpcControl:
+    """Answers from the repository of this process. One event loop."""
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self._repository = repository
+        self._control = ControlCalls()
+
+    async def call(self, method: str, data: bytes) -> bytes:
+        """See GrpcControl."""
+        found = SERVICE.methods_by_name.get(method)
+        handle = getattr(self, method, None)
+        if found is None or handle is None:
+            raise Unsupported(f"{method} is not supported by this server")
+        answer = await handle(read_message(GetMessageClass(found.input_type), data))
+        return bytes(answer.SerializeToString())
+
+    async def ServerLive(self, request: Any) -> Any:  # noqa: N802
+        """Whether the process answers."""
+        return service_pb2.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any) -> Any:  # noqa: N802
+        """Whether models are loaded."""
+        return service_pb2.ServerReadyResponse(ready=self._repository.is_ready())
+
+    async def ModelReady(self, request: Any) -> Any:  # noqa: N802
+        """Whether one model is loaded; false for a model that there is not."""
+        return service_pb2.ModelReadyResponse(ready=self._repository.is_model_ready(request.name, request.version))
+
+    async def ServerMetadata(self, request: Any) -> Any:  # noqa: N802
+        """Name, version, extensions."""
+        return metadata.server_metadata()
+
+    async def ModelMetadata(self, request: Any) -> Any:  # noqa: N802
+        """Inputs and outputs."""
+        model = self._repository.get(request.name, request.version)
+        return metadata.model_metadata(model, self._repository.versions(request.name))
+
+    async def ModelConfig(self, request: Any) -> Any:  # noqa: N802
+        """The completed config.pbtxt."""
+        return service_pb2.ModelConfigResponse(config=self._repository.get(request.name, request.version).proto)
+
+    async def ModelStatistics(self, request: Any) -> Any:  # noqa: N802
+        """Counts and times, of one model or of all."""
+        if not request.name:
+            return metadata.model_statistics(await self._control.run(lambda: list(self._repository.loaded())))
+        if not request.version:
+            return metadata.model_statistics(self._repository.loaded_versions(request.name))
+        return metadata.model_statistics([self._repository.get(request.name, request.version)])
+
+    async def RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
+        """Every model version and its state."""
+        _check_repository(request)
+        return metadata.repository_index(await self._control.run(self._repository.index), ready_only=request.ready)
+
+    async def RepositoryModelLoad(self, request: Any) -> Any:  # noqa: N802
+        """Loads a model, or what is new in its folder."""
+        _check_repository(request)
+        check_load_parameters(_parameters(request))
+        await self._control.run(lambda: self._repository.load(request.model_name))
+        return service_pb2.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any) -> Any:  # noqa: N802
+        """Drains and closes a model."""
+        _check_repository(request)
+        check_unload_parameters(_parameters(request))
+        await self._control.run(lambda: self._repository.unload(request.model_name))
+        return service_pb2.RepositoryModelUnloadResponse()
+
+
+def read_message(message: Any, data: bytes) -> Any:
+    """Bytes as a message. Raises InvalidInput."""
+    try:
+        return message.FromString(data)
+    except DecodeError as error:
+        raise InvalidInput(f"the request is not a message of this call: {error}") from None
+
+
+def _check_repository(request: Any) -> None:
+    if request.repository_name:
+        raise InvalidInput("repository_name is not supported: there is one repository", field="repository_name")
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    """The parameters of a repository call; one that is not set is None."""
+    return {
+        key: getattr(value, value.WhichOneof("parameter_choice") or "", None)
+        for key, value in request.parameters.items()
+    }

@@ -1,0 +1,111 @@
+"""What a front end asks for answers: the models of this process, or those of an engine in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from serving.protocol.signature import SignatureChanged
+
+if TYPE_CHECKING:
+    from serving.engine.repository import ModelRepository
+    from serving.protocol.signature import ModelSignature
+    from storage.features import Column
+
+T = TypeVar("T")
+
+# A request is decoded anew so many times when the version that it was decoded for is replaced meanwhile.
+MAX_DECODES = 3
+
+
+class SnapshotName(Protocol):
+    """What an answer says of the snapshot that it comes from."""
+
+    @property
+    def id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def version(self) -> int:
+        """The model version."""
+
+    @property
+    def sequence(self) -> int:
+        """The number of its delta, 0 for the version itself."""
+
+
+class ModelAnswer(Protocol):
+    """outputs: all of the model's, in its signature's order. unresolved: ids not answered, in its whole batch."""
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """One array an output, the batch first."""
+
+    @property
+    def snapshot(self) -> SnapshotName:
+        """The one that every value comes from."""
+
+    @property
+    def unresolved(self) -> int:
+        """Ids that were not looked up in time."""
+
+
+class Model(Protocol):
+    """Who answers the requests of one name."""
+
+    @property
+    def signature(self) -> ModelSignature:
+        """What requests are decoded for."""
+
+    def check_load(self) -> None:
+        """Raises Overloaded when a request would be turned away now."""
+
+    async def infer(
+        self,
+        columns: Mapping[str, Column],
+        batch: int,
+        timeout_us: int = 0,
+        *,
+        min_snapshot: str = "",
+        follow: bool = True,
+        priority: int = 0,
+        routing_key: str = "",
+    ) -> ModelAnswer:
+        """As `Endpoint.infer`. Raises SignatureChanged when the request has to be decoded again."""
+
+
+class Models(Protocol):
+    """One event loop."""
+
+    async def find(self, name: str, version: str, routing_key: str) -> Model:
+        """Raises NotFound, or Unavailable with the reason. version: "" for the one that is served."""
+
+
+class LocalModels:
+    """The models of this process's repository."""
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self._repository = repository
+
+    async def find(self, name: str, version: str, routing_key: str) -> Model:
+        """See Models."""
+        return self._repository.get(name, version, routing_key)
+
+
+async def with_model(
+    models: Models, name: str, version: str, routing_key: str, ask: Callable[[Model], Awaitable[T]]
+) -> T:
+    """What `ask` makes of a model: it decodes a request for the model's signature, and has it answered.
+
+    It is called again when the signature has changed meanwhile.
+    """
+    for attempt in range(1, MAX_DECODES + 1):
+        model = await models.find(name, version, routing_key)
+        try:
+            return await ask(model)
+        except SignatureChanged:
+            if attempt == MAX_DECODES:
+                raise
+    raise AssertionError
