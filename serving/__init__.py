@@ -8,10 +8,11 @@ from serving.config import ServerConfig
 from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from serving.server import Server, serve
+    from serving.foreground import serve
+    from serving.server import Server
 
 __all__ = ["Server", "ServerConfig", "serve"]
 
 
 # torch, gRPC and uvicorn are loaded when a server is made, not when the package is looked at.
-__getattr__ = lazy_names(__name__, {"Server": "serving.server", "serve": "serving.server"})
+__getattr__ = lazy_names(__name__, {"Server": "serving.server", "serve": "serving.foreground"})

@@ -25,6 +25,7 @@ class ServerConfig(BaseModel):
     repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight
     over HTTP (over gRPC each message is bounded, and their number).
     strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
+    frontends: processes that speak HTTP and gRPC before the engine's; 0: the engine does so itself.
     poll_s: seconds between looks into the repository, for file systems that do not tell of changes.
     """
 
@@ -42,6 +43,7 @@ class ServerConfig(BaseModel):
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     strict_readiness: bool = True
+    frontends: Annotated[int, Field(ge=0, le=256)] = 0
     poll_s: Annotated[float, Field(ge=0.05, le=3600)] = 2.0
 
     @property

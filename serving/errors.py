@@ -27,6 +27,10 @@ class BodyTooLarge(errors.InvalidInput):
     """A request's body is over the configured limit: HTTP 413."""
 
 
+class EngineFailure(errors.EmberlineError):
+    """The engine, in another process, met an internal error and has logged it: HTTP 500."""
+
+
 def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     """HTTP status, gRPC code and text for the caller.
 
@@ -34,6 +38,8 @@ def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     """
     if isinstance(error, BodyTooLarge):
         return 413, grpc.StatusCode.INVALID_ARGUMENT, str(error)
+    if isinstance(error, EngineFailure):
+        return 500, grpc.StatusCode.INTERNAL, str(error)
     for kind, http_status, grpc_code in _CODES:
         if isinstance(error, kind):
             return http_status, grpc_code, str(error)

@@ -9,44 +9,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
-
-import uvicorn
+from collections.abc import Callable
 
 from serving.config import ServerConfig
 from serving.engine.repository import ModelRepository
+from serving.event_loop import run_on_loop
+from serving.first_load import FirstLoad, say_hello
 from serving.grpc.control import LocalGrpcControl
-from serving.grpc.server import grpc_server
+from serving.grpc.server import MAX_CONCURRENT_CALLS, bind_grpc, grpc_server
 from serving.http.app import HttpApp
 from serving.http.body import BodyReader
 from serving.http.control import control_app
 from serving.http.metrics import MetricsApp
+from serving.http.server import http_server
 from serving.http.slow_requests import SlowRequests
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.models import LocalModels
-from serving.ports import BACKLOG, listen, port_message
-from serving.protocol.metadata import server_version
+from serving.ports import listen
 from serving.updates.steps import OnStep
-from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
-
-try:
-    import uvloop
-except ImportError:  # a platform without it; asyncio's own loop does the same, slower
-    uvloop = None
-
-_KEEP_ALIVE_S = 75
-MAX_CONCURRENT_CALLS = 4096
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers; ours stop all front ends together."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Server:
@@ -62,14 +44,13 @@ class Server:
         """
         self.config = config
         self.repository = ModelRepository(config, on_step)
-        self._on_loaded = on_loaded
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
-        self._loader: threading.Thread | None = None
+        self._loading = FirstLoad(self.repository, on_loaded)
 
     def start(self, *, wait: bool = True) -> Server:
         """Starts listening and loading. wait: until every model is loaded or failed. Raises ConfigError."""
@@ -90,8 +71,8 @@ class Server:
         if failure:
             self._thread.join()
             raise failure[0]
-        if wait and self._loader is not None:
-            self._loader.join()
+        if wait:
+            self._loading.join()
         return self
 
     def stop(self) -> None:
@@ -128,12 +109,12 @@ class Server:
                 max_message_bytes=config.max_body_bytes,
                 max_concurrent=MAX_CONCURRENT_CALLS,
             )
-            self.grpc_port = _add_grpc_port(grpc, config)
+            self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port)
             self.http_port = http_socket.getsockname()[1]
             self.metrics_port = metrics_socket.getsockname()[1]
             bodies = BodyReader(config, SlowRequests())
-            http = _http_server(HttpApp(models, control_app(self.repository, bodies), bodies), config)
-            metrics = _http_server(MetricsApp(self.repository), config)
+            http = http_server(HttpApp(models, control_app(self.repository, bodies), bodies), config.drain_timeout_s)
+            metrics = http_server(MetricsApp(self.repository), config.drain_timeout_s)
             await grpc.start()
             tasks = [
                 asyncio.create_task(server.serve(sockets=[bound]))
@@ -144,9 +125,8 @@ class Server:
                 for task in tasks:
                     if task.done():
                         task.result()
-            self._loader = threading.Thread(target=self._load, name="emberline-loader", daemon=True)
-            self._loader.start()
-            self._say_hello()
+            self._loading.start()
+            say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             listening()
             await self._stopping.wait()
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
@@ -155,51 +135,15 @@ class Server:
             http.should_exit = metrics.should_exit = True
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
-        await asyncio.get_running_loop().run_in_executor(None, self._close, left)
+        await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
 
     def is_loading(self) -> bool:
         """Whether the loader is still at work."""
-        return self._loader is not None and self._loader.is_alive()
-
-    def _load(self) -> None:
-        try:
-            self.repository.load_all()
-        except BaseException:
-            logger.exception("loading models failed")
-            return
-        states = [entry.state for entry in self.repository.index()]
-        ready = states.count("READY")
-        logger.info("%d of %d model versions ready", ready, len(states))
-        if self._on_loaded is not None:
-            self._on_loaded()
-
-    def _close(self, timeout_s: float) -> None:
-        if self._loader is not None:
-            self._loader.join(timeout_s)
-        if not self.is_loading():
-            self.repository.close(timeout_s)
-        logger.info("stopped")
-
-    def _say_hello(self) -> None:
-        config, host = self.config, f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-        names = self.repository.names
-        logger.info(
-            "Emberline %s serves %d model(s) of %s\n  HTTP     http://%s:%d\n  gRPC     %s:%d\n  metrics  http://%s:%d/metrics"
-            "\n  store    %s\n  models   %s",
-            server_version(),
-            len(names),
-            config.model_repository,
-            *(host, self.http_port, host, self.grpc_port, host, self.metrics_port),
-            config.store_dir,
-            ", ".join(names) or "none yet: publish one into the repository",
-        )
+        return self._loading.is_alive()
 
 
-def serve(config: ServerConfig) -> None:
-    """Runs a server in the foreground until SIGINT or SIGTERM, then drains. A second signal ends it at once.
-
-    Raises NotFound when the repository is not there, ConfigError when a port is taken.
-    """
+def serve_in_process(config: ServerConfig) -> None:
+    """As `serving.serve`, with front ends and engine in this process."""
     share_gil()
     server = Server(config, on_loaded=freeze_heap)
     signals = 0
@@ -225,41 +169,3 @@ def serve(config: ServerConfig) -> None:
         # A load cannot be interrupted; its store recovers as it does from any crash.
         logging.shutdown()
         os._exit(0)
-
-
-def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine on a new event loop, uvloop where there is one."""
-    with asyncio.Runner(loop_factory=None if uvloop is None else uvloop.new_event_loop) as runner:
-        runner.run(work)
-
-
-def _http_server(app: Any, config: ServerConfig) -> _HttpServer:
-    settings = uvicorn.Config(
-        app,
-        http="httptools",
-        loop="none",
-        ws="none",
-        interface="asgi3",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        log_level="warning",
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(config.drain_timeout_s)),
-    )
-    return _HttpServer(settings)
-
-
-def _add_grpc_port(server: Any, config: ServerConfig) -> int:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    # gRPC's own message says little, so the port is tried here first.
-    with listen(config.host, config.grpc_port, "grpc_port"):
-        pass
-    try:
-        return int(server.add_insecure_port(f"{host}:{config.grpc_port}"))
-    except RuntimeError:
-        raise ConfigError(port_message(config.host, config.grpc_port, "grpc_port", None), field="grpc_port") from None

@@ -74,6 +74,16 @@ class Builder:
     def pad_bytes(self, length: int, value: bytes) -> None: ...
     def build(self, group_widths: Sequence[int]) -> Program: ...
 
+def gather_columns(
+    parts: Sequence[numpy.typing.NDArray[numpy.uint8]],
+    batches: Sequence[int],
+    row_bytes: Sequence[int],
+    outputs: Sequence[numpy.typing.NDArray[numpy.uint8]],
+) -> None:
+    """
+    Requests whose columns lie one behind the other -> each column of all requests, into outputs; uint8 all.
+    """
+
 def split_wire_bytes(
     data: numpy.typing.NDArray[numpy.uint8], count: int, field: str = ""
 ) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:

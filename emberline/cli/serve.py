@@ -39,6 +39,12 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 )
 @click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
 @click.option(
+    "--frontends",
+    type=int,
+    default=_DEFAULTS["frontends"],
+    help="Processes that speak HTTP and gRPC before the engine's own; 0: the engine does it. One a core is enough.",
+)
+@click.option(
     "--drain-timeout",
     "drain_timeout_s",
     type=float,

@@ -18,13 +18,14 @@ START_TIMEOUT_S = 90.0
 class ServerProcess:
     """Starts on free ports and is ready when the constructor returns. `close` or the end of `with` stops it."""
 
-    def __init__(self, repository: Path, store: Path, log: Path) -> None:
+    def __init__(self, repository: Path, store: Path, log: Path, *, frontends: int = 0) -> None:
+        """frontends: processes for its front ends; 0: none."""
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = log
         command = [
             *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
             *("--store", str(store), "--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)),
-            *("--metrics-port", str(self.metrics_port)),
+            *("--metrics-port", str(self.metrics_port), "--frontends", str(frontends)),
         ]
         with log.open("w") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

@@ -143,9 +143,9 @@ class Endpoint:
         timeout_us: how long it may wait for a snapshot and a session, 0 for the model's own limits. min_snapshot:
         "" or a snapshot that the answer must not be older than, by id or as "V.S"; it is waited for. canary: None
         for what `takes_canary` says. follow: when this version was replaced meanwhile, let the one after it answer, as
-        long as its signature fits; give False for a request that asked for this version by number. priority: 1 is the first,
-        0 the model's default. routing_key: picks the session, where config.pbtxt says so, and the arm. The result's
-        snapshot says which version it was. Raises Overloaded when the queue is full or the wait too long,
+        long as its signature fits; give False for a request that asked for this version by number. priority: 1 is the
+        first, 0 the model's default. routing_key: picks the session, where config.pbtxt says so, and the arm. The
+        result's snapshot says which version it was. Raises Overloaded when the queue is full or the wait too long,
         DeadlineExceeded, InvalidInput, Unavailable (min_snapshot is held or refused; SignatureChanged: the version was
         replaced by one that takes other inputs). Cancelling the call frees its place in the queue.
         """

@@ -19,6 +19,7 @@ from serving.protocol.signature import ModelSignature
 from storage.checkpoint import PublishedVersion
 from storage.errors import NotFound, Unavailable
 from storage.features import FeatureBatch
+from storage.features.flat import FlatColumns
 from storage.features.strict_model import did_you_mean
 from storage.tiers.tiered import StoreStats, TieredStore
 
@@ -138,8 +139,8 @@ class LoadedModel(Endpoint):
             return
         features = call.features if isinstance(call.features, FeatureBatch) else None
         record = partial(self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row)
-        if isinstance(call.door, LoopDoor):
-            # After the answer has gone: nobody waits for the copy.
+        if isinstance(call.door, LoopDoor) and not isinstance(call.columns, FlatColumns):
+            # After the answer has gone: nobody waits for the copy. Shared memory is not the request's any more then.
             call.door.loop.call_soon(record)
         else:
             record()

@@ -15,7 +15,16 @@ from serving.engine.user_side import SidedBatch, SidedFeatures, UserSide
 from storage.checkpoint import GraphInput
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import CheckpointError
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, can_join, concat_batches, join_columns
+from storage.features import (
+    Column,
+    FeatureBatch,
+    FeatureEngine,
+    FeatureSpec,
+    can_join,
+    concat_batches,
+    is_row_by_row,
+    join_columns,
+)
 from storage.features.dtypes import NUMPY_DTYPES
 from storage.specs import LookupSpec
 from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
@@ -132,13 +141,13 @@ class Pipeline:
         alike: list[RawRequest] = []
         for request in requests:
             columns, batch = request
-            if self._side is not None and self._side.takes(columns, batch):
+            # One row of a user stands for the rows of its own request only.
+            is_plain = is_row_by_row(columns, batch)
+            if not is_plain and self._side is not None and self._side.takes(columns, batch):
                 made += run_joined(self._engine, alike)
                 alike = []
                 made.append((self._side.run(columns, batch), 1))
                 continue
-            # One row of a user stands for the rows of its own request only.
-            is_plain = all(column.rows == batch for column in columns.values())
             if alike and not (is_plain and can_join(alike[0][0], columns)):
                 made += run_joined(self._engine, alike)
                 alike = []

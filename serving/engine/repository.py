@@ -132,6 +132,15 @@ class ModelRepository:
         found = updater.model.route(version, routing_key)
         return found.table(table) if table else found
 
+    def answering(self, name: str) -> list[Endpoint]:
+        """Who may answer a request for a model without a version: what is served, and a version that is a canary."""
+        updater, table = self._resolve(name)
+        routes = updater.model.routes
+        found = [routes.served] if routes.served is not None else []
+        if routes.canary is not None:
+            found.append(routes.canary[0])
+        return [each.table(table) for each in found] if table else list(found)
+
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a request for it would be taken; False for a model that there is not."""
         try:

@@ -14,8 +14,10 @@ from serving.errors import status_of
 from serving.grpc.control import SERVICE, GrpcControl, read_message
 from serving.grpc.inference import InferenceCalls
 from serving.models import Models
-from storage.errors import Unsupported
+from serving.ports import listen, port_message
+from storage.errors import ConfigError, Unsupported
 
+MAX_CONCURRENT_CALLS = 4096
 _INFER = "ModelInfer"
 
 
@@ -35,6 +37,19 @@ def grpc_server(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_concurrent)
     server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control),))
     return server
+
+
+def bind_grpc(server: grpc.aio.Server, host: str, port: int, *, check: bool = True) -> int:
+    """Takes the port, 0 for a free one, and returns it. Raises ConfigError. check: whether anyone listens there."""
+    name = f"[{host}]" if ":" in host else host
+    if check:
+        # gRPC's own message says little, so the port is tried here first.
+        with listen(host, port, "grpc_port"):
+            pass
+    try:
+        return int(server.add_insecure_port(f"{name}:{port}"))
+    except RuntimeError:
+        raise ConfigError(port_message(host, port, "grpc_port", None), field="grpc_port") from None
 
 
 def _handlers(inference: InferenceCalls, control: GrpcControl) -> grpc.GenericRpcHandler:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
 
-from serving.engine.endpoint import Endpoint
-from serving.engine.repository import VersionEntry
 from serving.engine.statistics import STAGES, BatchTimes, Duration
+from serving.version import server_version
+
+if TYPE_CHECKING:
+    from serving.engine.endpoint import Endpoint
+    from serving.engine.repository import VersionEntry
 
 SERVER_NAME = "emberline"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics", "parameters")
 PLATFORM = "emberline"
-
-
-def server_version() -> str:
-    """The version of this package."""
-    try:
-        return version("emberline")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "0.1.0"
 
 
 def server_metadata() -> Any:

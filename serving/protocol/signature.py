@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from serving.protocol.dtypes import WIRE_TYPES, accepts
@@ -65,6 +66,7 @@ class ModelSignature:
         self.raw = tuple(raw)
         self.outputs = tuple(outputs)
         self.output_names = tuple(entry.name for entry in outputs)
+        self.output_row_bytes = tuple(WIRE_TYPES[entry.dtype].item_bytes * prod(entry.dims) for entry in outputs)
         self.max_batch_size = max_batch_size
         self.inputs: dict[str, TensorSignature] = {}
         for entry in raw:

@@ -6,7 +6,7 @@ from storage.features.batch import FeatureBatch, Jagged, concat_batches
 from storage.features.collisions import CollisionReport, collision_report
 from storage.features.columns import BytesValues, Column
 from storage.features.engine import FeatureEngine
-from storage.features.joining import can_join, join_columns
+from storage.features.joining import can_join, is_row_by_row, join_columns
 from storage.features.packing import pack_columns, unpack_columns
 from storage.features.spec import Feature, FeatureSpec, InputSpec, WireInput
 
@@ -24,6 +24,7 @@ __all__ = [
     "can_join",
     "collision_report",
     "concat_batches",
+    "is_row_by_row",
     "join_columns",
     "pack_columns",
     "unpack_columns",

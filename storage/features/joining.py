@@ -9,10 +9,20 @@ import numpy as np
 from storage.errors import InvalidInput
 from storage.features.batch import join_offsets
 from storage.features.columns import BytesValues, Column, Values
+from storage.features.flat import FlatColumns, join_flat
+
+
+def is_row_by_row(columns: Mapping[str, Column], batch: int) -> bool:
+    """Whether every column has a row for each row of the request; else one row of a user stands for them all."""
+    if isinstance(columns, FlatColumns) and columns.layout.is_plain:
+        return True
+    return all(column.rows == batch for column in columns.values())
 
 
 def can_join(first: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
     """Whether two requests have the same inputs in the same forms."""
+    if isinstance(first, FlatColumns) and isinstance(other, FlatColumns) and first.layout is other.layout:
+        return True
     if first.keys() != other.keys():
         return False
     for name, column in first.items():
@@ -28,6 +38,9 @@ def join_columns(requests: Sequence[Mapping[str, Column]]) -> Mapping[str, Colum
     Raises InvalidInput for a column with more or fewer values than it says: the values of others would move.
     """
     first = requests[0]
+    flat = [columns for columns in requests if isinstance(columns, FlatColumns) and columns.layout.is_plain]
+    if len(flat) == len(requests) and all(columns.layout is flat[0].layout for columns in flat):
+        return join_flat(flat)
     if len(requests) == 1:
         return first
     return {name: _join([columns[name] for columns in requests]) for name in first}

@@ -7,7 +7,9 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "features/program.h"
 #include "features/wire_bytes.h"
@@ -20,6 +22,7 @@ namespace {
 
 using Flat = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int64s = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableUint8s = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Uint8s = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Owned = nb::ndarray<nb::numpy, T, nb::c_contig>;
@@ -220,6 +223,35 @@ nb::tuple split(const Uint8s& data, std::int64_t count, const std::string& field
                         Owned<std::int64_t>(out.ends.data(), 1, shape, owner).cast());
 }
 
+// The rows of several requests, each of whose columns lie one behind the other, column by column behind each other.
+void gather_columns(const std::vector<Uint8s>& parts, const std::vector<std::int64_t>& batches,
+                    const std::vector<std::int64_t>& row_bytes, const std::vector<MutableUint8s>& outputs) {
+  if (parts.size() != batches.size() || row_bytes.size() != outputs.size()) {
+    throw InvalidInput("gather_columns: as many batches as parts, and as many outputs as columns, are needed", "");
+  }
+  const std::int64_t of_row = std::accumulate(row_bytes.begin(), row_bytes.end(), std::int64_t{0});
+  std::int64_t rows = 0;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (batches[part] < 0 || static_cast<std::int64_t>(parts[part].size()) != batches[part] * of_row) {
+      throw InvalidInput("gather_columns: a part is not as long as its rows", "");
+    }
+    rows += batches[part];
+  }
+  std::int64_t before = 0;
+  for (std::size_t column = 0; column < outputs.size(); ++column) {
+    if (static_cast<std::int64_t>(outputs[column].size()) != rows * row_bytes[column]) {
+      throw InvalidInput("gather_columns: an output is not as long as the rows of its column", "");
+    }
+    std::uint8_t* out = outputs[column].data();
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      const std::int64_t bytes = batches[part] * row_bytes[column];
+      std::memcpy(out, parts[part].data() + batches[part] * before, static_cast<std::size_t>(bytes));
+      out += bytes;
+    }
+    before += row_bytes[column];
+  }
+}
+
 }  // namespace
 
 NB_MODULE(_features, m) {
@@ -279,6 +311,11 @@ NB_MODULE(_features, m) {
       .def("pad_floats", &Builder::pad_floats, "length"_a, "value"_a)
       .def("pad_bytes", &Builder::pad_bytes, "length"_a, "value"_a)
       .def("build", &Builder::build, "group_widths"_a);
+
+  m.def("gather_columns", &gather_columns, "parts"_a, "batches"_a, "row_bytes"_a, "outputs"_a,
+        nb::sig("def gather_columns(parts: Sequence[numpy.typing.NDArray[numpy.uint8]], batches: Sequence[int], "
+                "row_bytes: Sequence[int], outputs: Sequence[numpy.typing.NDArray[numpy.uint8]]) -> None"),
+        "Requests whose columns lie one behind the other -> each column of all requests, into outputs; uint8 all.");
 
   m.def("split_wire_bytes", &split, nb::arg("data").noconvert(), "count"_a, "field"_a = "",
         nb::sig("def split_wire_bytes(data: numpy.typing.NDArray[numpy.uint8], count: int, field: str = '') -> "

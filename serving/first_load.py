@@ -1,0 +1,73 @@
+"""The models that are there when a server starts: loaded on a thread beside it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from serving.config import ServerConfig
+from serving.version import server_version
+
+if TYPE_CHECKING:
+    from serving.engine.repository import ModelRepository
+
+logger = logging.getLogger("emberline.serving")
+
+
+class FirstLoad:
+    """Loads once. on_loaded: called on its thread when it has."""
+
+    def __init__(self, repository: ModelRepository, on_loaded: Callable[[], None] | None = None) -> None:
+        self._repository = repository
+        self._on_loaded = on_loaded
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread = threading.Thread(target=self._load, name="emberline-loader", daemon=True)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it is still at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits until it has ended."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Closes the repository, once nothing is loaded any more; where that takes too long it stays as it is."""
+        self.join(timeout_s)
+        if not self.is_alive():
+            self._repository.close(timeout_s)
+        logger.info("stopped")
+
+    def _load(self) -> None:
+        try:
+            self._repository.load_all()
+        except BaseException:
+            logger.exception("loading models failed")
+            return
+        states = [entry.state for entry in self._repository.index()]
+        ready = states.count("READY")
+        logger.info("%d of %d model versions ready", ready, len(states))
+        if self._on_loaded is not None:
+            self._on_loaded()
+
+
+def say_hello(config: ServerConfig, names: Sequence[str], http_port: int, grpc_port: int, metrics_port: int) -> None:
+    """Tells in the log where the server is to be found. names: of the models."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    logger.info(
+        "Emberline %s serves %d model(s) of %s\n  HTTP     http://%s:%d\n  gRPC     %s:%d\n  metrics  http://%s:%d/metrics"
+        "\n  store    %s\n  models   %s",
+        server_version(),
+        len(names),
+        config.model_repository,
+        *(host, http_port, host, grpc_port, host, metrics_port),
+        config.store_dir,
+        ", ".join(names) or "none yet: publish one into the repository",
+    )

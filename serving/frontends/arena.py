@@ -1,0 +1,110 @@
+"""The memory that a front end shares with the engine: blocks that only the front end hands out and takes back.
+
+A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but
+into blocks of requests that it has not answered yet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+import numpy as np
+
+from storage.errors import Overloaded, Unsupported
+
+MIN_BLOCK = 4096
+# The pages of a block this large go back to the system when it is free.
+_GIVE_BACK = 4 << 20
+# Neither side can make the memory smaller under the other, which would end it with SIGBUS.
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if hasattr(fcntl, "F_SEAL_SHRINK") else 0
+
+
+def aligned(size: int) -> int:
+    """The next multiple of 8: where something may begin that is read as 64-bit numbers."""
+    return size + -size % 8
+
+
+class SharedMemory:
+    """A mapped memory of `size` bytes; it is given back when nothing views it any more. array: uint8 over all of it."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.size = size
+        self.mapped = mmap.mmap(fd, size)
+        self.array = np.frombuffer(self.mapped, np.uint8)
+
+    @classmethod
+    def receive(cls, fd: int, size: int) -> SharedMemory:
+        """Maps what another process has created, and closes the descriptor. Raises Unsupported when it is not so."""
+        try:
+            if os.fstat(fd).st_size != size or fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise Unsupported("the memory of the front end is not as it says")
+            return cls(fd, size)
+        finally:
+            os.close(fd)
+
+
+def create_memory(size: int) -> tuple[SharedMemory, int]:
+    """New memory, and the descriptor to send; close it then. Raises Unsupported where the system has none."""
+    if not hasattr(os, "memfd_create"):
+        raise Unsupported("front ends in processes of their own need Linux")
+    fd = os.memfd_create("emberline-frontend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return SharedMemory(fd, size), fd
+
+
+class BlockAllocator:
+    """Blocks of powers of two, the last ones freed first, so that what is used stays in the caches. Not thread-safe.
+
+    size: a power of two.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0
+        self._top = size.bit_length() - 1
+        self._bottom = MIN_BLOCK.bit_length() - 1
+        self._free: list[list[int]] = [[] for _ in range(self._top + 1)]
+        self._free[self._top].append(0)
+
+    def allocate(self, size: int) -> tuple[int, int]:
+        """(offset, order) of a block of at least `size` bytes; give both back. Raises Overloaded when there is none."""
+        order = max(self._bottom, (size - 1).bit_length() if size > 1 else 0)
+        if order > self._top or not (self._has(order) or self._merge(order)):
+            raise Overloaded(f"{self.used} bytes of {self.size} are held by requests already; try later")
+        found = order
+        while not self._free[found]:
+            found += 1
+        offset = self._free[found].pop()
+        while found > order:
+            found -= 1
+            self._free[found].append(offset + (1 << found))
+        self.used += 1 << order
+        return offset, order
+
+    def free(self, offset: int, order: int) -> None:
+        """Takes a block back."""
+        self.used -= 1 << order
+        self._free[order].append(offset)
+
+    def _has(self, order: int) -> bool:
+        return any(self._free[order:])
+
+    def _merge(self, wanted: int) -> bool:
+        """Joins free neighbours: only when a block is wanted that is not there. Whether it is there then."""
+        for order in range(self._bottom, self._top):
+            blocks = set(self._free[order])
+            pairs = [offset for offset in blocks if not offset >> order & 1 and offset | 1 << order in blocks]
+            if pairs:
+                merged = {offset | side for offset in pairs for side in (0, 1 << order)}
+                self._free[order] = [offset for offset in self._free[order] if offset not in merged]
+                self._free[order + 1] += pairs
+        return self._has(wanted)
+
+
+def give_back(memory: SharedMemory, offset: int, order: int) -> None:
+    """Gives the pages of a large block that was freed back to the system."""
+    if 1 << order >= _GIVE_BACK and hasattr(mmap, "MADV_REMOVE"):
+        memory.mapped.madvise(mmap.MADV_REMOVE, offset, 1 << order)

@@ -1,0 +1,91 @@
+"""The engine's process: models, sessions and metrics; front ends come in by a socket of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+
+from serving.engine.repository import ModelRepository
+from serving.event_loop import run_on_loop
+from serving.first_load import FirstLoad
+from serving.frontends.calls import EngineCalls
+from serving.frontends.child import Orders, say_ready, stop_event
+from serving.frontends.front_door import FrontDoor
+from serving.grpc.control import LocalGrpcControl
+from serving.http.body import BodyReader
+from serving.http.control import control_app
+from serving.http.metrics import MetricsApp
+from serving.http.server import http_server
+from serving.http.slow_requests import SlowRequests
+from serving.interpreter import freeze_heap, share_gil, thaw_heap
+
+logger = logging.getLogger("emberline.serving")
+
+
+def run_engine(orders: Orders) -> None:
+    """Runs until it is told to stop and its front ends have gone. Raises NotFound, ConfigError."""
+    share_gil()
+    engine = _Engine(orders)
+    try:
+        run_on_loop(engine.run())
+    finally:
+        thaw_heap()
+    if engine.loading.is_alive():
+        # A load cannot be interrupted; its store recovers as it does from any crash.
+        logging.shutdown()
+        os._exit(0)
+
+
+class _Engine:
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._repository = ModelRepository(orders.config)
+        self.loading = FirstLoad(self._repository, freeze_heap)
+        self._doors: set[FrontDoor] = set()
+        self._all_gone = asyncio.Event()
+
+    async def run(self) -> None:
+        orders, config = self._orders, self._orders.config
+        loop = asyncio.get_running_loop()
+        stopping = stop_event(orders)
+        bodies = BodyReader(config, SlowRequests())
+        calls = EngineCalls(self._repository, control_app(self._repository, bodies), LocalGrpcControl(self._repository))
+        metrics = http_server(MetricsApp(self._repository), config.drain_timeout_s)
+        with socket.socket(fileno=orders.listener) as listener, socket.socket(fileno=orders.metrics) as bound:
+            listener.setblocking(False)
+            loop.add_reader(listener.fileno(), self._accept, listener, calls)
+            serving = asyncio.create_task(metrics.serve(sockets=[bound]))
+            self.loading.start()
+            say_ready(orders)
+            await stopping.wait()
+            deadline = time.monotonic() + config.drain_timeout_s
+            self._repository.stop_loading()
+            if self._doors:
+                # Front ends drain now; what they still hold is answered.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(config.drain_timeout_s):
+                        await self._all_gone.wait()
+            loop.remove_reader(listener.fileno())
+            metrics.should_exit = True
+            await serving
+        left = max(0.5, deadline - time.monotonic())
+        await loop.run_in_executor(None, self.loading.close, left)
+        for door in list(self._doors):
+            door.close()
+
+    def _accept(self, listener: socket.socket, calls: EngineCalls) -> None:
+        try:
+            end, _ = listener.accept()
+        except OSError:
+            return
+        self._doors.add(FrontDoor(end, self._repository, calls, self._gone))
+
+    def _gone(self, door: FrontDoor) -> None:
+        self._doors.discard(door)
+        if not self._doors:
+            self._all_gone.set()
+            self._all_gone = asyncio.Event()

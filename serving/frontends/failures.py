@@ -1,0 +1,41 @@
+"""Errors on their way between processes: by name and text, never as objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.errors import EngineFailure, status_of
+from serving.protocol.signature import SignatureChanged
+from storage import errors
+
+_KINDS: dict[str, type[errors.EmberlineError]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.InvalidInput,
+        errors.NotFound,
+        errors.Unsupported,
+        errors.Unavailable,
+        errors.Overloaded,
+        errors.DeadlineExceeded,
+        errors.Conflict,
+        SignatureChanged,
+    )
+}
+
+
+def to_wire(error: BaseException) -> dict[str, Any]:
+    """What the caller may hear of an error. What is not their business is logged here."""
+    name = next((name for name in [kind.__name__ for kind in type(error).__mro__] if name in _KINDS), "")
+    if name:
+        return {"error": name, "text": str(error), "field": getattr(error, "field", "")}
+    return {"error": "", "text": status_of(error)[2], "field": ""}
+
+
+def from_wire(content: dict[str, Any]) -> errors.EmberlineError:
+    """The error that `to_wire` was given, or an EngineFailure that refers to the log."""
+    kind = _KINDS.get(content["error"])
+    if kind is None:
+        return EngineFailure(content["text"])
+    if kind is errors.InvalidInput:
+        return errors.InvalidInput(content["text"], field=content["field"])
+    return kind(content["text"])

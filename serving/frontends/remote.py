@@ -1,0 +1,155 @@
+"""The engine's models, repository and control routes as a front end sees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from serving.errors import status_of
+from serving.frontends.engine_link import EngineLink, RemoteAnswer
+from serving.frontends.signatures import signature_from_wire
+from serving.http.body import BodyReader, Receive, Scope, Send
+from serving.models import Model
+from serving.protocol.json_text import dump_json
+from serving.protocol.signature import SignatureChanged
+from storage.errors import Overloaded, Unavailable
+from storage.features import Column
+
+# After a refusal the engine is left alone for so long: a request that would be refused costs nobody anything then.
+_REST_S = 0.001
+
+
+class RemoteModel:
+    """See serving.models.Model. target: the engine's number for it. places: of its inputs."""
+
+    def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
+        self._link = link
+        self._models = models
+        self._key = key
+        self._target = int(content["target"])
+        self._resting_until = 0.0
+        self._refusal = ""
+        self.signature = signature_from_wire(content["signature"])
+        self._places = {entry.name: place for place, entry in enumerate(self.signature.raw)}
+
+    def check_load(self) -> None:
+        """See Model."""
+        if self._refusal:
+            if time.monotonic() < self._resting_until:
+                raise Overloaded(self._refusal)
+            self._refusal = ""
+
+    async def infer(
+        self,
+        columns: Mapping[str, Column],
+        batch: int,
+        timeout_us: int = 0,
+        *,
+        min_snapshot: str = "",
+        follow: bool = True,
+        priority: int = 0,
+        routing_key: str = "",
+    ) -> RemoteAnswer:
+        """See Model. A version that was asked for by number is never followed."""
+        try:
+            return await self._link.infer(
+                self._target,
+                self.signature,
+                self._places,
+                columns,
+                batch,
+                timeout_us,
+                priority,
+                routing_key,
+                min_snapshot,
+            )
+        except SignatureChanged:
+            self._models.forget(self._key, self)
+            raise
+        except Overloaded as error:
+            self._refusal, self._resting_until = str(error), time.monotonic() + _REST_S
+            raise
+
+
+class RemoteModels:
+    """See serving.models.Models."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._known: dict[tuple[str, str], RemoteModel] = {}
+
+    def forget_all(self) -> None:
+        """The engine is another one."""
+        self._known = {}
+
+    def forget(self, key: tuple[str, str], model: RemoteModel) -> None:
+        """This one's signature is not that of its name any more."""
+        if self._known.get(key) is model:
+            del self._known[key]
+
+    async def find(self, name: str, version: str, routing_key: str) -> Model:
+        """See Models."""
+        key = name, version
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        content, _ = await self._link.call(
+            {"call": "find", "name": name, "version": version, "routing_key": routing_key}
+        )
+        model = RemoteModel(self._link, self, key, content)
+        # While some keys are answered by a version with another signature, each request has to ask.
+        if content["for_all_keys"]:
+            self._known[key] = model
+        return model
+
+
+class RemoteGrpcControl:
+    """See serving.grpc.control.GrpcControl."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+
+    async def call(self, method: str, data: bytes) -> bytes:
+        """See GrpcControl."""
+        return (await self._link.call({"call": "grpc", "method": method}, data))[1]
+
+
+class RemoteHttpControl:
+    """An ASGI application that has the engine answer everything but inference."""
+
+    def __init__(self, link: EngineLink, bodies: BodyReader) -> None:
+        self._link = link
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/v2/health/live" and scope["method"] == "GET":
+            return await _respond(send, 200, [], b"")
+        held = 0
+        try:
+            body = await self._bodies.read(dict(scope["headers"]), receive)
+            held = len(body)
+            head = {
+                "call": "http",
+                "method": scope["method"],
+                "path": scope["path"],
+                "query": scope["query_string"].decode("latin-1"),
+                "headers": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            }
+            answer, content = await self._link.call(head, body)
+        except Unavailable as error:
+            if scope["path"] == "/v2/health/ready":
+                return await _respond(send, 400, [], b"")
+            status, _, text = status_of(error)
+            return await _respond(send, status, [(b"content-type", b"application/json")], dump_json({"error": text}))
+        finally:
+            self._bodies.release(held)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer["headers"]]
+        return await _respond(send, answer["status"], headers, content)
+
+
+async def _respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    if not any(name == b"content-length" for name, _ in headers):
+        headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

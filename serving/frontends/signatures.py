@@ -1,0 +1,28 @@
+"""Signatures on their way to front ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.protocol.signature import ModelSignature, OutputSignature
+from storage.features import InputSpec
+
+
+def signature_to_wire(signature: ModelSignature) -> dict[str, Any]:
+    """A signature as JSON."""
+    return {
+        "model": signature.model,
+        "raw": [entry.model_dump(mode="json") for entry in signature.raw],
+        "outputs": [[output.name, output.dtype, list(output.dims)] for output in signature.outputs],
+        "max_batch_size": signature.max_batch_size,
+    }
+
+
+def signature_from_wire(content: dict[str, Any]) -> ModelSignature:
+    """What `signature_to_wire` was given."""
+    return ModelSignature(
+        content["model"],
+        [InputSpec.model_validate(entry) for entry in content["raw"]],
+        [OutputSignature(name, dtype, tuple(dims)) for name, dtype, dims in content["outputs"]],
+        content["max_batch_size"],
+    )

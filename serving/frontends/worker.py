@@ -1,0 +1,62 @@
+"""A front end's process: HTTP and gRPC on one event loop, and a line to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+
+from serving.event_loop import run_on_loop
+from serving.frontends.child import Orders, say_ready, stop_event
+from serving.frontends.engine_link import EngineLink
+from serving.frontends.remote import RemoteGrpcControl, RemoteHttpControl, RemoteModels
+from serving.grpc.server import MAX_CONCURRENT_CALLS, bind_grpc, grpc_server
+from serving.http.app import HttpApp
+from serving.http.body import BodyReader
+from serving.http.server import http_server
+from serving.http.slow_requests import SlowRequests
+from serving.interpreter import freeze_heap, share_gil
+
+logger = logging.getLogger("emberline.serving")
+
+
+def run_worker(orders: Orders) -> None:
+    """Runs until it is told to stop, then drains."""
+    share_gil()
+    run_on_loop(_run(orders))
+
+
+async def _run(orders: Orders) -> None:
+    config = orders.config
+    stopping = stop_event(orders)
+    # Requests of one front end that are in flight at once, their answers included.
+    wanted = max(config.max_inflight_bytes, 2 * config.max_body_bytes)
+    link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
+    models = RemoteModels(link)
+    bodies = BodyReader(config, SlowRequests())
+    app = HttpApp(models, RemoteHttpControl(link, bodies), bodies)
+    grpc = grpc_server(
+        models,
+        RemoteGrpcControl(link),
+        max_message_bytes=config.max_body_bytes,
+        max_concurrent=MAX_CONCURRENT_CALLS,
+        share_port=True,
+    )
+    bind_grpc(grpc, config.host, orders.grpc_port, check=False)
+    link.start()
+    http = http_server(app, config.drain_timeout_s)
+    await grpc.start()
+    with socket.socket(fileno=orders.http) as bound:
+        serving = asyncio.create_task(http.serve(sockets=[bound]))
+        while not http.started and not serving.done():
+            await asyncio.sleep(0.001)
+        freeze_heap()
+        say_ready(orders)
+        await stopping.wait()
+        deadline = time.monotonic() + config.drain_timeout_s
+        http.should_exit = True
+        await asyncio.gather(grpc.stop(config.drain_timeout_s), serving)
+    while link.in_flight and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    link.close()

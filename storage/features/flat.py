@@ -1,0 +1,215 @@
+"""Columns as bytes: how a request's raw inputs travel through shared memory, and are joined without being taken apart.
+
+A layout says of each column which input it is and in what form; the bytes hold the arrays of the columns one behind the
+other. A plain column has one value array of as many rows as the request; of plain columns only, nothing is padded, so
+that a request of numbers is no more than its tensors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from storage._features import gather_columns
+from storage.errors import InvalidInput
+from storage.features.columns import BytesValues, Column, Values
+from storage.features.dtypes import DTYPES, NUMPY_DTYPES
+from storage.features.spec import InputSpec
+
+_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+_ENTRY = struct.Struct("<HBB")
+_LIST, _VALID, _ONE_ROW = 1, 2, 4
+_ALIGNMENT = 8
+_PADDING = bytes(_ALIGNMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatColumn:
+    """One column of a layout. is_one_row: one row stands for all of the request."""
+
+    name: str
+    dtype: str
+    width: int
+    is_list: bool
+    has_valid: bool
+    is_one_row: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one array of numbers."""
+        return self.dtype != "BYTES" and not (self.is_list or self.has_valid or self.is_one_row)
+
+
+class Layout:
+    """What lies in the bytes, in its order. Immutable.
+
+    row_bytes: of a row of each column, of plain columns only; else empty. is_plain: whether all of them are.
+    """
+
+    def __init__(self, columns: Sequence[FlatColumn]) -> None:
+        self.columns = tuple(columns)
+        self.names = frozenset(column.name for column in columns)
+        self.is_plain = all(column.is_plain for column in columns)
+        self.row_bytes: tuple[int, ...] = ()
+        if self.is_plain:
+            self.row_bytes = tuple(column.width * NUMPY_DTYPES[column.dtype].itemsize for column in columns)
+
+    @classmethod
+    def parse(cls, code: bytes, inputs: Sequence[InputSpec]) -> Layout:
+        """The layout that `flatten` described for a model with these inputs. Raises InvalidInput."""
+        if len(code) % _ENTRY.size:
+            raise InvalidInput(f"a layout of {len(code)} bytes")
+        columns: list[FlatColumn] = []
+        for place, dtype, flags in _ENTRY.iter_unpack(code):
+            if place >= len(inputs) or dtype >= len(DTYPES) or flags > _LIST | _VALID | _ONE_ROW:
+                raise InvalidInput(f"a layout with an input {place} of dtype {dtype} and flags {flags}")
+            spec = inputs[place]
+            width = 1 if flags & _LIST else spec.width
+            columns.append(
+                FlatColumn(
+                    spec.name,
+                    DTYPES[dtype],
+                    width,
+                    bool(flags & _LIST),
+                    bool(flags & _VALID),
+                    bool(flags & _ONE_ROW),
+                )
+            )
+        return cls(columns)
+
+
+class FlatColumns(Mapping[str, Column]):
+    """The columns of a request over its bytes; each is made when it is asked for.
+
+    data: uint8, exactly what `flatten` gave, unchanged while this is in use. Raises InvalidInput when the bytes are not
+    what layout and batch say; of columns that are not plain, when they are asked for.
+    """
+
+    def __init__(self, layout: Layout, data: np.ndarray, batch: int) -> None:
+        self.layout = layout
+        self.data = data
+        self.batch = batch
+        self._made: dict[str, Column] | None = None
+        if layout.is_plain and len(data) != batch * sum(layout.row_bytes):
+            raise InvalidInput(f"{len(data)} bytes of {batch} rows, {batch * sum(layout.row_bytes)} were expected")
+
+    def __getitem__(self, name: str) -> Column:
+        if self._made is None:
+            self._made = _restore(self.layout, self.data, self.batch)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([column.name for column in self.layout.columns])
+
+    def __len__(self) -> int:
+        return len(self.layout.columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.layout.names
+
+
+def join_flat(requests: Sequence[FlatColumns]) -> dict[str, Column]:
+    """The columns of requests of one plain layout, row by row, in new arrays."""
+    layout = requests[0].layout
+    rows = sum([request.batch for request in requests])
+    joined: dict[str, Column] = {}
+    outputs: list[np.ndarray] = []
+    for entry in layout.columns:
+        values = np.empty(rows * entry.width, NUMPY_DTYPES[entry.dtype])
+        outputs.append(values.view(np.uint8))
+        joined[entry.name] = Column(entry.dtype, rows, entry.width, values)
+    gather_columns(
+        [request.data for request in requests], [request.batch for request in requests], layout.row_bytes, outputs
+    )
+    return joined
+
+
+def flatten(columns: Mapping[str, Column], batch: int, places: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """The layout's code, and the bytes. places: of the inputs, by name."""
+    code = bytearray()
+    parts: list[Any] = []
+    for name, column in columns.items():
+        values = column.values
+        if (
+            column.offsets is not None
+            or column.valid is not None
+            or column.rows != batch
+            or type(values) is not np.ndarray
+        ):
+            return _flatten_any(columns, batch, places)
+        code += _ENTRY.pack(places[name], _CODES[column.dtype], 0)
+        parts.append(values.data)
+    return bytes(code), b"".join(parts)
+
+
+def _flatten_any(columns: Mapping[str, Column], batch: int, places: Mapping[str, int]) -> tuple[bytes, bytes]:
+    code = bytearray()
+    parts: list[Any] = []
+
+    def add(array: np.ndarray) -> None:
+        parts.append(array.data)
+        parts.append(_PADDING[: -array.nbytes % _ALIGNMENT])
+
+    for name, column in columns.items():
+        flags = 0
+        if column.rows != batch:
+            flags |= _ONE_ROW
+        if column.offsets is not None:
+            flags |= _LIST
+            add(column.offsets)
+        values = column.values
+        if isinstance(values, BytesValues):
+            add(np.array([len(values), len(values.data)], np.int64))
+            add(np.ascontiguousarray(values.starts))
+            add(np.ascontiguousarray(values.ends))
+            add(np.ascontiguousarray(values.data))
+        else:
+            add(values)
+        if column.valid is not None:
+            flags |= _VALID
+            add(column.valid)
+        code += _ENTRY.pack(places[name], _CODES[column.dtype], flags)
+    return bytes(code), b"".join(parts)
+
+
+class _Reader:
+    def __init__(self, data: np.ndarray, *, padded: bool) -> None:
+        self._data = data
+        self._padded = padded
+        self._at = 0
+
+    def take(self, dtype: np.dtype[np.generic], count: int) -> np.ndarray:
+        size = count * dtype.itemsize
+        if count < 0 or size > len(self._data) - self._at:
+            raise InvalidInput(f"{len(self._data)} bytes, of which {self._at} were read, hold no {size} more")
+        found = self._data[self._at : self._at + size].view(dtype)
+        self._at += size + (-size % _ALIGNMENT if self._padded else 0)
+        return found if found.flags.aligned else found.copy()
+
+    def check_end(self) -> None:
+        if self._at != len(self._data):
+            raise InvalidInput(f"{len(self._data)} bytes, of which {self._at} were read")
+
+
+def _restore(layout: Layout, data: np.ndarray, batch: int) -> dict[str, Column]:
+    reader = _Reader(data, padded=not layout.is_plain)
+    made: dict[str, Column] = {}
+    for entry in layout.columns:
+        rows = 1 if entry.is_one_row else batch
+        offsets = reader.take(np.dtype(np.int64), rows + 1) if entry.is_list else None
+        count = rows * entry.width if offsets is None else int(offsets[-1])
+        values = _bytes_values(reader) if entry.dtype == "BYTES" else reader.take(NUMPY_DTYPES[entry.dtype], count)
+        valid = reader.take(np.dtype(np.uint8), rows * entry.width) if entry.has_valid else None
+        made[entry.name] = Column(entry.dtype, rows, entry.width, values, offsets, valid)
+    reader.check_end()
+    return made
+
+
+def _bytes_values(reader: _Reader) -> Values:
+    count, size = reader.take(np.dtype(np.int64), 2).tolist()
+    starts, ends = reader.take(np.dtype(np.int64), count), reader.take(np.dtype(np.int64), count)
+    return BytesValues(reader.take(np.dtype(np.uint8), size), starts, ends)
