@@ -82,6 +82,9 @@ class Models(Protocol):
     async def find(self, name: str, version: str, routing_key: str) -> Model:
         """Raises NotFound, or Unavailable with the reason. version: "" for the one that is served."""
 
+    def known(self, name: str, version: str, routing_key: str) -> Model | None:
+        """As `find`, where that takes no time; else None."""
+
 
 class LocalModels:
     """The models of this process's repository."""
@@ -90,6 +93,10 @@ class LocalModels:
         self._repository = repository
 
     async def find(self, name: str, version: str, routing_key: str) -> Model:
+        """See Models."""
+        return self._repository.get(name, version, routing_key)
+
+    def known(self, name: str, version: str, routing_key: str) -> Model | None:
         """See Models."""
         return self._repository.get(name, version, routing_key)
 

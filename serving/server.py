@@ -17,12 +17,11 @@ from serving.event_loop import run_on_loop
 from serving.first_load import FirstLoad, say_hello
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.server import MAX_CONCURRENT_CALLS, bind_grpc, grpc_server
-from serving.http.app import HttpApp
-from serving.http.body import BodyReader
+from serving.http.app import HttpApp, LocalHttpControl
 from serving.http.control import control_app
+from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
-from serving.http.slow_requests import SlowRequests
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.models import LocalModels
 from serving.ports import listen
@@ -112,9 +111,9 @@ class Server:
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port)
             self.http_port = http_socket.getsockname()[1]
             self.metrics_port = metrics_socket.getsockname()[1]
-            bodies = BodyReader(config, SlowRequests())
-            http = http_server(HttpApp(models, control_app(self.repository, bodies), bodies), config.drain_timeout_s)
-            metrics = http_server(MetricsApp(self.repository), config.drain_timeout_s)
+            control = LocalHttpControl(control_app(self.repository))
+            http = http_server(HttpApp(models, control), HttpLimits(config), config.drain_timeout_s)
+            metrics = http_server(MetricsApp(self.repository), HttpLimits(config), config.drain_timeout_s)
             await grpc.start()
             tasks = [
                 asyncio.create_task(server.serve(sockets=[bound]))

@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any
 from serving.engine.repository import ModelRepository
 from serving.frontends.signatures import signature_to_wire
 from serving.grpc.control import GrpcControl
-from serving.http.body import Message, Receive, Scope, Send
+from serving.http.app import HttpControl
+from serving.http.messages import HttpRequest
 from storage.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from serving.frontends.front_door import FrontDoor
 
 
 class EngineCalls:
-    """One event loop. http: the ASGI application of the control routes."""
+    """One event loop."""
 
     def __init__(
         self,
         repository: ModelRepository,
-        http: Callable[[Scope, Receive, Send], Awaitable[None]],
+        http: HttpControl,
         grpc: GrpcControl,
     ) -> None:
         self._repository = repository
@@ -51,36 +50,10 @@ class EngineCalls:
         }
 
     async def _ask_http(self, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        path = head["path"]
-        scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": head["method"],
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode("utf-8", "surrogatepass"),
-            "root_path": "",
-            "query_string": head["query"].encode("latin-1"),
-            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["headers"]],
-            "client": None,
-            "server": None,
-        }
-        status, headers, parts = 500, [], []
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Message) -> None:
-            nonlocal status, headers
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = [
-                    (bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
-                    for name, value in message["headers"]
-                ]
-            else:
-                parts.append(message.get("body", b""))
-
-        await self._http(scope, receive, send)
-        return {"status": status, "headers": headers}, b"".join(parts)
+        headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in head["headers"]}
+        query = head["query"].encode("latin-1")
+        response = await self._http(HttpRequest(head["method"], head["path"], query, headers, body))
+        return {
+            "status": response.status,
+            "headers": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers],
+        }, response.content

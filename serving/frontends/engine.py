@@ -16,11 +16,11 @@ from serving.frontends.calls import EngineCalls
 from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.front_door import FrontDoor
 from serving.grpc.control import LocalGrpcControl
-from serving.http.body import BodyReader
+from serving.http.app import LocalHttpControl
 from serving.http.control import control_app
+from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
-from serving.http.slow_requests import SlowRequests
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 
 logger = logging.getLogger("emberline.serving")
@@ -52,9 +52,10 @@ class _Engine:
         orders, config = self._orders, self._orders.config
         loop = asyncio.get_running_loop()
         stopping = stop_event(orders)
-        bodies = BodyReader(config, SlowRequests())
-        calls = EngineCalls(self._repository, control_app(self._repository, bodies), LocalGrpcControl(self._repository))
-        metrics = http_server(MetricsApp(self._repository), config.drain_timeout_s)
+        calls = EngineCalls(
+            self._repository, LocalHttpControl(control_app(self._repository)), LocalGrpcControl(self._repository)
+        )
+        metrics = http_server(MetricsApp(self._repository), HttpLimits(config), config.drain_timeout_s)
         with socket.socket(fileno=orders.listener) as listener, socket.socket(fileno=orders.metrics) as bound:
             listener.setblocking(False)
             loop.add_reader(listener.fileno(), self._accept, listener, calls)

@@ -6,12 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from serving.errors import status_of
 from serving.frontends.engine_link import EngineLink, RemoteAnswer
 from serving.frontends.signatures import signature_from_wire
-from serving.http.body import BodyReader, Receive, Scope, Send
+from serving.http.messages import HttpRequest, HttpResponse
 from serving.models import Model
-from serving.protocol.json_text import dump_json
 from serving.protocol.signature import SignatureChanged
 from storage.errors import Overloaded, Unavailable
 from storage.features import Column
@@ -88,6 +86,10 @@ class RemoteModels:
         if self._known.get(key) is model:
             del self._known[key]
 
+    def known(self, name: str, version: str, routing_key: str) -> Model | None:
+        """See Models."""
+        return self._known.get((name, version))
+
     async def find(self, name: str, version: str, routing_key: str) -> Model:
         """See Models."""
         key = name, version
@@ -116,40 +118,26 @@ class RemoteGrpcControl:
 
 
 class RemoteHttpControl:
-    """An ASGI application that has the engine answer everything but inference."""
+    """Has the engine answer everything but inference, and whether this process lives."""
 
-    def __init__(self, link: EngineLink, bodies: BodyReader) -> None:
+    def __init__(self, link: EngineLink) -> None:
         self._link = link
-        self._bodies = bodies
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/v2/health/live" and scope["method"] == "GET":
-            return await _respond(send, 200, [], b"")
-        held = 0
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.path == "/v2/health/live" and request.method == "GET":
+            return HttpResponse(200)
+        head = {
+            "call": "http",
+            "method": request.method,
+            "path": request.path,
+            "query": request.query.decode("latin-1"),
+            "headers": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.items()],
+        }
         try:
-            body = await self._bodies.read(dict(scope["headers"]), receive)
-            held = len(body)
-            head = {
-                "call": "http",
-                "method": scope["method"],
-                "path": scope["path"],
-                "query": scope["query_string"].decode("latin-1"),
-                "headers": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
-            }
-            answer, content = await self._link.call(head, body)
-        except Unavailable as error:
-            if scope["path"] == "/v2/health/ready":
-                return await _respond(send, 400, [], b"")
-            status, _, text = status_of(error)
-            return await _respond(send, status, [(b"content-type", b"application/json")], dump_json({"error": text}))
-        finally:
-            self._bodies.release(held)
+            answer, content = await self._link.call(head, request.body)
+        except Unavailable:
+            if request.path == "/v2/health/ready":
+                return HttpResponse(400)
+            raise
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer["headers"]]
-        return await _respond(send, answer["status"], headers, content)
-
-
-async def _respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    if not any(name == b"content-length" for name, _ in headers):
-        headers = [*headers, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        return HttpResponse(answer["status"], content, headers)

@@ -13,9 +13,8 @@ from serving.frontends.engine_link import EngineLink
 from serving.frontends.remote import RemoteGrpcControl, RemoteHttpControl, RemoteModels
 from serving.grpc.server import MAX_CONCURRENT_CALLS, bind_grpc, grpc_server
 from serving.http.app import HttpApp
-from serving.http.body import BodyReader
+from serving.http.limits import HttpLimits
 from serving.http.server import http_server
-from serving.http.slow_requests import SlowRequests
 from serving.interpreter import freeze_heap, share_gil
 
 logger = logging.getLogger("emberline.serving")
@@ -34,8 +33,7 @@ async def _run(orders: Orders) -> None:
     wanted = max(config.max_inflight_bytes, 2 * config.max_body_bytes)
     link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
     models = RemoteModels(link)
-    bodies = BodyReader(config, SlowRequests())
-    app = HttpApp(models, RemoteHttpControl(link, bodies), bodies)
+    app = HttpApp(models, RemoteHttpControl(link))
     grpc = grpc_server(
         models,
         RemoteGrpcControl(link),
@@ -45,7 +43,7 @@ async def _run(orders: Orders) -> None:
     )
     bind_grpc(grpc, config.host, orders.grpc_port, check=False)
     link.start()
-    http = http_server(app, config.drain_timeout_s)
+    http = http_server(app, HttpLimits(config), config.drain_timeout_s)
     await grpc.start()
     with socket.socket(fileno=orders.http) as bound:
         serving = asyncio.create_task(http.serve(sockets=[bound]))

@@ -9,8 +9,7 @@ from starlette.exceptions import HTTPException
 
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
-from serving.errors import BodyTooLarge, status_of
-from serving.http.body import BodyReader
+from serving.errors import status_of
 from serving.http.model_control import add_model_control
 from serving.protocol import metadata
 from serving.protocol.json_text import dump_json, parse_object
@@ -18,7 +17,7 @@ from serving.protocol.proto_json import message_to_json
 from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
 
 
-def control_app(repository: ModelRepository, bodies: BodyReader) -> FastAPI:
+def control_app(repository: ModelRepository) -> FastAPI:
     """The application for everything but inference."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     calls = ControlCalls()
@@ -62,8 +61,7 @@ def control_app(repository: ModelRepository, bodies: BodyReader) -> FastAPI:
 
     @app.post("/v2/repository/index")
     async def index(request: Request) -> Response:
-        body = await bodies.read(dict(request.scope["headers"]), request.receive)
-        bodies.release(len(body))
+        body = await request.body()
         ready_only = parse_object(body, what="the request").get("ready", False) if body.strip() else False
         if type(ready_only) is not bool:
             raise InvalidInput("'ready' must be true or false", field="ready")
@@ -83,14 +81,13 @@ def control_app(repository: ModelRepository, bodies: BodyReader) -> FastAPI:
             raise Unavailable(f"model {name!r} is not ready")
         return _json({"name": name, "ready": True})
 
-    add_model_control(app, repository, bodies, calls)
+    add_model_control(app, repository, calls)
 
     @app.exception_handler(EmberlineError)
     @app.exception_handler(Exception)
     async def refuse(_: Request, error: Exception) -> Response:
         status, _, text = status_of(error)
-        headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
-        return _json({"error": text}, status, headers)
+        return _json({"error": text}, status)
 
     @app.exception_handler(HTTPException)
     async def refuse_route(_: Request, error: HTTPException) -> Response:

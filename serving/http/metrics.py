@@ -9,7 +9,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.repository import ModelRepository
 from serving.engine.snapshot import Snapshot
 from serving.engine.statistics import ModelStatistics, SessionStatistics
-from serving.http.body import Receive, Scope, Send
+from serving.http.messages import HttpRequest, HttpResponse
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Overloaded
 from storage.tiers.tiered import StoreStats, TableStats
@@ -192,22 +192,22 @@ def _head(lines: list[str], name: str, kind: str, meaning: str) -> None:
 
 
 class MetricsApp:
-    """An ASGI application with one page."""
+    """See HttpApplication: one page."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
         self._calls = ControlCalls(limit=4)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+    def admit(self, request: HttpRequest) -> None:
+        """Everything is."""
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """See HttpApplication."""
         status, body = 404, b"only GET /metrics is here\n"
-        if scope["path"] == "/metrics" and scope["method"] == "GET":
+        if request.path == "/metrics" and request.method == "GET":
             # Off the event loop: an update may be writing its state just now, and counters wait for it.
             try:
                 status, body = 200, (await self._calls.run(lambda: metrics_text(self._repository))).encode()
             except Overloaded as error:
                 status, body = 503, str(error).encode()
-        headers = [(b"content-type", b"text/plain; version=0.0.4"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        return HttpResponse(status, body, [(b"content-type", b"text/plain; version=0.0.4")])

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
-from serving.http.body import BodyReader
 from serving.protocol import control_bodies as bodies
 from serving.protocol.json_text import dump_json, parse_object
 from storage.errors import NotFound
@@ -47,7 +46,7 @@ _VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
 }
 
 
-def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyReader, calls: ControlCalls) -> None:
+def add_model_control(app: FastAPI, repository: ModelRepository, calls: ControlCalls) -> None:
     """Adds POST /v2/repository/models/NAME/VERB, and GET .../NAME/snapshots, .../budget and .../sessions."""
 
     @app.get("/v2/repository/models/{name}/snapshots")
@@ -69,11 +68,8 @@ def add_model_control(app: FastAPI, repository: ModelRepository, reader: BodyRea
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_VERBS)}"
             raise NotFound(f"a model has no call {verb[:40]!r}; {hint}")
         body_type, call = _VERBS[verb]
-        text = await reader.read(dict(request.scope["headers"]), request.receive)
-        try:
-            body = body_type.parse(parse_object(text, what="the request") if text.strip() else {})
-        finally:
-            reader.release(len(text))
+        text = await request.body()
+        body = body_type.parse(parse_object(text, what="the request") if text.strip() else {})
         state = await calls.run(lambda: call(repository, name, body))
         return Response() if state is None else _json(state)
 

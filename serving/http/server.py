@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
+from serving.http.limits import HttpLimits
+from serving.http.messages import HttpApplication
+from serving.http.protocol import HttpProtocol
 from serving.ports import BACKLOG
-
-_KEEP_ALIVE_S = 75
 
 
 class HttpServer(uvicorn.Server):
@@ -21,11 +23,11 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def http_server(app: Any, drain_timeout_s: float) -> HttpServer:
-    """The server for an ASGI application; run `serve` with its sockets."""
+def http_server(app: HttpApplication, limits: HttpLimits, drain_timeout_s: float) -> HttpServer:
+    """The server for an application; run `serve` with its sockets."""
     settings = uvicorn.Config(
-        app,
-        http="httptools",
+        _not_asgi,
+        http=partial(HttpProtocol, app=app, limits=limits),  # type: ignore[arg-type]
         loop="none",
         ws="none",
         interface="asgi3",
@@ -37,7 +39,10 @@ def http_server(app: Any, drain_timeout_s: float) -> HttpServer:
         date_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
     )
     return HttpServer(settings)
+
+
+async def _not_asgi(scope: Any, receive: Any, send: Any) -> None:
+    """uvicorn wants an application; the protocol has its own."""
