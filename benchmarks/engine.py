@@ -1,4 +1,4 @@
-"""Claims: what the engine gives beside itself: what a request costs, one user of many items, more load than it can
+"""Claims: what the engine gives beside itself: a request's cost, an echo, one user of many items, more load than it can
 answer, two sessions.
 
 `emberline serve` and the load run in processes of their own and share the machine, so a figure has the price of the
@@ -13,22 +13,32 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.catalog import Run, script
+from benchmarks.echo_server import ROWS, WIDTH
 from benchmarks.measure import Contestant
 from benchmarks.open_load import run_load
 from benchmarks.paced_load import max_rate, save_bodies
+from benchmarks.processes import family
 from benchmarks.ranking_world import RankingWorld
 from benchmarks.stages import Stages
-from emberline.quickstart.server import ServerProcess
+from emberline.quickstart.server import ServerProcess, free_ports
+from loadtest.bodies import binary_body
+from loadtest.rows import Tensor
 
 ITEMS = 512
+FRONTENDS = 1
 ONCE, SESSIONS = 2.0, 1.7
 OWN_CODE_US = 60.0
+ECHO = 0.6
 GOODPUT, P99, MAX_WAIT_MS = 0.95, 1.5, 20
 _MAX_S = 90.0
 
@@ -36,9 +46,11 @@ _MAX_S = 90.0
 def measure(run: Run) -> None:
     """Every claim."""
     own_code(run)
+    echo(run)
     world = RankingWorld(run.work / "models", "ranker")
     config = run.work / "models" / "ranker" / "config.pbtxt"
     plain = config.read_text()
+    run.report.remark(f"{FRONTENDS} front end before the engine, where nothing else is said")
     run.report.remark("load: eight connections, closed loop, in a process of its own on the same cores")
     user_side(run, world)
     overload(run, world, config, plain)
@@ -65,6 +77,38 @@ def own_code(run: Run) -> None:
         less_is_better=True,
     )
     run.report.remark("of one row, us: " + ", ".join(f"{name} {us:.1f}" for name, us in found.items()))
+
+
+def echo(run: Run) -> None:
+    """133 kB there and back through our HTTP, without a model, beside an ASGI application that only returns them."""
+    rng = np.random.default_rng(1)
+    body = binary_body([Tensor("values", "FP32", rng.standard_normal((ROWS, WIDTH)).astype(np.float32))])
+    with _echo_server("ours") as own, _echo_server("asgi") as bare:
+        for port in (own, bare):
+            headers = {"Inference-Header-Content-Length": str(body[1])}
+            if post(port, "/v2/models/echo/infer", body[0], headers)[-4 * WIDTH :] != body[0][-4 * WIDTH :]:
+                raise RuntimeError("the echo is not what was sent")
+        contestants = {"ours": load(run, own, "echo", [body]), "raw ASGI": load(run, bare, "echo", [body])}
+        samples = run.interleave(contestants, max_s=_MAX_S)
+    run.report.compare("HTTP echo of 133 kB", samples, "raw ASGI", unit="requests/s", target=ECHO)
+    run.settle(samples)
+
+
+@contextlib.contextmanager
+def _echo_server(which: str) -> Iterator[int]:
+    """The port of a running one."""
+    (port,) = free_ports(1)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.echo_server", which, str(port)])
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
 
 
 def user_side(run: Run, world: RankingWorld) -> None:
@@ -169,8 +213,8 @@ def sessions(run: Run, world: RankingWorld, config: Path, plain: str, items: int
 @contextlib.contextmanager
 def serving(run: Run) -> Iterator[int]:
     """A server of the folder; its HTTP port."""
-    server = ServerProcess(run.work / "models", run.work / "store", run.work / "serve.log")
-    with server, run.counted(server.process.pid):
+    server = ServerProcess(run.work / "models", run.work / "store", run.work / "serve.log", frontends=FRONTENDS)
+    with server, run.counted(*family(server.process.pid)):
         yield server.http_port
 
 

@@ -5,7 +5,7 @@ taken, and of ours too. Both run all the time; perf_analyzer asks one and then t
 compared before anything is timed, and have to be equal to a rounding.
 
     python -m benchmarks.peers.triton_environment      # Triton and perf_analyzer, once
-    python -m benchmarks.triton                        # about fifteen minutes
+    python -m benchmarks.triton                        # about twenty minutes
     python -m benchmarks.triton --quick
 """
 
@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
 
 from benchmarks.catalog import Run, script
 from benchmarks.dlrm_world import DlrmWorld
@@ -28,6 +27,7 @@ from benchmarks.peers import PeerMissingError
 from benchmarks.peers.perf_analyzer import Figures, run_perf_analyzer, save_input_data
 from benchmarks.peers.triton import TritonServer, TritonSettings
 from benchmarks.peers.triton_environment import TRITON
+from benchmarks.processes import family
 from emberline.quickstart.server import ServerProcess
 from loadtest.bodies import json_body
 from loadtest.rows import Tensor
@@ -41,7 +41,7 @@ TARGETS = {
 TRITON_SETTINGS = [
     TritonSettings(instances, threads, delay) for instances, threads in ((1, 1), (1, 2), (2, 1)) for delay in (0, 200)
 ]
-OUR_SESSIONS = (1, 2)
+OUR_SETTINGS = ((0, 1), (0, 2), (1, 1), (1, 2), (2, 1))  # front ends, sessions
 _MAX_S = 60.0
 
 
@@ -54,18 +54,19 @@ def measure(run: Run) -> None:
     probe = world.request(300)
     load = _Load(run, data)
     try:
-        with _triton(run, weights, TRITON_SETTINGS[0]) as (port, _), _emberline(run, 1) as (own, _):
+        with _triton(run, weights, TRITON_SETTINGS[0]) as (port, _), _emberline(run, (0, 1)) as (own, _):
             np.testing.assert_allclose(scores(own, probe), scores(port, probe), atol=1e-6)
     except PeerMissingError as error:
         run.report.remark(f"left out: {error}")
         return
     settings = _best_triton(run, weights, load)
-    sessions = _best_sessions(run, load)
+    ours = _best_of_ours(run, load)
     run.report.remark(
-        f"Triton {TRITON}, best of {len(TRITON_SETTINGS)} settings: {settings}; ours: {sessions} session(s)"
+        f"Triton {TRITON}, best of {len(TRITON_SETTINGS)} settings: {settings}; ours, best of {len(OUR_SETTINGS)}: "
+        f"{ours[0]} front end(s), {ours[1]} session(s)"
     )
     run.report.remark("load: perf_analyzer 2.50 in a process of its own on the same cores, closed loop")
-    with _triton(run, weights, settings) as peer, _emberline(run, sessions) as own:
+    with _triton(run, weights, settings) as peer, _emberline(run, ours) as own:
         np.testing.assert_allclose(scores(own[0], probe), scores(peer[0], probe), atol=1e-6)
         for concurrency in (LOADED,) if run.quick else (LOADED, *LIGHT):
             for protocol in ("http", "grpc"):
@@ -127,31 +128,32 @@ def _best_triton(run: Run, weights: Path, load: _Load) -> TritonSettings:
     return TRITON_SETTINGS[0] if run.quick else max(TRITON_SETTINGS, key=of)
 
 
-def _best_sessions(run: Run, load: _Load) -> int:
-    def of(sessions: int) -> float:
-        with _emberline(run, sessions) as (port, _):
+def _best_of_ours(run: Run, load: _Load) -> tuple[int, int]:
+    """Front ends and sessions, by the same measure."""
+
+    def of(settings: tuple[int, int]) -> float:
+        with _emberline(run, settings) as (port, _):
             return geometric_mean([load(port, "http", batch, LOADED).requests for batch in BATCHES])
 
-    return OUR_SESSIONS[0] if run.quick else max(OUR_SESSIONS, key=of)
+    return (1, 1) if run.quick else max(OUR_SETTINGS, key=of)
 
 
 @contextlib.contextmanager
 def _triton(run: Run, weights: Path, settings: TritonSettings) -> Iterator[tuple[int, int]]:
     """A Triton server; its ports for HTTP and gRPC. Its instances are processes that it starts."""
-    with TritonServer(run.work, weights, settings) as server:
-        children = psutil.Process(server.process.pid).children(recursive=True)
-        with run.counted(server.process.pid, *(child.pid for child in children)):
-            yield server.http_port, server.grpc_port
+    with TritonServer(run.work, weights, settings) as server, run.counted(*family(server.process.pid)):
+        yield server.http_port, server.grpc_port
 
 
 @contextlib.contextmanager
-def _emberline(run: Run, sessions: int) -> Iterator[tuple[int, int]]:
-    """A server of ours; its ports for HTTP and gRPC."""
+def _emberline(run: Run, settings: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """A server of ours; its ports for HTTP and gRPC. settings: front ends, sessions."""
+    frontends, sessions = settings
     config = run.work / "models" / "dlrm" / "config.pbtxt"
     groups = f"instance_group [{{ kind: KIND_CPU count: {sessions} }}]\n"
     config.write_text(f'backend: "emberline"\ndynamic_batching {{ }}\n{groups}')
-    server = ServerProcess(run.work / "models", run.work / "store", run.work / "serve.log")
-    with server, run.counted(server.process.pid):
+    server = ServerProcess(run.work / "models", run.work / "store", run.work / "serve.log", frontends=frontends)
+    with server, run.counted(*family(server.process.pid)):
         yield server.http_port, server.grpc_port
 
 

@@ -1,0 +1,99 @@
+"""Two servers that answer a request with its own tensor: our front end without a model, and a bare ASGI application.
+
+python -m benchmarks.echo_server ours PORT
+python -m benchmarks.echo_server asgi PORT
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+
+from serving.config import ServerConfig
+from serving.engine.requests import InferenceResult
+from serving.event_loop import run_on_loop
+from serving.http.app import HttpApp
+from serving.http.limits import HttpLimits
+from serving.http.messages import HttpRequest, HttpResponse
+from serving.http.server import http_server
+from serving.ports import listen
+from serving.protocol.signature import ModelSignature, OutputSignature
+from storage.features import Column, FeatureSpec
+
+ROWS, WIDTH = 512, 65  # 133 kB of FP32
+
+
+class _Name:
+    id, version, sequence = "0" * 32, 1, 0
+
+
+class _Echo:
+    """See serving.models.Model: the tensor that came is the answer."""
+
+    def __init__(self) -> None:
+        spec = FeatureSpec.model_validate(
+            {
+                "inputs": [{"name": "values", "dtype": "FP32", "width": WIDTH}],
+                "features": [{"name": "values", "inputs": ["values"], "output": "dense"}],
+            }
+        )
+        self.signature = ModelSignature("echo", spec.inputs, [OutputSignature("values", "FP32", (WIDTH,))], ROWS)
+
+    def check_load(self) -> None:
+        """It never has too much to do."""
+
+    async def infer(self, columns: Mapping[str, Column], batch: int, timeout_us: int = 0, **_: Any) -> InferenceResult:
+        """What came."""
+        values = columns["values"].values
+        assert isinstance(values, np.ndarray)
+        return InferenceResult([values.reshape(batch, WIDTH)], _Name())  # type: ignore[arg-type]
+
+
+class _Models:
+    def __init__(self) -> None:
+        self._echo = _Echo()
+
+    async def find(self, name: str, version: str, routing_key: str) -> _Echo:
+        return self._echo
+
+    def known(self, name: str, version: str, routing_key: str) -> _Echo:
+        return self._echo
+
+
+async def _nothing_else(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(404)
+
+
+async def _bare(scope: Any, receive: Any, send: Any) -> None:
+    """The least that an ASGI application can do for a request whose answer is its own tensor."""
+    parts = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    body = b"".join(parts)
+    headers = [(b"content-type", b"application/octet-stream"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _serve(which: str, port: int) -> None:
+    with listen("127.0.0.1", port, "port") as bound:
+        if which == "asgi":
+            config = uvicorn.Config(
+                _bare, http="httptools", loop="none", lifespan="off", access_log=False, log_config=None
+            )
+            await uvicorn.Server(config).serve(sockets=[bound])
+            return
+        app = HttpApp(_Models(), _nothing_else)
+        await http_server(app, HttpLimits(ServerConfig(model_repository=Path())), 1.0).serve(sockets=[bound])
+
+
+if __name__ == "__main__":
+    run_on_loop(_serve(sys.argv[1], int(sys.argv[2])))
