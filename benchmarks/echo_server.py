@@ -21,6 +21,7 @@ from serving.http.app import HttpApp
 from serving.http.limits import HttpLimits
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.server import http_server
+from serving.models import Model
 from serving.ports import listen
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.features import Column, FeatureSpec
@@ -63,6 +64,9 @@ class _Models:
 
     def known(self, name: str, version: str, routing_key: str) -> _Echo:
         return self._echo
+
+    async def is_current(self, model: Model, routing_key: str) -> bool:
+        return True
 
 
 async def _nothing_else(request: HttpRequest) -> HttpResponse:

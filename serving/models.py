@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from serving.protocol.signature import SignatureChanged
+from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
     from serving.engine.repository import ModelRepository
@@ -85,6 +86,9 @@ class Models(Protocol):
     def known(self, name: str, version: str, routing_key: str) -> Model | None:
         """As `find`, where that takes no time; else None."""
 
+    async def is_current(self, model: Model, routing_key: str) -> bool:
+        """Whether requests are decoded for its signature still. Raises as `find`."""
+
 
 class LocalModels:
     """The models of this process's repository."""
@@ -100,6 +104,10 @@ class LocalModels:
         """See Models."""
         return self._repository.get(name, version, routing_key)
 
+    async def is_current(self, model: Model, routing_key: str) -> bool:
+        """See Models. It was found just now."""
+        return True
+
 
 async def with_model(
     models: Models, name: str, version: str, routing_key: str, ask: Callable[[Model], Awaitable[T]]
@@ -114,5 +122,9 @@ async def with_model(
             return await ask(model)
         except SignatureChanged:
             if attempt == MAX_DECODES:
+                raise
+        except InvalidInput:
+            # The version after it may take what this one does not.
+            if attempt == MAX_DECODES or await models.is_current(model, routing_key):
                 raise
     raise AssertionError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from serving.engine.snapshot import Snapshot
     from serving.engine.user_side import SidedFeatures
     from storage.features import Column, FeatureBatch
+
+
+logger = logging.getLogger("emberline.serving")
 
 
 @dataclass(slots=True)
@@ -86,7 +90,10 @@ class Answers:
     def send(self) -> None:
         """Hands them over."""
         for door, answers in self._by_door.items():
-            door.deliver(answers)
+            try:
+                door.deliver(answers)
+            except Exception:
+                logger.exception("%d answers could not be handed over", len(answers))
 
 
 @dataclass(frozen=True, slots=True)

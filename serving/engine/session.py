@@ -133,6 +133,8 @@ class Session:
         waiting: list[QueuedRequest] = []
         for request in batch:
             if request.abandoned:
+                # Nobody waits, but its door may hold memory for it.
+                answers.add(request, DeadlineExceeded("the request was cancelled"))
                 continue
             if 0 < request.deadline_ns <= taken_ns:
                 answers.add(request, DeadlineExceeded("request timeout expired in the queue"))

@@ -23,7 +23,7 @@ def main() -> int:
 
             run_worker(orders)
     except EmberlineError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"emberline: {error}", file=sys.stderr, flush=True)
         return CONFIG_ERROR
     return 0
 

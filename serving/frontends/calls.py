@@ -33,6 +33,8 @@ class EngineCalls:
         call = head["call"]
         if call == "find":
             return self._find(door, head["name"], head["version"], head["routing_key"]), b""
+        if call == "is_current":
+            return {"is_current": door.is_current(head["target"], head["routing_key"])}, b""
         if call == "grpc":
             return {}, await self._grpc.call(head["method"], body)
         if call == "http":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -69,7 +70,10 @@ class EngineLink:
         self._memory_bytes = memory_bytes
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
+        # The line, and the same once the engine has taken it: a connection may wait for one that is being started.
+        self._line: wire.PacketSocket | None = None
         self._socket: wire.PacketSocket | None = None
+        self._up = asyncio.Event()
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._calls: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
@@ -91,13 +95,19 @@ class EngineLink:
         """Connects, and again whenever the engine has gone."""
         self._connecting = self._loop.create_task(self._connect())
 
+    async def wait_until_up(self, timeout_s: float) -> None:
+        """Waits for the engine, for so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+
     def close(self) -> None:
         """Ends the line; what is in flight is refused."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._socket is not None:
-            self._socket.close()
+        if self._line is not None:
+            self._line.close()
             self._lost()
 
     async def infer(
@@ -183,14 +193,14 @@ class EngineLink:
                 await asyncio.sleep(_RETRY_S)
                 continue
             os.close(self._fd)
-            self._socket = wire.PacketSocket(end, self._loop, self._take, self._lost)
-            self._socket.start()
-            self._on_change()
+            self._line = wire.PacketSocket(end, self._loop, self._take, self._lost)
+            self._line.start()
             return
 
     def _lost(self) -> None:
         """The engine has gone: what it held has failed, and a new line is wanted."""
-        self._socket = None
+        self._line = self._socket = None
+        self._up.clear()
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             if entry.future is not None and not entry.future.done():
@@ -213,7 +223,7 @@ class EngineLink:
 
     def _flush(self) -> None:
         records, self._records = self._records, []
-        if self._socket is None:
+        if self._socket is None or not records:
             return
         packet: list[bytes] = [wire.INFER]
         size = 0
@@ -257,6 +267,10 @@ class EngineLink:
                 future = self._calls.pop(found[0], None)
                 if future is not None and not future.done():
                     future.set_result(found[1:])
+        elif kind == wire.HELLO:
+            self._socket = self._line
+            self._up.set()
+            self._on_change()
 
     def _answered(self, number: int, snapshot: RemoteSnapshot, unresolved: int) -> None:
         entry = self._pending.pop(number, None)

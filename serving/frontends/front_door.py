@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,8 @@ logger = logging.getLogger("emberline.serving")
 # Past it a target's layouts are forgotten: a client may send its inputs in more forms than anyone needs.
 _MAX_LAYOUTS = 256
 _TICK_S = 0.005
+# A later deadline is looked at again by then: most requests are answered, and need not be remembered for longer.
+_LOOK_AGAIN_S = 1.0
 _ANSWERS_A_PACKET = 4096
 
 
@@ -131,6 +134,13 @@ class FrontDoor:
         self._targets.append(Target(name, version, signature))
         return len(self._targets) - 1
 
+    def is_current(self, number: int, routing_key: str) -> bool:
+        """Whether a target's signature is still that of its name and version. Raises as `ModelRepository.get`."""
+        if number >= len(self._targets):  # the number is of an engine before this one
+            return False
+        target = self._targets[number]
+        return self._repository.get(target.name, target.version, routing_key).signature is target.signature
+
     def _greet(self) -> None:
         """The first packet, with the memory."""
         self._loop.remove_reader(self._end.fileno())
@@ -140,14 +150,17 @@ class FrontDoor:
             if packet[:1] != wire.HELLO or len(fds) != 1:
                 raise InvalidInput("a front end did not say hello")
             hello = json.loads(packet[1:])
-            self._memory = SharedMemory.receive(fds[0], hello["memory_bytes"])
+            self._memory = SharedMemory.receive(fds.pop(), hello["memory_bytes"])
             self.pid = hello["pid"]
         except Exception:
             logger.exception("a front end's line is not usable")
+            for fd in fds:
+                os.close(fd)
             self._socket.close()
             self._on_closed(self)
             return
         self._socket.start()
+        self._socket.send(wire.HELLO)
 
     def _take(self, packet: bytes) -> None:
         kind = packet[:1]
@@ -192,12 +205,15 @@ class FrontDoor:
             priority=record.priority,
             routing_key=record.routing_key,
         )
+        if 0 < call.deadline_ns <= time.monotonic_ns():
+            self._fail(call, DeadlineExceeded("request timeout expired in the queue"))
+            return
         if record.min_snapshot or record.batch == 0:
             self._ask(call)
             return
         self._waiting[record.id] = call
         if call.deadline_ns:
-            self._watch(call.deadline_ns, record.id)
+            self._watch(call)
         try:
             endpoint.put(call)
         except ReplacedError:
@@ -213,6 +229,10 @@ class FrontDoor:
 
     def _ask(self, call: QueuedRequest) -> None:
         """The way of requests that wait for more than a session: for a snapshot, or for the version after theirs."""
+        columns = call.columns
+        assert isinstance(columns, FlatColumns)
+        # When such a request is cancelled its front end takes the memory back, though a session may be reading it.
+        call = replace(call, columns=FlatColumns(columns.layout, columns.data.copy(), columns.batch), features=None)
         self._start(call.place.number, self._answer(call))
 
     async def _answer(self, call: QueuedRequest) -> None:
@@ -265,9 +285,9 @@ class FrontDoor:
         elif number in self._tasks:
             self._tasks[number].cancel()
 
-    def _watch(self, deadline_ns: int, number: int) -> None:
-        tick = int(deadline_ns / 1e9 / _TICK_S) + 1
-        self._deadlines.setdefault(tick, []).append(number)
+    def _watch(self, call: QueuedRequest) -> None:
+        at_s = min(call.deadline_ns / 1e9, time.monotonic() + _LOOK_AGAIN_S)
+        self._deadlines.setdefault(int(at_s / _TICK_S) + 1, []).append(call.place.number)
         if not self._ticking:
             self._ticking = True
             self._loop.call_later(_TICK_S, self._tick)
@@ -277,8 +297,10 @@ class FrontDoor:
         for tick in [tick for tick in self._deadlines if tick <= now]:
             for number in self._deadlines.pop(tick):
                 call = self._waiting.get(number)
+                if call is not None and call.deadline_ns > time.monotonic_ns():
+                    self._watch(call)
                 # A request that a session has taken already is answered.
-                if call is not None and call.discard() and self._waiting.pop(number, None) is not None:
+                elif call is not None and call.discard() and self._waiting.pop(number, None) is not None:
                     self._fail(call, DeadlineExceeded("request timeout expired in the queue"))
         self._ticking = bool(self._deadlines)
         if self._ticking:

@@ -24,8 +24,8 @@ class RemoteModel:
     def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
         self._link = link
         self._models = models
-        self._key = key
-        self._target = int(content["target"])
+        self.key = key
+        self.target = int(content["target"])
         self._resting_until = 0.0
         self._refusal = ""
         self.signature = signature_from_wire(content["signature"])
@@ -52,7 +52,7 @@ class RemoteModel:
         """See Model. A version that was asked for by number is never followed."""
         try:
             return await self._link.infer(
-                self._target,
+                self.target,
                 self.signature,
                 self._places,
                 columns,
@@ -63,7 +63,7 @@ class RemoteModel:
                 min_snapshot,
             )
         except SignatureChanged:
-            self._models.forget(self._key, self)
+            self._models.forget(self.key, self)
             raise
         except Overloaded as error:
             self._refusal, self._resting_until = str(error), time.monotonic() + _REST_S
@@ -85,6 +85,15 @@ class RemoteModels:
         """This one's signature is not that of its name any more."""
         if self._known.get(key) is model:
             del self._known[key]
+
+    async def is_current(self, model: Model, routing_key: str) -> bool:
+        """See Models."""
+        assert isinstance(model, RemoteModel)
+        head = {"call": "is_current", "target": model.target, "routing_key": routing_key}
+        answer, _ = await self._link.call(head)
+        if not answer["is_current"]:
+            self.forget(model.key, model)
+        return bool(answer["is_current"])
 
     def known(self, name: str, version: str, routing_key: str) -> Model | None:
         """See Models."""

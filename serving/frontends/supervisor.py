@@ -32,6 +32,8 @@ logger = logging.getLogger("emberline.serving")
 # A process that ends soon after its start is started again after a while, each time a longer one.
 _SOON_S = 10.0
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
+# For a front end that takes another's place.
+_EXCHANGE_S = 60.0
 # Beside the drain timeout: for closing stores.
 _MARGIN_S = 10.0
 
@@ -39,8 +41,8 @@ _MARGIN_S = 10.0
 def supervise(config: ServerConfig) -> None:
     """Runs a server with front ends in processes of their own until SIGINT or SIGTERM.
 
-    Raises ConfigError when a port is taken, Unsupported where the system has no memory to share. Exits with the status
-    of an engine that refuses its configuration.
+    Raises ConfigError when a port is taken, Unsupported where the system has no memory to share. Exits with 1 when the
+    engine refuses its configuration; it has said why.
     """
     _, fd = create_memory(1 << 12)
     os.close(fd)
@@ -134,14 +136,15 @@ class _Supervisor:
             if self._stopping.is_set() or slot.is_leaving:
                 return
             if code == CONFIG_ERROR:
-                self._code = CONFIG_ERROR
+                self._code = 1
                 self._stopping.set()
                 return
             how = f"signal {-code}" if code < 0 else f"status {code}"
             logger.error("%s ended with %s; it is started again", slot.name, how)
             if time.monotonic() - started > _SOON_S:
                 rest_s = _FIRST_REST_S
-            await asyncio.sleep(rest_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
     async def _run_once(self, slot: _Slot) -> int:
@@ -153,6 +156,8 @@ class _Supervisor:
             )
         finally:
             os.close(own_end)
+        if self._stopping.is_set() or slot.is_leaving:
+            _signal(slot, signal.SIGTERM)  # it was not there yet when the others were told
         loop = asyncio.get_running_loop()
 
         def is_ready() -> None:
@@ -193,13 +198,21 @@ class _Supervisor:
         """New front ends for the old, one after the other; an old one leaves when the new one is at work."""
         for old in [slot for slot in self._slots if slot.orders.role == "frontend"]:
             new = self._start_front()
-            await new.ready.wait()
+            try:
+                await asyncio.wait_for(new.ready.wait(), _EXCHANGE_S)
+            except TimeoutError:
+                logger.error("%s was not ready in %g s; %s stays", new.name, _EXCHANGE_S, old.name)
+                await self._leave(new)
+                return
             logger.info("%s takes the place of %s", new.name, old.name)
-            old.is_leaving = True
-            _signal(old, signal.SIGTERM)
-            if old.task is not None:
-                await old.task
-            self._slots.remove(old)
+            await self._leave(old)
+
+    async def _leave(self, slot: _Slot) -> None:
+        slot.is_leaving = True
+        _signal(slot, signal.SIGTERM)
+        if slot.task is not None:
+            await slot.task
+        self._slots.remove(slot)
 
 
 def _signal(slot: _Slot, number: signal.Signals) -> None:

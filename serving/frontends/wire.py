@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import socket
 import struct
@@ -55,7 +56,7 @@ class InferRecord:
 
     def encode(self) -> bytes:
         """As it stands in a packet."""
-        key, snapshot = self.routing_key.encode("utf-8", "surrogatepass"), self.min_snapshot.encode()
+        key, snapshot = (text.encode("utf-8", "surrogatepass") for text in (self.routing_key, self.min_snapshot))
         fixed = _INFER.pack(
             self.target,
             self.id,
@@ -94,7 +95,7 @@ def read_records(packet: bytes) -> Iterator[InferRecord]:
             priority,
             packet[at + _INFER.size : key_at],
             packet[key_at:snapshot_at].decode("utf-8", "surrogatepass") if key else "",
-            packet[snapshot_at : snapshot_at + snapshot].decode() if snapshot else "",
+            packet[snapshot_at : snapshot_at + snapshot].decode("utf-8", "surrogatepass") if snapshot else "",
         )
         at = snapshot_at + snapshot
 
@@ -177,6 +178,8 @@ class PacketSocket:
         on_closed: Callable[[], None],
     ) -> None:
         end.setblocking(False)
+        # A packet that is larger than this could never be sent.
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_PACKET)
         self._end = end
         self._loop = loop
         self._on_packet = on_packet
@@ -222,9 +225,9 @@ class PacketSocket:
             self._end.send(packet)
         except (BlockingIOError, InterruptedError):
             return False
-        except OSError:
-            # The other end has gone: the reader will hear of it.
-            return True
+        except OSError as error:
+            # Else the other end has gone: the reader will hear of it.
+            return error.errno not in (errno.ENOBUFS, errno.ENOMEM)
         return True
 
     def _read(self) -> None:

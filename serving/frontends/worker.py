@@ -19,6 +19,9 @@ from serving.interpreter import freeze_heap, share_gil
 
 logger = logging.getLogger("emberline.serving")
 
+_ENGINE_WAIT_S = 1.0
+_FIRST_REQUEST_S = 0.25
+
 
 def run_worker(orders: Orders) -> None:
     """Runs until it is told to stop, then drains."""
@@ -41,8 +44,10 @@ async def _run(orders: Orders) -> None:
         max_concurrent=MAX_CONCURRENT_CALLS,
         share_port=True,
     )
-    bind_grpc(grpc, config.host, orders.grpc_port, check=False)
     link.start()
+    # So that one that joins others refuses nothing while it finds the engine; the first ones come before it.
+    await link.wait_until_up(_ENGINE_WAIT_S)
+    bind_grpc(grpc, config.host, orders.grpc_port, check=False)
     http = http_server(app, HttpLimits(config), config.drain_timeout_s)
     await grpc.start()
     with socket.socket(fileno=orders.http) as bound:
@@ -53,6 +58,10 @@ async def _run(orders: Orders) -> None:
         say_ready(orders)
         await stopping.wait()
         deadline = time.monotonic() + config.drain_timeout_s
+        for listening in http.servers:
+            listening.close()
+        # A connection that was taken just now has yet to say what it wants; one without a request is closed next.
+        await asyncio.sleep(min(_FIRST_REQUEST_S, config.drain_timeout_s))
         http.should_exit = True
         await asyncio.gather(grpc.stop(config.drain_timeout_s), serving)
     while link.in_flight and time.monotonic() < deadline:

@@ -227,21 +227,25 @@ nb::tuple split(const Uint8s& data, std::int64_t count, const std::string& field
 void gather_columns(const std::vector<Uint8s>& parts, const std::vector<std::int64_t>& batches,
                     const std::vector<std::int64_t>& row_bytes, const std::vector<MutableUint8s>& outputs) {
   if (parts.size() != batches.size() || row_bytes.size() != outputs.size()) {
-    throw InvalidInput("gather_columns: as many batches as parts, and as many outputs as columns, are needed", "");
+    throw InvalidInput("", "gather_columns: as many batches as parts, and as many outputs as columns, are needed");
   }
   const std::int64_t of_row = std::accumulate(row_bytes.begin(), row_bytes.end(), std::int64_t{0});
   std::int64_t rows = 0;
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    if (batches[part] < 0 || static_cast<std::int64_t>(parts[part].size()) != batches[part] * of_row) {
-      throw InvalidInput("gather_columns: a part is not as long as its rows", "");
+    const auto size = static_cast<std::int64_t>(parts[part].size());
+    // Compared first: the product of what is not true could be anything.
+    if (batches[part] < 0 || (of_row > 0 && batches[part] > size / of_row) || size != batches[part] * of_row) {
+      throw InvalidInput("", "gather_columns: a part is not as long as its rows");
     }
     rows += batches[part];
   }
+  for (std::size_t column = 0; column < outputs.size(); ++column) {
+    if (row_bytes[column] < 0 || static_cast<std::int64_t>(outputs[column].size()) != rows * row_bytes[column]) {
+      throw InvalidInput("", "gather_columns: an output is not as long as the rows of its column");
+    }
+  }
   std::int64_t before = 0;
   for (std::size_t column = 0; column < outputs.size(); ++column) {
-    if (static_cast<std::int64_t>(outputs[column].size()) != rows * row_bytes[column]) {
-      throw InvalidInput("gather_columns: an output is not as long as the rows of its column", "");
-    }
     std::uint8_t* out = outputs[column].data();
     for (std::size_t part = 0; part < parts.size(); ++part) {
       const std::int64_t bytes = batches[part] * row_bytes[column];
@@ -312,7 +316,7 @@ NB_MODULE(_features, m) {
       .def("pad_bytes", &Builder::pad_bytes, "length"_a, "value"_a)
       .def("build", &Builder::build, "group_widths"_a);
 
-  m.def("gather_columns", &gather_columns, "parts"_a, "batches"_a, "row_bytes"_a, "outputs"_a,
+  m.def("gather_columns", &gather_columns, "parts"_a, "batches"_a, "row_bytes"_a, nb::arg("outputs").noconvert(),
         nb::sig("def gather_columns(parts: Sequence[numpy.typing.NDArray[numpy.uint8]], batches: Sequence[int], "
                 "row_bytes: Sequence[int], outputs: Sequence[numpy.typing.NDArray[numpy.uint8]]) -> None"),
         "Requests whose columns lie one behind the other -> each column of all requests, into outputs; uint8 all.");
