@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,17 +24,19 @@ import numpy as np
 from benchmarks.catalog import Run, script
 from benchmarks.dlrm_world import DlrmWorld
 from benchmarks.measure import Contestant
+from benchmarks.paced_load import PacedLoad, save_bodies
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.perf_analyzer import Figures, run_perf_analyzer, save_input_data
 from benchmarks.peers.triton import TritonServer, TritonSettings
 from benchmarks.peers.triton_environment import TRITON
 from benchmarks.processes import family
 from emberline.quickstart.server import ServerProcess
-from loadtest.bodies import json_body
+from loadtest.bodies import binary_body, json_body
 from loadtest.rows import Tensor
 
 BATCHES = (1, 64, 512)
 LOADED, LIGHT = 32, (8, 1)  # concurrency
+CALM = 100  # requests a second
 TARGETS = {
     "http": {1: 1.0, 64: 1.2, 512: 1.1},
     "grpc": {1: 0.4, 64: 1.0, 512: 1.1},
@@ -66,6 +69,8 @@ def measure(run: Run) -> None:
         f"{ours[0]} front end(s), {ours[1]} session(s)"
     )
     run.report.remark("load: perf_analyzer 2.50 in a process of its own on the same cores, closed loop")
+    with _emberline(run, ours) as (port, _):
+        _agreement(run, world, data, port)
     with _triton(run, weights, settings) as peer, _emberline(run, ours) as own:
         np.testing.assert_allclose(scores(own[0], probe), scores(peer[0], probe), atol=1e-6)
         for concurrency in (LOADED,) if run.quick else (LOADED, *LIGHT):
@@ -74,6 +79,23 @@ def measure(run: Run) -> None:
                     if run.report.rows and run.is_late(f"{protocol}, batch {batch}, concurrency {concurrency}"):
                         return
                     _cell(run, load, protocol, batch, concurrency, peer, own)
+
+
+def _agreement(run: Run, world: DlrmWorld, data: Path, port: int) -> None:
+    """What perf_analyzer says of a calm server beside what our own generator says."""
+    saved, result = run.work / "bodies.npz", run.work / "records.npy"
+    save_bodies(saved, [binary_body(world.request(64)) for _ in range(20)])
+    ours, theirs = [], []
+    for _ in range(3 if run.quick else run.repeats):
+        load = PacedLoad(port, "dlrm", CALM, saved, result).start()
+        time.sleep(3.0)
+        records = load.stop()
+        ours.append(float(np.median(records["ms"][len(records) // 4 :])))
+        figures = run_perf_analyzer(port, "http", "dlrm", data, batch=64, concurrency=0, seconds=3.0, rate=CALM)
+        theirs.append(figures.p50_ms)
+    run.report.pairs(
+        f"median latency of {CALM} requests/s, batch 64: our own generator", ours, theirs, "perf_analyzer", unit="ms"
+    )
 
 
 def _cell(

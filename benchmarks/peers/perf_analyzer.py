@@ -34,18 +34,20 @@ def save_input_data(path: Path, rows: Sequence[Tensor]) -> None:
 
 
 def run_perf_analyzer(
-    port: int, protocol: str, model: str, data: Path, *, batch: int, concurrency: int, seconds: float
+    port: int, protocol: str, model: str, data: Path, *, batch: int, concurrency: int, seconds: float, rate: int = 0
 ) -> Figures:
     """Three windows of a closed loop, together so many seconds.
 
-    protocol: "http" or "grpc". Raises PeerMissingError with its last word.
+    protocol: "http" or "grpc". rate: requests a second instead of a closed loop. Raises PeerMissingError with its last
+    word.
     """
     result = data.with_suffix(".csv")
     result.unlink(missing_ok=True)
     command = [
         str(perf_analyzer()),
         *("-m", model, "-u", f"127.0.0.1:{port}", "-i", protocol, "-b", str(batch), "--input-data", str(data)),
-        *("--concurrency-range", str(concurrency), "-p", str(int(seconds * 1000 / 3)), "-r", "3", "-s", "999"),
+        *(("--request-rate-range", str(rate)) if rate else ("--concurrency-range", str(concurrency))),
+        *("-p", str(int(seconds * 1000 / 3)), "-r", "3", "-s", "999"),
         *("--percentile", "99", "-f", str(result)),
     ]
     done = subprocess.run(

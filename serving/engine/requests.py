@@ -56,7 +56,7 @@ class QueuedRequest:
     its own from `first_row` on, once it was answered. queue: where it waits.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Column] = field(repr=False)
     batch: int
     door: Door
     place: Any
@@ -64,7 +64,7 @@ class QueuedRequest:
     deadline_ns: int = 0
     abandoned: bool = field(default=False)
     canary: bool = False
-    features: FeatureBatch | SidedFeatures | None = None
+    features: FeatureBatch | SidedFeatures | None = field(default=None, repr=False)
     first_row: int = 0
     priority: int = 0
     routing_key: str = ""

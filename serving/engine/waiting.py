@@ -42,12 +42,11 @@ class WaitingRequests:
     def discard(self, request: QueuedRequest) -> bool:
         """Takes a request out; False when it does not wait here."""
         for line in self._levels[request.level]:
-            try:
+            # Asked first: the error of `remove` would write down the whole request, with all its values.
+            if request in line:
                 line.remove(request)
-            except ValueError:
-                continue
-            self._note(request, -1)
-            return True
+                self._note(request, -1)
+                return True
         return False
 
     def first(self, now_ns: int) -> QueuedRequest | None:

@@ -143,6 +143,8 @@ class HttpProtocol(asyncio.Protocol):
             self._give_up(
                 InvalidInput(f"the body did not arrive within {self._limits.body_timeout_s:g} s", field="body")
             )
+        elif self._active is not None or self._waiting:
+            self.due = NEVER  # all that was sent is here, and is worked on
         else:
             self._transport.close()
 
@@ -263,6 +265,9 @@ class HttpProtocol(asyncio.Protocol):
             self._start(self._waiting.popleft())
         elif self._arriving is None and not self._in_head:
             self._rest()
+        else:
+            # The next request has begun to arrive behind this one; its time counts from now.
+            self.due = time.monotonic() + self._limits.body_timeout_s
 
     def _rest(self) -> None:
         """Nothing is to be done: the next request may come, for a while."""

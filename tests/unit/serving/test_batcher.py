@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -351,3 +352,17 @@ def test_as_many_sessions_leave_as_are_told_to_and_the_others_go_on(loop: asynci
     assert taken == sent
     for thread in threads:
         thread.join(5)
+
+
+def test_giving_up_a_request_that_a_session_has_does_not_look_into_it(loop: asyncio.AbstractEventLoop) -> None:
+    class Untouched(dict[str, Any]):
+        def __repr__(self) -> str:
+            raise AssertionError("the request is written down")
+
+    queue = filled(loop, [1])
+    asked = request(loop)
+    asked.columns = Untouched()
+    queue.put(asked)
+    assert sizes(queue.take()) == [1, 1]
+    assert not queue.discard(asked)
+    repr(asked)
