@@ -43,7 +43,7 @@ class App:
         if request.path == "/broken":
             raise RuntimeError("a fault")
         if request.path == "/large":
-            return HttpResponse(200, b"x" * 4_000_000)
+            return HttpResponse(200, b"x" * 16_000_000)
         return HttpResponse(200, request.path.encode() + b"|" + request.query + b"|" + request.body)
 
 
@@ -289,7 +289,7 @@ def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
         await asyncio.sleep(0.2)
         assert not served.app.begun.is_set()
         for _ in range(3):
-            assert len((await response(reader))[2]) == 4_000_000
+            assert len((await response(reader))[2]) == 16_000_000
         served.app.go.set()
         assert (await response(reader))[2] == b"/slow||"
 
