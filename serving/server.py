@@ -16,7 +16,7 @@ from serving.engine.repository import ModelRepository
 from serving.event_loop import run_on_loop
 from serving.first_load import FirstLoad, say_hello
 from serving.grpc.control import LocalGrpcControl
-from serving.grpc.server import MAX_CONCURRENT_CALLS, bind_grpc, grpc_server
+from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp, LocalHttpControl
 from serving.http.control import control_app
 from serving.http.limits import HttpLimits
@@ -106,7 +106,6 @@ class Server:
                 models,
                 LocalGrpcControl(self.repository),
                 max_message_bytes=config.max_body_bytes,
-                max_concurrent=MAX_CONCURRENT_CALLS,
             )
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port)
             self.http_port = http_socket.getsockname()[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -46,7 +45,6 @@ class _Engine:
         self._repository = ModelRepository(orders.config)
         self.loading = FirstLoad(self._repository, freeze_heap)
         self._doors: set[FrontDoor] = set()
-        self._all_gone = asyncio.Event()
 
     async def run(self) -> None:
         orders, config = self._orders, self._orders.config
@@ -65,11 +63,9 @@ class _Engine:
             await stopping.wait()
             deadline = time.monotonic() + config.drain_timeout_s
             self._repository.stop_loading()
-            if self._doors:
-                # Front ends drain now; what they still hold is answered.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(config.drain_timeout_s):
-                        await self._all_gone.wait()
+            # Front ends drain now; what they still hold is answered.
+            while self._doors and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
             loop.remove_reader(listener.fileno())
             metrics.should_exit = True
             await serving
@@ -83,10 +79,4 @@ class _Engine:
             end, _ = listener.accept()
         except OSError:
             return
-        self._doors.add(FrontDoor(end, self._repository, calls, self._gone))
-
-    def _gone(self, door: FrontDoor) -> None:
-        self._doors.discard(door)
-        if not self._doors:
-            self._all_gone.set()
-            self._all_gone = asyncio.Event()
+        self._doors.add(FrontDoor(end, self._repository, calls, self._doors.discard))

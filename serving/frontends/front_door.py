@@ -90,7 +90,7 @@ class FrontDoor:
         self._waiting: dict[int, QueuedRequest] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reader = wire.CallReader()
-        # Requests by the tick that their deadline lies in, and the next tick to look at.
+        # Requests by the tick that their deadline is looked at in.
         self._deadlines: dict[int, list[int]] = {}
         self._ticking = False
         self.pid = 0
@@ -117,7 +117,7 @@ class FrontDoor:
                 place.endpoint.statistics_of(request).finished(took_ns)
                 good.setdefault(answer.snapshot, []).append((place.number, answer.unresolved))
             elif isinstance(answer, ReplacedError):
-                self._loop.call_soon_threadsafe(self._ask_again, request)
+                self._loop.call_soon_threadsafe(self._ask, request)
             else:
                 place.endpoint.statistics_of(request).finished(took_ns, failed=True)
                 self._socket.send_from_any(wire.encode_error(place.number, to_wire(answer)))
@@ -223,9 +223,6 @@ class FrontDoor:
             del self._waiting[record.id]
             endpoint.statistics_of(call).finished(time.monotonic_ns() - call.arrived_ns, failed=True, rejected=True)
             raise
-
-    def _ask_again(self, call: QueuedRequest) -> None:
-        self._ask(call)
 
     def _ask(self, call: QueuedRequest) -> None:
         """The way of requests that wait for more than a session: for a snapshot, or for the version after theirs."""

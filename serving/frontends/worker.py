@@ -11,7 +11,7 @@ from serving.event_loop import run_on_loop
 from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.engine_link import EngineLink
 from serving.frontends.remote import RemoteGrpcControl, RemoteHttpControl, RemoteModels
-from serving.grpc.server import MAX_CONCURRENT_CALLS, bind_grpc, grpc_server
+from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
 from serving.http.limits import HttpLimits
 from serving.http.server import http_server
@@ -41,7 +41,6 @@ async def _run(orders: Orders) -> None:
         models,
         RemoteGrpcControl(link),
         max_message_bytes=config.max_body_bytes,
-        max_concurrent=MAX_CONCURRENT_CALLS,
         share_port=True,
     )
     link.start()

@@ -17,12 +17,12 @@ from serving.models import Models
 from serving.ports import listen, port_message
 from storage.errors import ConfigError, Unsupported
 
-MAX_CONCURRENT_CALLS = 4096
+_MAX_CONCURRENT_CALLS = 4096
 _INFER = "ModelInfer"
 
 
 def grpc_server(
-    models: Models, control: GrpcControl, *, max_message_bytes: int, max_concurrent: int, share_port: bool = False
+    models: Models, control: GrpcControl, *, max_message_bytes: int, share_port: bool = False
 ) -> grpc.aio.Server:
     """The server without its port. Made on the event loop that it will run on.
 
@@ -34,7 +34,7 @@ def grpc_server(
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", int(share_port)),
     ]
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_concurrent)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
     server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control),))
     return server
 

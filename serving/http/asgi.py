@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from serving.errors import status_of
-from serving.http.messages import JSON, HttpRequest, HttpResponse
-from serving.protocol.json_text import dump_json
+from serving.http.messages import HttpRequest, HttpResponse, error_response
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,8 +38,7 @@ async def call_asgi(app: Any, request: HttpRequest) -> HttpResponse:
         await app(_scope(request), receive, send)
     except Exception as error:
         if not started:
-            status, _, text = status_of(error)
-            return HttpResponse(status, dump_json({"error": text}), [JSON])
+            return error_response(error)
     response.content = b"".join(parts)
     return response
 

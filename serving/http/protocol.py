@@ -30,9 +30,12 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Exchange:
-    """A request while it arrives and is answered. refused: the response to one that nobody has to look at."""
+    """A request while it arrives and is answered.
 
-    __slots__ = ("chunks", "held", "keep_alive", "refused", "request", "speaks_1_0")
+    refused: the response to one that nobody has to look at. is_answered: it has been sent, before the body was here.
+    """
+
+    __slots__ = ("chunks", "held", "is_answered", "keep_alive", "refused", "request", "speaks_1_0")
 
     def __init__(self, request: HttpRequest, keep_alive: bool, speaks_1_0: bool) -> None:
         self.request = request
@@ -41,6 +44,7 @@ class _Exchange:
         self.chunks: list[bytes] = []
         self.held = 0
         self.refused: HttpResponse | None = None
+        self.is_answered = False
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -215,7 +219,7 @@ class HttpProtocol(asyncio.Protocol):
         if exchange is None:
             return
         if exchange.refused is not None:
-            if exchange.chunks is _SENT:
+            if exchange.is_answered:
                 self._rest()
                 return
         else:
@@ -306,7 +310,7 @@ class HttpProtocol(asyncio.Protocol):
         exchange.refused = response
         exchange.chunks = []
         if self._active is None and not self._waiting and not self._is_full:
-            exchange.chunks = _SENT
+            exchange.is_answered = True
             self._send(exchange, response)
 
     def _give_up(self, error: InvalidInput, status: int = 400) -> None:
@@ -323,10 +327,6 @@ class HttpProtocol(asyncio.Protocol):
     def _release(self, exchange: _Exchange) -> None:
         self._limits.release(exchange.held)
         exchange.held = 0
-
-
-# Stands for the pieces of a body whose request has been answered already.
-_SENT: list[bytes] = []
 
 
 def _long_head() -> InvalidInput:
