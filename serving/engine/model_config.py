@@ -19,11 +19,11 @@ from serving.engine.queue_settings import (
     read_queue_settings,
     refuse_others,
 )
+from serving.model_folders import CONFIG
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature
 from storage.errors import ConfigError
 
-CONFIG = "config.pbtxt"
 MAX_CONFIG_BYTES = 1 << 20
 MAX_SESSIONS = 256
 

@@ -15,7 +15,7 @@ from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import CONFIG
+from serving.model_folders import folders, is_model
 from serving.updates import commands, report
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel
@@ -23,7 +23,6 @@ from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
 from serving.updates.watcher import Watcher
-from storage.checkpoint.versions import is_version
 from storage.errors import ConfigError, NotFound, StoreError, Unavailable
 
 __all__ = ["ModelRepository", "VersionEntry"]
@@ -60,13 +59,13 @@ class ModelRepository:
         there = next(place for place in (config.store_dir, *config.store_dir.parents) if place.exists())
         if not there.is_dir():
             raise ConfigError(f"store {str(config.store_dir)!r}: {str(there)!r} is not a folder", field="store")
-        found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        found = folders(root)
         for name in config.models:
             if name not in found:
                 close = difflib.get_close_matches(name, found, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(found) or 'none'}"
                 raise NotFound(f"model repository {str(root)!r} has no model {name!r}{hint}")
-        names = list(dict.fromkeys(config.models)) or [name for name in found if _is_model(root / name)]
+        names = list(dict.fromkeys(config.models)) or [name for name in found if is_model(root / name)]
         # Replaced as a whole, so that a request reads it without a lock.
         self._models = {name: ModelUpdater(name, config, self._cores, on_step) for name in names}
         # Of folders that have gone, until their stores are closed.
@@ -170,7 +169,7 @@ class ModelRepository:
             if self._stopping:
                 raise Unavailable(f"model {name[:200]!r} is not loaded: the server is shutting down")
             updater = self._models.get(name)
-            if updater is None and not (self._is_wanted(name) and _is_model(self._root / name)):
+            if updater is None and not (self._is_wanted(name) and is_model(self._root / name)):
                 raise NotFound(f"model {name[:200]!r} is not in the repository")
             if updater is None or updater.model.stopping.is_set():
                 updater = self._add(name)
@@ -331,7 +330,7 @@ class ModelRepository:
             fresh = [
                 name
                 for name in sorted(there - set(self._models))
-                if self._is_wanted(name) and _is_model(self._root / name)
+                if self._is_wanted(name) and is_model(self._root / name)
             ]
         except OSError as error:
             logger.warning("%s cannot be read: %s", self._root, error)
@@ -358,7 +357,3 @@ def _stop_in_background(updater: ModelUpdater) -> None:
             logger.warning("%s: a request or a load is still at work", updater.model.name)
 
     threading.Thread(target=stop, name=f"emberline-unload-{updater.model.name}", daemon=True).start()
-
-
-def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG).exists() or any(is_version(entry.name) for entry in folder.iterdir())

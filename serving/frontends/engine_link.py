@@ -186,7 +186,7 @@ class EngineLink:
             end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 end.connect(self._path)
-                hello = json.dumps({"memory_bytes": self._memory_bytes, "pid": os.getpid()}).encode()
+                hello = json.dumps({"memory_bytes": self._memory_bytes}).encode()
                 socket.send_fds(end, [wire.HELLO + hello], [self._fd])
             except OSError:
                 end.close()

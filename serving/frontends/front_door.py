@@ -93,7 +93,6 @@ class FrontDoor:
         # Requests by the tick that their deadline is looked at in.
         self._deadlines: dict[int, list[int]] = {}
         self._ticking = False
-        self.pid = 0
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._greet)
         self._socket = wire.PacketSocket(end, self._loop, self._take, self._lost)
@@ -151,7 +150,6 @@ class FrontDoor:
                 raise InvalidInput("a front end did not say hello")
             hello = json.loads(packet[1:])
             self._memory = SharedMemory.receive(fds.pop(), hello["memory_bytes"])
-            self.pid = hello["pid"]
         except Exception:
             logger.exception("a front end's line is not usable")
             for fd in fds:

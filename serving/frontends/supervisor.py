@@ -24,6 +24,7 @@ from serving.config import ServerConfig
 from serving.first_load import say_hello
 from serving.frontends.arena import create_memory
 from serving.frontends.child import CONFIG_ERROR, Orders
+from serving.model_folders import folders, is_model
 from serving.ports import listen
 from storage.errors import ConfigError
 
@@ -114,7 +115,9 @@ class _Supervisor:
     async def _say_hello(self, slots: Sequence[_Slot], ports: tuple[int, int, int]) -> None:
         for slot in slots:
             await slot.ready.wait()
-        say_hello(self._config, _names(self._config), *ports)
+        root = self._config.model_repository
+        names = self._config.models or [name for name in folders(root) if is_model(root / name)]
+        say_hello(self._config, names, *ports)
         logger.info("%d front end(s) before one engine", self._config.frontends)
 
     def _start_front(self) -> _Slot:
@@ -219,12 +222,6 @@ def _signal(slot: _Slot, number: signal.Signals) -> None:
     if slot.process is not None and slot.process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             slot.process.send_signal(number)
-
-
-def _names(config: ServerConfig) -> list[str]:
-    root = config.model_repository
-    found = sorted(entry.name for entry in root.iterdir() if (entry / "config.pbtxt").exists()) if root.is_dir() else []
-    return list(config.models) or found
 
 
 def _reserve(host: str, port: int) -> socket.socket:
