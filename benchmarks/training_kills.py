@@ -20,7 +20,6 @@ from collections import Counter
 from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,14 +73,17 @@ def trained(place: Path, data: Path, dram_bytes: int | None) -> TrainReport:
 
 
 def _begin(began: Event, place: Path, data: Path, dram_bytes: int) -> None:
-    """In the child: what is loaded before the first step takes longer than the steps."""
-    real = TrainingLoop._pass
+    """In the child: what is loaded before the first step takes longer than the steps.
 
-    def passing(loop: TrainingLoop, *arguments: Any) -> None:
+    Told before `run`, which a training resumed between its last commit and its end calls with no step left.
+    """
+    real = TrainingLoop.run
+
+    def running(loop: TrainingLoop) -> None:
         began.set()
-        real(loop, *arguments)
+        real(loop)
 
-    TrainingLoop._pass = passing  # type: ignore[method-assign, assignment]
+    TrainingLoop.run = running  # type: ignore[method-assign]
     trained(place, data, dram_bytes)
 
 
@@ -152,7 +154,7 @@ def run(kills: Kills, trials: int, *, seed: int = 5) -> Counter[str]:
         began = context.Event()
         child = context.Process(target=_begin, args=(began, place, kills.data, kills.dram_bytes))
         child.start()
-        assert began.wait(120.0)
+        assert began.wait(120.0), "the training did not begin"
         child.join(float(rng.uniform(0.0, LONGEST)) * kills.seconds)
         if child.is_alive():
             child.kill()
