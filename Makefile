@@ -9,13 +9,15 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 JOBS   ?= 2
 SECONDS ?= 600
+FUZZ_SECONDS ?= 600
 NATIVE := $(shell find storage/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 READY  := $(VENV)/.ready
+FUZZERS := $(VENV)/.fuzzers
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp lint format type sanitize soak bench clean
+.PHONY: help setup quickstart test test-python test-cpp lint format type sanitize soak fuzz bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,6 +60,13 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and folds for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)
+
+$(FUZZERS): $(READY)
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	@touch $@
+
+fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
+	@code=0; for name in http grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
 
 bench: $(READY)  ## every benchmark, in its quick form
 	@for name in parity session_memory synthetic_tiers live_updates random_kills; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done

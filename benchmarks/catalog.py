@@ -31,6 +31,7 @@ BENCHMARKS = {
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
+    "doors": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
     "triton": "a DLRM behind the whole server and behind Triton: HTTP and gRPC, batches of 1, 64 and 512",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
 }

@@ -23,7 +23,10 @@ from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.server import http_server
 from serving.models import Model
 from serving.ports import listen
+from serving.protocol.regions import Regions
 from serving.protocol.signature import ModelSignature, OutputSignature
+from serving.regions import SharedRegions
+from serving.security.gate import Gate
 from storage.features import Column, FeatureSpec
 
 ROWS, WIDTH = 512, 65  # 133 kB of FP32
@@ -58,12 +61,17 @@ class _Echo:
 class _Models:
     def __init__(self) -> None:
         self._echo = _Echo()
+        self._regions: Regions = SharedRegions(0)
 
     async def find(self, name: str, version: str, routing_key: str) -> _Echo:
         return self._echo
 
     def known(self, name: str, version: str, routing_key: str) -> _Echo:
         return self._echo
+
+    @property
+    def regions(self) -> Regions:
+        return self._regions
 
     async def is_current(self, model: Model, routing_key: str) -> bool:
         return True
@@ -95,7 +103,7 @@ async def _serve(which: str, port: int) -> None:
             )
             await uvicorn.Server(config).serve(sockets=[bound])
             return
-        app = HttpApp(_Models(), _nothing_else)
+        app = HttpApp(_Models(), _nothing_else, Gate(ServerConfig(model_repository=Path())))
         await http_server(app, HttpLimits(ServerConfig(model_repository=Path())), 1.0).serve(sockets=[bound])
 
 

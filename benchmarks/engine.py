@@ -213,7 +213,9 @@ def sessions(run: Run, world: RankingWorld, config: Path, plain: str, items: int
 @contextlib.contextmanager
 def serving(run: Run) -> Iterator[int]:
     """A server of the folder; its HTTP port."""
-    server = ServerProcess(run.work / "models", run.work / "store", run.work / "serve.log", frontends=FRONTENDS)
+    server = ServerProcess(
+        run.work / "models", run.work / "store", run.work / "serve.log", frontends=FRONTENDS, open_admin=True
+    )
     with server, run.counted(*family(server.process.pid)):
         yield server.http_port
 

@@ -253,7 +253,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), 100_000 if quick else ROWS)
         log = bench.work / "server.log"
-        with ServerProcess(bench.work / "models", bench.work / "store", log) as server:
+        with ServerProcess(bench.work / "models", bench.work / "store", log, open_admin=True) as server:
             disturbance(bench, server, 10_000 if quick else 100_000, 3 if quick else 9)
             settle(server)
             rollback(bench, server, 10)

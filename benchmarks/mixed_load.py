@@ -240,7 +240,9 @@ def main() -> None:
         DlrmWorld(place / "models", place / "weights.safetensors")
         RankingWorld(place / "models", "ranker")
         (place / "models" / "dlrm" / "config.pbtxt").write_text(CONFIG)
-        with ServerProcess(place / "models", place / "store", place / "log", frontends=options.frontends) as server:
+        with ServerProcess(
+            place / "models", place / "store", place / "log", frontends=options.frontends, open_admin=True
+        ) as server:
             run(server, place, options.seconds, options.flames)
     finally:
         shutil.rmtree(place, ignore_errors=True)

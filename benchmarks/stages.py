@@ -49,7 +49,8 @@ class Stages:
         model = self._repository.get("dlrm", "", "")
         assert isinstance(model, LoadedModel)
         header = read_header(self._body, self._json_bytes)
-        request = decode_request(model.signature, header)
+        regions = self._repository.regions
+        request = decode_request(model.signature, header, regions)
         columns, rows = to_columns(model.signature, request.tensors)
         pipeline = model.parts.pipeline(None)
         snapshot = model.line.current
@@ -61,10 +62,10 @@ class Stages:
             "headers": _median(lambda: routing_of_headers(dict(raw))),
             "model, load": _median(lambda: self._repository.get("dlrm", "", "").check_load()),
             "JSON": _median(lambda: read_header(self._body, self._json_bytes)),
-            "tensors": _median(lambda: decode_request(model.signature, header)),
+            "tensors": _median(lambda: decode_request(model.signature, header, regions)),
             "columns": _median(lambda: to_columns(model.signature, request.tensors)),
             "features": _median(lambda: pipeline.features([(columns, rows)] * TOGETHER)) / TOGETHER,
-            "answer": _median(lambda: encode_response(model.signature, "1", request, of_one, parameters)),
+            "answer": _median(lambda: encode_response(model.signature, "1", request, of_one, parameters, regions)),
         }
         computed = _median(lambda: pipeline.score([features], snapshot)) / TOGETHER
         whole = _under_way(model, columns, rows)

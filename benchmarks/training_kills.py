@@ -83,7 +83,7 @@ def _begin(began: Event, place: Path, data: Path, dram_bytes: int) -> None:
         began.set()
         real(loop)
 
-    TrainingLoop.run = running  # type: ignore[method-assign]
+    TrainingLoop.run = running  # type: ignore[method-assign, assignment]
     trained(place, data, dram_bytes)
 
 

@@ -23,6 +23,7 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from loadtest.access import access_headers
 from loadtest.bodies import binary_body, grpc_request, json_body
 from loadtest.latency import Latencies
 from loadtest.rows import RequestSource, Tensor, model_inputs
@@ -33,6 +34,7 @@ grpc.experimental.gevent.init_gevent()
 # Prepared before the first request, so that the generator's own work is sending and receiving.
 PREPARED_REQUESTS = 256
 TIMEOUT_S = 30.0
+ACCESS = access_headers()
 
 
 @events.init_command_line_parser.add_listener
@@ -98,6 +100,7 @@ class HttpBinaryUser(FastHttpUser):
         headers = {
             "Content-Type": "application/octet-stream",
             "Inference-Header-Content-Length": str(header_bytes),
+            **ACCESS,
         }
         with self.client.post(path, data=body, headers=headers, name="http binary", catch_response=True) as answer:
             if answer.status_code != 200:
@@ -119,7 +122,7 @@ class HttpJsonUser(FastHttpUser):
     def infer(self) -> None:
         """One request."""
         path = f"/v2/models/{self.environment.parsed_options.model}/infer"
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **ACCESS}
         with self.client.post(
             path, data=random.choice(self.requests), headers=headers, name="http json", catch_response=True
         ) as answer:
@@ -155,7 +158,7 @@ class GrpcUser(User):
         failure: Exception | None = None
         length = 0
         try:
-            length = self._infer(request, timeout=TIMEOUT_S).ByteSize()
+            length = self._infer(request, timeout=TIMEOUT_S, metadata=tuple(ACCESS.items())).ByteSize()
         except grpc.RpcError as error:
             failure = error
         self.environment.events.request.fire(

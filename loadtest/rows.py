@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 
+from loadtest.access import access_headers
+
 NUMPY_DTYPES = {
     "INT64": np.int64,
     "INT32": np.int32,
@@ -44,7 +46,8 @@ class InputMetadata:
 
 def model_inputs(host: str, model: str) -> list[InputMetadata]:
     """The raw inputs of a model, without the companions of lists and nulls. host: http://address:port."""
-    with urllib.request.urlopen(f"{host}/v2/models/{model}", timeout=30) as answer:
+    request = urllib.request.Request(f"{host}/v2/models/{model}", headers=access_headers())
+    with urllib.request.urlopen(request, timeout=30) as answer:
         metadata = json.loads(answer.read())
     return [
         InputMetadata(entry["name"], entry["datatype"], int(entry["shape"][-1]) == -1)

@@ -6,9 +6,10 @@ import hashlib
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from serving.engine.options import ByteSize
+from serving.ports import is_loopback
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -26,7 +27,15 @@ class ServerConfig(BaseModel):
     over HTTP (over gRPC each message is bounded, and their number).
     strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
     frontends: processes that speak HTTP and gRPC before the engine's; 0: the engine does so itself.
+    shared_memory: whether clients may pass tensors in it, and so name any segment of this machine that the server may
+    open; None: when it listens to this machine only.
     poll_s: seconds between looks into the repository, for file systems that do not tell of changes.
+    max_connections: of each port; past it idle ones are closed, and where none is idle a new one is turned away.
+    access_file: who may ask what (docs/security.md); without one everybody may predict and read, and only who has the
+    server's own token may control. open_admin: everybody may control, as in Triton.
+    tls_key: where it is not in the file of tls_certificate. tls_client_ca: clients have to show a certificate of its.
+    max_requests_per_second: of one client, a principal of the access file or an address.
+    audit_log: a file for every call that controls; they are logged in any case.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,7 +53,35 @@ class ServerConfig(BaseModel):
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     strict_readiness: bool = True
     frontends: Annotated[int, Field(ge=0, le=256)] = 0
+    shared_memory: bool | None = None
     poll_s: Annotated[float, Field(ge=0.05, le=3600)] = 2.0
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    access_file: Path | None = None
+    open_admin: bool = False
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    max_requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    audit_log: Path | None = None
+
+    @field_validator("open_admin")
+    @classmethod
+    def _one_rule_for_control(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("access_file") is not None:
+            raise ValueError("with an access file, its role 'admin' says who may control; give one of the two")
+        return value
+
+    @field_validator("tls_key", "tls_client_ca")
+    @classmethod
+    def _with_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("tls_certificate") is None:
+            raise ValueError("it goes with tls_certificate")
+        return value
+
+    @property
+    def takes_shared_memory(self) -> bool:
+        """Whether clients may register system shared memory."""
+        return is_loopback(self.host) if self.shared_memory is None else self.shared_memory
 
     @property
     def store_dir(self) -> Path:

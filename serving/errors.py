@@ -11,11 +11,44 @@ from storage import errors
 
 logger = logging.getLogger("emberline.serving")
 
+
+class BodyTooLarge(errors.InvalidInput):
+    """A request's body is over the configured limit: HTTP 413."""
+
+
+class AlreadyExists(errors.EmberlineError):
+    """Something of that name is there already: HTTP 400, as in Triton."""
+
+
+class Unauthenticated(errors.EmberlineError):
+    """Nobody knows who asks, and it has to be known: HTTP 401."""
+
+
+class Forbidden(errors.EmberlineError):
+    """It is known who asks, and it is not theirs to ask: HTTP 403."""
+
+
+class RateLimited(errors.Overloaded):
+    """One client asks more often than it may: HTTP 429. retry_after_s: whole seconds until it may ask again."""
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailure(errors.EmberlineError):
+    """The engine, in another process, met an internal error and has logged it: HTTP 500."""
+
+
 # The first class that fits wins, so a subclass stands before its parent.
 _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
     (errors.InvalidInput, 400, grpc.StatusCode.INVALID_ARGUMENT),
+    (AlreadyExists, 400, grpc.StatusCode.ALREADY_EXISTS),
     (errors.NotFound, 404, grpc.StatusCode.NOT_FOUND),
     (errors.Unsupported, 501, grpc.StatusCode.UNIMPLEMENTED),
+    (Unauthenticated, 401, grpc.StatusCode.UNAUTHENTICATED),
+    (Forbidden, 403, grpc.StatusCode.PERMISSION_DENIED),
+    (RateLimited, 429, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Overloaded, 503, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Unavailable, 503, grpc.StatusCode.UNAVAILABLE),
     (errors.DeadlineExceeded, 504, grpc.StatusCode.DEADLINE_EXCEEDED),
@@ -23,26 +56,20 @@ _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
 )
 
 
-class BodyTooLarge(errors.InvalidInput):
-    """A request's body is over the configured limit: HTTP 413."""
-
-
-class EngineFailure(errors.EmberlineError):
-    """The engine, in another process, met an internal error and has logged it: HTTP 500."""
-
-
 def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     """HTTP status, gRPC code and text for the caller.
 
     What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log.
     """
+    # What is no Unicode is replaced: a text that could not be sent would be no answer at all.
+    text = str(error).encode("utf-8", "replace").decode()
     if isinstance(error, BodyTooLarge):
-        return 413, grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        return 413, grpc.StatusCode.INVALID_ARGUMENT, text
     if isinstance(error, EngineFailure):
-        return 500, grpc.StatusCode.INTERNAL, str(error)
+        return 500, grpc.StatusCode.INTERNAL, text
     for kind, http_status, grpc_code in _CODES:
         if isinstance(error, kind):
-            return http_status, grpc_code, str(error)
+            return http_status, grpc_code, text
     reference = secrets.token_hex(4)
     logger.error("internal error %s", reference, exc_info=error)
     return 500, grpc.StatusCode.INTERNAL, f"internal error {reference}; the server's log has the details"

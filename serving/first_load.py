@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from serving.config import ServerConfig
+from serving.ports import is_loopback
 from serving.version import server_version
 
 if TYPE_CHECKING:
@@ -59,15 +60,37 @@ class FirstLoad:
 
 
 def say_hello(config: ServerConfig, names: Sequence[str], http_port: int, grpc_port: int, metrics_port: int) -> None:
-    """Tells in the log where the server is to be found. names: of the models."""
+    """Tells in the log where the server is to be found, and who else finds it. names: of the models."""
     host = f"[{config.host}]" if ":" in config.host else config.host
+    scheme = "http" if config.tls_certificate is None else "https"
     logger.info(
-        "Emberline %s serves %d model(s) of %s\n  HTTP     http://%s:%d\n  gRPC     %s:%d\n  metrics  http://%s:%d/metrics"
+        "Emberline %s serves %d model(s) of %s\n  HTTP     %s://%s:%d\n  gRPC     %s:%d\n  metrics  %s://%s:%d/metrics"
         "\n  store    %s\n  models   %s",
         server_version(),
         len(names),
         config.model_repository,
-        *(host, http_port, host, grpc_port, host, metrics_port),
+        *(scheme, host, http_port, host, grpc_port, scheme, host, metrics_port),
         config.store_dir,
         ", ".join(names) or "none yet: publish one into the repository",
     )
+    if not is_loopback(config.host):
+        _warn_of_strangers(config)
+
+
+def _warn_of_strangers(config: ServerConfig) -> None:
+    if config.access_file is None:
+        able = "see every model, its configuration and its statistics, and have it compute whatever they send"
+        if config.open_admin:
+            able += "; and load, unload, roll back and pause models"
+        logger.warning(
+            "OPEN TO THE NETWORK: whoever reaches %s may %s, without a token. Give --access-file FILE (made by "
+            "`emberline token new`), or listen on 127.0.0.1; docs/security.md",
+            config.host,
+            able,
+        )
+    elif config.tls_certificate is None:
+        logger.warning(
+            "tokens, requests and answers travel unencrypted to %s, and whoever reads them may use the tokens. Give "
+            "--tls-certificate and --tls-key, or put a proxy with TLS in front; docs/security.md",
+            config.host,
+        )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from serving.identity import IdentityModel
+from serving.protocol.columns import to_columns
+from serving.protocol.regions import Regions
+from serving.protocol.routing import Routing
 from serving.protocol.signature import SignatureChanged
+from serving.protocol.tensors import InferRequest
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -78,7 +83,11 @@ class Model(Protocol):
 
 
 class Models(Protocol):
-    """One event loop."""
+    """One event loop. regions: of shared memory, that requests may name."""
+
+    @property
+    def regions(self) -> Regions:
+        """Stale ones are refreshed before a request is decoded."""
 
     async def find(self, name: str, version: str, routing_key: str) -> Model:
         """Raises NotFound, or Unavailable with the reason. version: "" for the one that is served."""
@@ -95,6 +104,7 @@ class LocalModels:
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
+        self.regions: Regions = repository.regions
 
     async def find(self, name: str, version: str, routing_key: str) -> Model:
         """See Models."""
@@ -109,6 +119,36 @@ class LocalModels:
         return True
 
 
+async def answer_request(
+    model: Model, request: InferRequest, routing: Routing, *, timeout_us: int, follow: bool
+) -> ModelAnswer:
+    """The answer to a v2 request. timeout_us: of the request, or of the call that it came by. follow: as `infer` says.
+
+    Raises what `Model.infer` raises.
+    """
+    if isinstance(model, IdentityModel):
+        return await model.answer(request.tensors)
+    columns, batch = to_columns(model.signature, request.tensors)
+    return await model.infer(
+        columns,
+        batch,
+        timeout_us,
+        min_snapshot=routing.min_snapshot,
+        follow=follow,
+        priority=request.priority,
+        routing_key=routing.routing_key,
+    )
+
+
+def answer_parameters(answer: ModelAnswer) -> dict[str, Any]:
+    """What a response says of where it comes from."""
+    snapshot = answer.snapshot
+    parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence} if snapshot.id else {}
+    if answer.unresolved:
+        parameters["unresolved"] = answer.unresolved
+    return parameters
+
+
 async def with_model(
     models: Models, name: str, version: str, routing_key: str, ask: Callable[[Model], Awaitable[T]]
 ) -> T:
@@ -116,6 +156,8 @@ async def with_model(
 
     It is called again when the signature has changed meanwhile.
     """
+    if models.regions.is_stale:
+        await models.regions.refresh()
     for attempt in range(1, MAX_DECODES + 1):
         model = await models.find(name, version, routing_key)
         try:

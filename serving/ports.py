@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import ipaddress
+import logging
+import resource
 import socket
 
 from storage.errors import ConfigError
 
+logger = logging.getLogger("emberline.serving")
+
 BACKLOG = 2048
+# Files that the models' stores have open, libraries and the rest.
+_OTHER_FILES = 2048
 
 
 def listen(host: str, port: int, field: str) -> socket.socket:
@@ -23,6 +31,32 @@ def listen(host: str, port: int, field: str) -> socket.socket:
         listener.close()
         raise ConfigError(port_message(host, port, field, error), field=field) from None
     return listener
+
+
+def allow_connections(count: int) -> None:
+    """Lets this process have so many connections a port: stores must not find out that clients took every file."""
+    wanted = 3 * count + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, possible), hard))
+    if possible < wanted:
+        logger.warning(
+            "this process may have %d files open, fewer than %d connections on each of 3 ports need; raise its limit "
+            "(ulimit -Hn), or lower max_connections",
+            possible,
+            count,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def port_message(host: str, port: int, field: str, error: OSError | None) -> str:

@@ -24,7 +24,11 @@ from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.models import LocalModels
-from serving.ports import listen
+from serving.ports import allow_connections, listen
+from serving.security.gate import Gate
+from serving.security.http_gate import GatedApp
+from serving.security.own_token import own_token
+from serving.security.tls import server_tls
 from serving.updates.steps import OnStep
 
 logger = logging.getLogger("emberline.serving")
@@ -98,21 +102,28 @@ class Server:
         config = self.config
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        with contextlib.ExitStack() as sockets:
-            http_socket = sockets.enter_context(listen(config.host, config.http_port, "http_port"))
-            metrics_socket = sockets.enter_context(listen(config.host, config.metrics_port, "metrics_port"))
+        allow_connections(config.max_connections)
+        tls = server_tls(config)
+        with contextlib.ExitStack() as stack:
+            http_socket = stack.enter_context(listen(config.host, config.http_port, "http_port"))
+            metrics_socket = stack.enter_context(listen(config.host, config.metrics_port, "metrics_port"))
             models = LocalModels(self.repository)
+            self.http_port = http_socket.getsockname()[1]
+            self.metrics_port = metrics_socket.getsockname()[1]
+            gate = Gate(config, stack.enter_context(own_token(self.http_port)))
             grpc = grpc_server(
                 models,
                 LocalGrpcControl(self.repository),
+                gate,
                 max_message_bytes=config.max_body_bytes,
+                max_connections=config.max_connections,
             )
-            self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port)
-            self.http_port = http_socket.getsockname()[1]
-            self.metrics_port = metrics_socket.getsockname()[1]
+            self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
             control = LocalHttpControl(control_app(self.repository))
-            http = http_server(HttpApp(models, control), HttpLimits(config), config.drain_timeout_s)
-            metrics = http_server(MetricsApp(self.repository), HttpLimits(config), config.drain_timeout_s)
+            http = http_server(HttpApp(models, control, gate), HttpLimits(config), config.drain_timeout_s, tls)
+            metrics = http_server(
+                GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls
+            )
             await grpc.start()
             tasks = [
                 asyncio.create_task(server.serve(sockets=[bound]))

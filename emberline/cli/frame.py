@@ -39,6 +39,7 @@ COMMANDS = {
     "budget": ("emberline.cli.budget", "Show or change how much memory the rows of a served model may take."),
     "store": ("emberline.cli.store", "Look into the stores that a server keeps on the disk, check them, mend them."),
     "sessions": ("emberline.cli.sessions", "Show or change how many sessions of a served model answer requests."),
+    "token": ("emberline.cli.tokens", "Make, list and remove the tokens of a server's access file."),
     "plan": ("emberline.cli.plan", "Say what hit rate and lookup time other DRAM budgets would give."),
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
     "bench": ("emberline.cli.bench", "Measure the store beside the machine's limits and its peers."),

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from emberline.cli.console import table_console
-from emberline.cli.server_call import call_server, model_path, timeout_option
+from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES, human_bytes
 from storage.errors import InvalidInput
 
@@ -33,6 +33,7 @@ Examples:
 )
 @click.argument("target", metavar="MODEL|VERSION")
 @click.option("--url", help="The HTTP address of a running server; without it, the folder of a published version.")
+@IDENTITY
 @click.option("--dram-bytes", "budgets", type=BYTES, multiple=True, help="A budget to look at; default: a range.")
 @click.option("--target-ms", type=click.FloatRange(0, min_open=True), help="Find the smallest budget for this time.")
 @click.option(

@@ -37,12 +37,43 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 @click.option(
     "--metrics-port", type=int, default=_DEFAULTS["metrics_port"], help="Prometheus metrics; 0 takes a free port."
 )
+@click.option(
+    "--access-file",
+    type=click.Path(path_type=Path),
+    help="Who may ask what (YAML; `emberline token new` makes one). Without it everybody may predict and read, and "
+    "control needs the token that the server writes under ~/.cache/emberline/tokens.",
+)
+@click.option("--open-admin", is_flag=True, help="Let everybody load, unload and roll back without a token, as Triton.")
+@click.option(
+    "--tls-certificate", type=click.Path(path_type=Path), help="Certificate (PEM): https, and TLS for gRPC and metrics."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM), where it is not in the same file.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(path_type=Path),
+    help="Certificate (PEM) of who signs the clients' own, which they have to show then.",
+)
+@click.option("--max-requests-per-second", type=float, help="Of one client: a name in the access file, or an address.")
+@click.option(
+    "--max-connections",
+    type=int,
+    default=_DEFAULTS["max_connections"],
+    help="Of each port. Past it idle ones are closed; where none is idle a new one gets 503.",
+)
+@click.option(
+    "--audit-log", type=click.Path(path_type=Path), help="File for a line of JSON a control call; it is logged anyway."
+)
 @click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
 @click.option(
     "--frontends",
     type=int,
     default=_DEFAULTS["frontends"],
     help="Processes that speak HTTP and gRPC before the engine's own; 0: the engine does it. One a core is enough.",
+)
+@click.option(
+    "--shared-memory/--no-shared-memory",
+    default=_DEFAULTS["shared_memory"],
+    help="Let clients of this machine pass tensors in /dev/shm. Default: when --host is this machine's own.",
 )
 @click.option(
     "--drain-timeout",

@@ -1,23 +1,77 @@
-"""Calls to a running server, and their failures in words."""
+"""Calls to a running server, who the caller says to be, and failures in words."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
+import os
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from storage.errors import InvalidInput, Unavailable
+from storage.errors import ConfigError, InvalidInput, Unavailable
 
+_META = "emberline.identity"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = click.argument("model")
-URL = click.option("--url", default="http://127.0.0.1:8000", help="The server's HTTP address.")
+_MAX_TOKEN_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a command shows a server, and whom it believes. Files; None for what the machine has."""
+
+    token_file: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+def IDENTITY(command: Decorated) -> Decorated:  # noqa: N802
+    """The options that say who the caller is; `call_server` finds what was given."""
+
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+        ctx.meta.setdefault(_META, {})[parameter.name] = value
+
+    file = click.Path(path_type=Path, dir_okay=False)
+    options = [
+        click.option(
+            "--token-file",
+            type=file,
+            expose_value=False,
+            callback=keep,
+            help="File that holds your token; default: the environment's EMBERLINE_TOKEN, and for a server of yours on "
+            "this machine the token that it wrote itself.",
+        ),
+        click.option(
+            "--ca",
+            type=file,
+            expose_value=False,
+            callback=keep,
+            help="Certificate (PEM) of who signed the server's, for https; default: those that this machine trusts.",
+        ),
+        click.option(
+            "--cert", type=file, expose_value=False, callback=keep, help="Your certificate (PEM), where one is asked."
+        ),
+        click.option("--key", type=file, expose_value=False, callback=keep, help="Its key (PEM)."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def URL(command: Decorated) -> Decorated:  # noqa: N802
+    """The options of every command that calls a server."""
+    return click.option("--url", default="http://127.0.0.1:8000", help="The server's HTTP address.")(IDENTITY(command))
 
 
 def timeout_option(default: float) -> Callable[[Decorated], Decorated]:
@@ -32,17 +86,24 @@ def call_server(
 ) -> tuple[Any, Mapping[str, str]]:
     """The answer's JSON (None when it is empty) and its headers. content: sent as JSON by POST; without it a GET.
 
-    Raises InvalidInput with the server's own words when it refuses, Unavailable when nobody answers.
+    Raises InvalidInput with the server's own words when it refuses, Unavailable when nobody answers, ConfigError for
+    a file of the caller's that is not what it has to be.
     """
-    address = f"{url.rstrip('/')}{path}"
+    identity = _identity()
+    url, token = _with_token(url.rstrip("/"), identity.token_file)
+    address = f"{url}{path}"
     body = None if content is None else json.dumps(content).encode()
+    opener = urllib.request.build_opener(_NoRedirect, *_handlers(url, identity))
     try:
         request = urllib.request.Request(address, body, {"Content-Type": "application/json", **(headers or {})})
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with opener.open(request, timeout=timeout) as answer:
             text = answer.read()
             return (json.loads(text) if text else None), answer.headers
     except urllib.error.HTTPError as error:
-        refusal = error.read().decode(errors="replace")
+        with error:
+            refusal = error.read().decode(errors="replace")
         try:
             refusal = json.loads(refusal)["error"]
         except (ValueError, KeyError, TypeError):
@@ -59,3 +120,94 @@ def call_server(
 def model_path(model: str, verb: str) -> str:
     """The path of a call that controls a model."""
     return f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The server never sends anyone elsewhere, and a token is for it alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _identity() -> Identity:
+    context = click.get_current_context(silent=True)
+    found = Identity(**context.meta.get(_META, {})) if context is not None else Identity()
+    if found.key is not None and found.cert is None:
+        raise ConfigError("--key: it goes with --cert", field="key")
+    return found
+
+
+def _handlers(url: str, identity: Identity) -> list[urllib.request.BaseHandler]:
+    found: list[urllib.request.BaseHandler] = []
+    if _is_loopback(_host(url)):
+        found.append(urllib.request.ProxyHandler({}))  # no proxy is nearer than this machine
+    if url.lower().startswith("https:"):
+        found.append(urllib.request.HTTPSHandler(context=_tls(identity)))
+    return found
+
+
+def _tls(identity: Identity) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=identity.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ca: {identity.ca}: {_why(error)}", field="ca") from None
+    if identity.cert is not None:
+        try:
+            context.load_cert_chain(identity.cert, identity.key)
+        except (OSError, ssl.SSLError) as error:
+            text = f"--cert: {identity.cert} and its key {identity.key or identity.cert}: {_why(error)}"
+            raise ConfigError(text, field="cert") from None
+    return context
+
+
+def _with_token(url: str, file: Path | None) -> tuple[str, str]:
+    """The address to ask and the token to show: that of a file, of the environment, or the one of a local server."""
+    if file is not None:
+        try:
+            with file.open("rb") as content:
+                return url, _checked(content.read(_MAX_TOKEN_BYTES + 2), f"--token-file: {file}")
+        except OSError as error:
+            raise ConfigError(f"--token-file: {file}: {_why(error)}", field="token-file") from None
+    given = os.environ.get("EMBERLINE_TOKEN")
+    if given:
+        return url, _checked(given.encode(errors="replace"), "EMBERLINE_TOKEN")
+    if not _is_loopback(_host(url)):
+        return url, ""
+    from serving.security.own_token import read_own_token
+
+    parts = urllib.parse.urlsplit(url)
+    token = read_own_token(parts.port or {"https": 443}.get(parts.scheme, 80))
+    if token and parts.scheme == "http" and parts.hostname == "localhost":
+        # By this name another user's program may answer, at ::1.
+        url = url.replace("localhost", "127.0.0.1", 1)
+    return url, token
+
+
+def _checked(content: bytes, where: str) -> str:
+    """A token, which no error repeats."""
+    try:
+        token = content.decode("ascii").strip()
+    except UnicodeDecodeError:
+        token = ""
+    if not token or not token.isprintable() or " " in token or len(token) > _MAX_TOKEN_BYTES:
+        raise ConfigError(f"{where}: expected a token: one word, at most {_MAX_TOKEN_BYTES} characters", field="token")
+    return token
+
+
+def _host(url: str) -> str:
+    try:
+        return urllib.parse.urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _why(error: OSError) -> str:
+    reason = getattr(error, "reason", None)
+    return f"not usable as PEM ({reason})" if reason else str(error.strerror or error)

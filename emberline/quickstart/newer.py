@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from emberline.cli.server_call import call_server, model_path
 from emberline.quickstart.server import ServerProcess
 from loadtest.command import locust_command
 from storage.checkpoint import PublishedDelta, list_deltas, open_delta
@@ -128,11 +129,8 @@ def snapshots(server: ServerProcess, model: str) -> dict[str, Any]:
 
 def command(server: ServerProcess, model: str, verb: str) -> float:
     """Sends a control command, as `emberline rollback` does; milliseconds until it was done."""
-    url = f"{server.url}/v2/repository/models/{model}/{verb}"
-    request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"})
     began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        answer.read()
+    call_server(server.url, model_path(model, verb), 30.0, {})
     return (time.perf_counter() - began) * 1000
 
 

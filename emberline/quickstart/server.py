@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import Unavailable
@@ -18,15 +20,31 @@ START_TIMEOUT_S = 90.0
 class ServerProcess:
     """Starts on free ports and is ready when the constructor returns. `close` or the end of `with` stops it."""
 
-    def __init__(self, repository: Path, store: Path, log: Path, *, frontends: int = 0) -> None:
-        """frontends: processes for its front ends; 0: none."""
+    def __init__(
+        self,
+        repository: Path,
+        store: Path,
+        log: Path,
+        *,
+        frontends: int = 0,
+        open_admin: bool = False,
+        arguments: Sequence[str] = (),
+        ca: Path | None = None,
+    ) -> None:
+        """frontends: processes for its front ends; 0: none. open_admin: whoever asks may load, unload and roll back.
+
+        arguments: more of `emberline serve`. ca: the certificate by which it is known, where they make it speak TLS.
+        """
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = log
         command = [
             *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
             *("--store", str(store), "--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)),
             *("--metrics-port", str(self.metrics_port), "--frontends", str(frontends)),
+            *(["--open-admin"] if open_admin else []),
+            *arguments,
         ]
+        self._tls = None if ca is None else ssl.create_default_context(cafile=ca)
         with log.open("w") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -38,7 +56,7 @@ class ServerProcess:
     @property
     def url(self) -> str:
         """The HTTP address."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.http_port}"
 
     @property
     def grpc(self) -> str:
@@ -74,7 +92,7 @@ class ServerProcess:
             if self.process.poll() is not None:
                 raise Unavailable(f"the server ended with {self.process.returncode}; its log: {self._last_words()}")
             try:
-                urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5).close()
+                urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5, context=self._tls).close()
                 return
             except OSError:  # not listening yet, or listening and still loading
                 pass

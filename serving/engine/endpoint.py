@@ -117,8 +117,8 @@ class Endpoint:
         """Raises Overloaded when a request would be turned away now, before anything is spent on reading it."""
         try:
             self.group.check()
-        except Overloaded:
-            self.statistics.finished(0, failed=True, rejected=True)
+        except Overloaded as error:
+            self.statistics.finished(0, error)
             raise
 
     def takes_canary(self, routing_key: str) -> bool:
@@ -168,17 +168,14 @@ class Endpoint:
                 result = await self._answer(call)
             else:
                 result = await self._answer_at(min_snapshot, call)
-        except ReplacedError:
+        except ReplacedError as error:
             successor = self.successor if follow else None
             if successor is None:
-                statistics.finished(time.monotonic_ns() - arrived_ns, failed=True, rejected=True)
+                statistics.finished(time.monotonic_ns() - arrived_ns, error)
                 raise Unavailable(f"model {self.name!r} version {self.version} is shutting down") from None
             return await self._hand_on(successor, call, min_snapshot)
-        except Overloaded:
-            statistics.finished(time.monotonic_ns() - arrived_ns, failed=True, rejected=True)
-            raise
-        except (Exception, asyncio.CancelledError):
-            statistics.finished(time.monotonic_ns() - arrived_ns, failed=True)
+        except (Exception, asyncio.CancelledError) as error:
+            statistics.finished(time.monotonic_ns() - arrived_ns, error)
             raise
         if batch:
             statistics.finished(time.monotonic_ns() - arrived_ns)

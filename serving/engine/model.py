@@ -50,7 +50,11 @@ class LoadedModel(Endpoint):
         manifest = published.manifest
         options = config.options
         signature = ModelSignature.of(
-            config.name, published.spec, manifest.graph.outputs, config.max_batch_size or manifest.max_batch_size
+            config.name,
+            published.spec,
+            manifest.graph.outputs,
+            config.max_batch_size or manifest.max_batch_size,
+            config.labels,
         )
         lookup_timeout_ms = options.lookup_timeout_ms
         self._lookup_timeout_s = None if lookup_timeout_ms is None else lookup_timeout_ms / 1000
@@ -90,6 +94,11 @@ class LoadedModel(Endpoint):
     def store_stats(self) -> StoreStats:
         """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
         return self._store.stats().counted(self.group.counted())
+
+    @property
+    def open_tables(self) -> list[TableEndpoint]:
+        """Its tables that were asked as models."""
+        return list(self._tables.values())
 
     def table(self, name: str) -> TableEndpoint:
         """Who answers for one of its tables. Raises NotFound naming the tables, Unavailable when it is closed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,15 @@ _KNOWN = ("name", "platform", "backend", "version_policy", "max_batch_size", "in
 _KNOWN_FIELDS = (*_KNOWN, "dynamic_batching", "parameters", "metric_tags", "model_warmup")
 _GROUP_FIELDS = ("name", "kind", "count")
 _TENSOR_FIELDS = ("name", "data_type", "dims", "optional")
-_OUTPUT_FIELDS = ("name", "data_type", "dims")
+_OUTPUT_FIELDS = ("name", "data_type", "dims", "label_filename")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model's checked configuration. max_batch_size 0: the version's own limit. folder: the model's."""
+    """A model's checked configuration. max_batch_size 0: the version's own limit. folder: the model's.
+
+    labels: of the classes of outputs, where config.pbtxt names a file of them.
+    """
 
     name: str
     proto: Any
@@ -45,6 +48,7 @@ class ModelConfig:
     queue: QueueSettings
     options: ModelOptions
     folder: Path = Path()
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def choose_versions(self, found: Iterable[int]) -> list[int]:
         """The versions to serve out of those in the folder, by the version policy; the newest one by default."""
@@ -66,6 +70,16 @@ class ModelConfig:
 
 def read_model_config(model_dir: Path) -> ModelConfig:
     """Reads and checks a model's config.pbtxt; without one, everything is at its default. Raises ConfigError."""
+    proto = read_proto(model_dir)
+    try:
+        checked = check_model_config(model_dir.name, proto)
+        return replace(checked, folder=model_dir, labels=_read_labels(proto, model_dir))
+    except ConfigError as error:
+        raise ConfigError(f"{model_dir / CONFIG}: {error}", field=error.field) from None
+
+
+def read_proto(model_dir: Path) -> Any:
+    """A model's config.pbtxt as a ModelConfig, an empty one where there is none. Raises ConfigError."""
     path = model_dir / CONFIG
     proto = model_config_pb2.ModelConfig()
     if path.exists():
@@ -73,28 +87,30 @@ def read_model_config(model_dir: Path) -> ModelConfig:
             raise ConfigError(f"{path}: over {MAX_CONFIG_BYTES} bytes", field=CONFIG)
         try:
             text_format.Parse(path.read_text(encoding="utf-8"), proto)
-        except (text_format.ParseError, UnicodeDecodeError) as error:
+        except (text_format.ParseError, ValueError) as error:  # ValueError: no UTF-8, or an enum's number past its type
             raise ConfigError(f"{path}: {error}", field=CONFIG) from None
-    try:
-        return replace(check_model_config(model_dir.name, proto), folder=model_dir)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", field=error.field) from None
+    return proto
 
 
-def check_model_config(name: str, proto: Any) -> ModelConfig:
-    """Checks a parsed ModelConfig of the model in folder `name`. Raises ConfigError with the field's name."""
-    refuse_others(proto, _KNOWN_FIELDS, "")
-    if proto.name and proto.name != name:
-        raise config_error("name", f"is {proto.name!r}, but the folder is called {name!r}")
-    if proto.backend not in ("", "emberline"):
-        raise config_error("backend", f"is {proto.backend!r}, expected 'emberline' or nothing")
-    if proto.platform not in ("", "emberline"):
-        raise config_error("platform", f"is {proto.platform!r}, expected nothing")
-    check_range("max_batch_size", proto.max_batch_size, 0, MAX_BATCH_SIZE)
+def refuse_unknown(proto: Any, known: Iterable[str]) -> None:
+    """Raises ConfigError for fields of a ModelConfig, its inputs and outputs that are set and not known."""
+    refuse_others(proto, tuple(known), "")
     for index, tensor in enumerate(proto.input):
         refuse_others(tensor, _TENSOR_FIELDS, f"input[{index}].")
     for index, tensor in enumerate(proto.output):
         refuse_others(tensor, _OUTPUT_FIELDS, f"output[{index}].")
+
+
+def check_model_config(name: str, proto: Any) -> ModelConfig:
+    """Checks a parsed ModelConfig of the model in folder `name`. Raises ConfigError with the field's name."""
+    refuse_unknown(proto, _KNOWN_FIELDS)
+    if proto.name and proto.name != name:
+        raise config_error("name", f"is {proto.name!r}, but the folder is called {name!r}")
+    if proto.backend not in ("", "emberline"):
+        raise config_error("backend", f"is {proto.backend!r}, expected 'emberline', 'identity' or nothing")
+    if proto.platform not in ("", "emberline"):
+        raise config_error("platform", f"is {proto.platform!r}, expected nothing")
+    check_range("max_batch_size", proto.max_batch_size, 0, MAX_BATCH_SIZE)
     options = ModelOptions.parse({key: value.string_value for key, value in proto.parameters.items()})
     queue = read_queue_settings(proto, timeout_ms=options.timeout_ms, max_wait_ms=options.max_wait_ms)
     return ModelConfig(name, proto, proto.max_batch_size, _sessions(proto), queue, options)
@@ -135,7 +151,7 @@ def _check_inputs(inputs: Any, signature: ModelSignature) -> None:
         entry = signature.inputs.get(name)
         if entry is None:
             raise config_error("input", f"{name!r} is no input of the version; it has {', '.join(signature.inputs)}")
-        given = _dtype_name(tensor.data_type)
+        given = data_type_name(tensor.data_type)
         same = given == entry.dtype or (entry.role == "lengths" and given in ("INT32", "INT64"))
         if not same or tuple(tensor.dims) != entry.dims:
             raise config_error(
@@ -148,7 +164,7 @@ def _check_inputs(inputs: Any, signature: ModelSignature) -> None:
 
 
 def _check_outputs(outputs: Any, signature: ModelSignature) -> None:
-    listed = {tensor.name: (_dtype_name(tensor.data_type), tuple(tensor.dims)) for tensor in outputs}
+    listed = {tensor.name: (data_type_name(tensor.data_type), tuple(tensor.dims)) for tensor in outputs}
     own = {output.name: (output.dtype, output.dims or (1,)) for output in signature.outputs}
     if listed != own:
         raise config_error("output", f"lists {listed}, but the version has {own}")
@@ -176,6 +192,27 @@ def _data_type(dtype: str) -> int:
     return int(model_config_pb2.DataType.Value(WIRE_TYPES[dtype].config))
 
 
-def _dtype_name(data_type: int) -> str:
+def _read_labels(proto: Any, model_dir: Path) -> dict[str, tuple[str, ...]]:
+    """The lines of each output's label_filename, a file in the model's folder."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for index, output in enumerate(proto.output):
+        name = output.label_filename
+        if not name:
+            continue
+        where = f"output[{index}].label_filename"
+        if Path(name).name != name or name in (".", ".."):
+            raise config_error(where, f"is {name[:100]!r}, expected the name of a file in the model's folder")
+        path = model_dir / name
+        try:
+            if path.stat().st_size > MAX_CONFIG_BYTES:
+                raise config_error(where, f"{name!r} has over {MAX_CONFIG_BYTES} bytes")
+            labels[output.name] = tuple(path.read_text(encoding="utf-8").splitlines())
+        except (OSError, UnicodeDecodeError) as error:
+            raise config_error(where, f"{name!r}: {getattr(error, 'strerror', None) or error}") from None
+    return labels
+
+
+def data_type_name(data_type: int) -> str:
+    """The KServe name of a DataType of config.pbtxt."""
     name = str(model_config_pb2.DataType.Name(data_type))
     return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")

@@ -14,8 +14,10 @@ from pydantic import JsonValue
 from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
+from serving.engine.identity_models import IdentityEndpoint, IdentityModels
 from serving.engine.model import LoadedModel
 from serving.model_folders import folders, is_model
+from serving.regions import SharedRegions
 from serving.updates import commands, report
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel
@@ -23,11 +25,13 @@ from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
 from serving.updates.watcher import Watcher
-from storage.errors import ConfigError, NotFound, StoreError, Unavailable
+from storage.errors import ConfigError, NotFound, StoreError, Unavailable, Unsupported
 
-__all__ = ["ModelRepository", "VersionEntry"]
+__all__ = ["Answerer", "ModelRepository", "VersionEntry"]
 
 logger = logging.getLogger("emberline.serving")
+
+Answerer = Endpoint | IdentityEndpoint
 
 _UNLOAD_S = 30.0
 
@@ -46,6 +50,7 @@ class ModelRepository:
         self._config = config
         self._on_step = on_step
         self._cores = CoreShares()
+        self.regions = SharedRegions(enabled=config.takes_shared_memory, max_read=config.max_body_bytes)
         self._root = root = config.model_repository
         if not root.is_dir():
             raise NotFound(
@@ -66,8 +71,12 @@ class ModelRepository:
                 hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(found) or 'none'}"
                 raise NotFound(f"model repository {str(root)!r} has no model {name!r}{hint}")
         names = list(dict.fromkeys(config.models)) or [name for name in found if is_model(root / name)]
+        self._identity = IdentityModels(root)
+        self._identity.expect(name for name in names if self._identity.is_one(name))
         # Replaced as a whole, so that a request reads it without a lock.
-        self._models = {name: ModelUpdater(name, config, self._cores, on_step) for name in names}
+        self._models = {
+            name: ModelUpdater(name, config, self._cores, on_step) for name in names if name not in self._identity
+        }
         # Of folders that have gone, until their stores are closed.
         self._leaving: dict[str, ModelUpdater] = {}
         self._changes = threading.Lock()
@@ -79,7 +88,7 @@ class ModelRepository:
     @property
     def names(self) -> list[str]:
         """The models to serve."""
-        return list(self._models)
+        return [*self._models, *self._identity.names]
 
     @property
     def is_loaded(self) -> bool:
@@ -91,6 +100,7 @@ class ModelRepository:
 
         One that fails is UNAVAILABLE with the reason; nothing is raised.
         """
+        self._identity.load_all()
         for updater in list(self._models.values()):
             if self._stopping:
                 break
@@ -105,34 +115,43 @@ class ModelRepository:
 
     def index(self) -> list[VersionEntry]:
         """Every version with its state; refused ones with the reason."""
-        return [entry for updater in self._models.values() for entry in report.versions(updater.model)]
+        found = [entry for updater in self._models.values() for entry in report.versions(updater.model)]
+        return found + self._identity.entries()
 
     def loaded(self) -> Iterator[LoadedModel]:
-        """Every version that is ready."""
+        """Every version that is ready, of models with tables."""
         return iter([entry.loaded for entry in self.index() if entry.loaded is not None])
+
+    def answerers(self) -> list[Answerer]:
+        """Everything that answers requests for a model and version; tables under names of their own are left out."""
+        return [*self.loaded(), *self._identity.served]
 
     def is_ready(self) -> bool:
         """Whether the server takes requests; see `strict_readiness`. A model that serves something is ready."""
         if not self.is_loaded or self._stopping:
             return False
         serving = [updater.model.routes.served is not None for updater in self._models.values()]
+        serving += [entry.state == "READY" for entry in self._identity.entries()]
         return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
 
-    def get(self, name: str, version: str = "", routing_key: str = "") -> Endpoint:
+    def get(self, name: str, version: str = "", routing_key: str = "") -> Answerer:
         """The version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
 
         name: of a model, or MODEL.TABLE for one of its tables.
-
         routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
         """
+        if name in self._identity:
+            return self._identity.get(name, version)
         updater, table = self._resolve(name)
         if self._closing:
             raise Unavailable(f"model {name!r} is shutting down")
         found = updater.model.route(version, routing_key)
         return found.table(table) if table else found
 
-    def answering(self, name: str) -> list[Endpoint]:
+    def answering(self, name: str) -> list[Answerer]:
         """Who may answer a request for a model without a version: what is served, and a version that is a canary."""
+        if name in self._identity:
+            return [self._identity.get(name, "")]
         updater, table = self._resolve(name)
         routes = updater.model.routes
         found = [routes.served] if routes.served is not None else []
@@ -150,11 +169,15 @@ class ModelRepository:
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""
+        if name in self._identity:
+            return [self._identity.get(name, "").version]
         return sorted(self._resolve(name)[0].model.routes.by_version, key=int)
 
-    def loaded_versions(self, name: str) -> list[Endpoint]:
+    def loaded_versions(self, name: str) -> list[Answerer]:
         """Every ready version of a model. Raises NotFound, or Unavailable when there is none."""
-        self.get(name)
+        served = self.get(name)
+        if name in self._identity:
+            return [served]
         updater, table = self._resolve(name)
         by_version = updater.model.routes.by_version  # read once: versions come and go
         found = [by_version[version] for version in sorted(by_version, key=int)]
@@ -168,6 +191,11 @@ class ModelRepository:
         with self._changes:
             if self._stopping:
                 raise Unavailable(f"model {name[:200]!r} is not loaded: the server is shutting down")
+            if name in self._identity or (
+                name not in self._models and self._is_wanted(name) and self._identity.is_one(name)
+            ):
+                self._identity.load(name)
+                return
             updater = self._models.get(name)
             if updater is None and not (self._is_wanted(name) and is_model(self._root / name)):
                 raise NotFound(f"model {name[:200]!r} is not in the repository")
@@ -188,6 +216,9 @@ class ModelRepository:
     def unload(self, name: str) -> None:
         """Drains and closes a model until it is loaded again; its memory is given back. Raises NotFound."""
         with self._changes:
+            if name in self._identity:
+                self._identity.unload(name)
+                return
             updater = self._updater(name)
             updater.give_up()
         if not updater.stop(_UNLOAD_S):
@@ -295,6 +326,8 @@ class ModelRepository:
     def _updater(self, name: str) -> ModelUpdater:
         updater = self._models.get(name)
         if updater is None:
+            if name in self._identity:
+                raise Unsupported(f"model {name!r} (identity) has no snapshots, tables or sessions")
             raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
         return updater
 
@@ -329,7 +362,7 @@ class ModelRepository:
             there = {entry.name for entry in self._root.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
             fresh = [
                 name
-                for name in sorted(there - set(self._models))
+                for name in sorted(there - set(self.names))
                 if self._is_wanted(name) and is_model(self._root / name)
             ]
         except OSError as error:
@@ -340,9 +373,18 @@ class ModelRepository:
                 return
             for name in (name for name in fresh if name not in self._models):
                 logger.info("%s: a new model", name)
+                if self._identity.is_one(name):
+                    self._identity.expect([name])
+                    self._identity.load_all()
+                    continue
                 updater = self._add(name)
                 updater.follow()
                 updater.wake()
+            for name in [
+                name for name in self._identity.names if name not in there and name not in self._config.models
+            ]:
+                logger.info("%s: has left the repository", name)
+                self._identity.forget(name)
             for name in [name for name in self._models if name not in there and name not in self._config.models]:
                 logger.info("%s: has left the repository", name)
                 updater = self._leaving[name] = self._models[name]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from storage.errors import DeadlineExceeded
+
 if TYPE_CHECKING:
     from serving.engine.batcher import RequestQueue
     from serving.engine.snapshot import Snapshot
@@ -38,6 +40,13 @@ Answer = InferenceResult | BaseException
 
 class ReplacedError(Exception):
     """The version takes no requests any more; the one after it may."""
+
+
+class RequestCancelled(DeadlineExceeded):
+    """The caller has given the request up."""
+
+    def __init__(self) -> None:
+        super().__init__("the request was cancelled")
 
 
 class Door(Protocol):

@@ -14,7 +14,7 @@ import torch
 from serving.engine.batcher import RequestQueue
 from serving.engine.core_shares import CoreAccount, CoreShares
 from serving.engine.pipeline import ScoringPipeline
-from serving.engine.requests import Answers, InferenceResult, QueuedRequest
+from serving.engine.requests import Answers, InferenceResult, QueuedRequest, RequestCancelled
 from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.user_side import SidedFeatures
@@ -134,7 +134,7 @@ class Session:
         for request in batch:
             if request.abandoned:
                 # Nobody waits, but its door may hold memory for it.
-                answers.add(request, DeadlineExceeded("the request was cancelled"))
+                answers.add(request, RequestCancelled())
                 continue
             if 0 < request.deadline_ns <= taken_ns:
                 answers.add(request, DeadlineExceeded("request timeout expired in the queue"))

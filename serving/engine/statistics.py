@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from serving.engine.requests import ReplacedError, RequestCancelled
+from storage.errors import DeadlineExceeded, EmberlineError, Overloaded, StoreError
+
 STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+
+# Why requests failed, in Triton's words: turned away or too late; given up by the caller; a fault in computing; else.
+FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+
+# Upper ends of the buckets of answered requests' times, milliseconds; one more bucket is without an end.
+LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+_BUCKETS_NS = tuple(bound * 1_000_000 for bound in LATENCY_BUCKETS_MS)
 
 
 @dataclass(slots=True)
@@ -32,7 +44,11 @@ class BatchTimes:
 
 
 class ModelStatistics:
-    """Thread-safe. inference_count counts rows, execution_count batches, stages["success"] requests."""
+    """Thread-safe. inference_count counts rows, execution_count batches, stages["success"] requests.
+
+    failures: by FAILURE_REASONS. rejected: those that met a full queue or a closed one. latencies: answered requests by
+    LATENCY_BUCKETS_MS, each in one bucket.
+    """
 
     # Batch sizes kept apart; a client that sends every size must not make this grow without end.
     MAX_BATCH_SIZES = 1024
@@ -45,6 +61,8 @@ class ModelStatistics:
         self.unresolved = 0
         self.rejected = 0
         self.stages = {name: Duration() for name in STAGES}
+        self.failures = dict.fromkeys(FAILURE_REASONS, 0)
+        self.latencies = [0] * (len(LATENCY_BUCKETS_MS) + 1)
         self.batches: dict[int, BatchTimes] = {}
 
     def executed(self, *, rows: int, queue_ns: list[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
@@ -67,11 +85,30 @@ class ModelStatistics:
             times.compute_infer.add(infer_ns)
             times.compute_output.add(output_ns)
 
-    def finished(self, ns: int, *, failed: bool = False, rejected: bool = False) -> None:
-        """Notes the end of one request. rejected: it was turned away before a session had it."""
+    def finished(self, ns: int, error: BaseException | None = None) -> None:
+        """Notes the end of one request. error: why it was not answered."""
         with self._lock:
-            self.stages["fail" if failed else "success"].add(ns)
-            self.rejected += rejected
+            if error is None:
+                self.stages["success"].add(ns)
+                self.latencies[bisect_left(_BUCKETS_NS, ns)] += 1
+                return
+            self.stages["fail"].add(ns)
+            self.failures[failure_reason(error)] += 1
+            self.rejected += isinstance(error, Overloaded | ReplacedError)
+
+
+def failure_reason(error: BaseException) -> str:
+    """One of FAILURE_REASONS.
+
+    OTHER is what the request brought with it: values too large to compute with, a snapshot that there is not.
+    """
+    if isinstance(error, asyncio.CancelledError | RequestCancelled):
+        return "CANCELED"
+    if isinstance(error, Overloaded | DeadlineExceeded | ReplacedError):
+        return "REJECTED"
+    if isinstance(error, StoreError) or not isinstance(error, EmberlineError):
+        return "BACKEND"
+    return "OTHER"
 
 
 class SessionStatistics:

@@ -66,8 +66,9 @@ def _read(where: str, entry: Any, signature: ModelSignature, model_dir: Path) ->
     for name in sorted(entry.inputs):
         field = f"{where}.inputs[{name!r}]"
         try:
-            signature.input(name)
+            declared = signature.input(name)
             tensors[name] = _tensor(field, name, entry.inputs[name], batch, model_dir, rng)
+            declared.check_dtype(tensors[name].dtype)
         except InvalidInput as error:
             raise config_error(field, str(error)) from None
     try:

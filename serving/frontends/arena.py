@@ -1,7 +1,8 @@
 """The memory that a front end shares with the engine: blocks that only the front end hands out and takes back.
 
 A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but
-into blocks of requests that it has not answered yet.
+into blocks of requests that it has not answered yet, and into the notice behind them: there it announces changes that
+front ends must not miss, before whoever made them hears of their success.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from storage.errors import Overloaded, Unsupported
 
 MIN_BLOCK = 4096
+NOTICE_BYTES = 8
 # The pages of a block this large go back to the system when it is free.
 _GIVE_BACK = 4 << 20
 # Neither side can make the memory smaller under the other, which would end it with SIGBUS.
@@ -27,12 +29,25 @@ def aligned(size: int) -> int:
 
 
 class SharedMemory:
-    """A mapped memory of `size` bytes; it is given back when nothing views it any more. array: uint8 over all of it."""
+    """A mapped memory of `size` bytes, the notice at its end included; it is given back when nothing views it any more.
+
+    array: uint8 over all of it.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
         self.mapped = mmap.mmap(fd, size)
         self.array = np.frombuffer(self.mapped, np.uint8)
+        self._notice = self.array[size - NOTICE_BYTES :].view(np.int64)
+
+    def announce(self, generation: int) -> None:
+        """Tells the front end that other shared memory regions are registered now. By the engine."""
+        self._notice[0] = generation
+
+    @property
+    def announced(self) -> int:
+        """What the engine announced last, 0 for nothing."""
+        return int(self._notice[0])
 
     @classmethod
     def receive(cls, fd: int, size: int) -> SharedMemory:
@@ -45,11 +60,15 @@ class SharedMemory:
             os.close(fd)
 
 
-def create_memory(size: int) -> tuple[SharedMemory, int]:
-    """New memory, and the descriptor to send; close it then. Raises Unsupported where the system has none."""
+def create_memory(blocks: int) -> tuple[SharedMemory, int]:
+    """New memory of so many bytes for blocks, and the descriptor to send; close it then.
+
+    Raises Unsupported where the system has none.
+    """
     if not hasattr(os, "memfd_create"):
         raise Unsupported("front ends in processes of their own need Linux")
     fd = os.memfd_create("emberline-frontend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    size = blocks + NOTICE_BYTES
     os.ftruncate(fd, size)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     return SharedMemory(fd, size), fd

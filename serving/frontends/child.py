@@ -22,6 +22,7 @@ class Orders:
 
     engine_path: the engine's socket. listener: it, as a descriptor, for the engine. http, metrics: listening sockets.
     lifeline: a pipe that ends with the supervisor. ready: a pipe for a byte once the process is at work.
+    own_digest: of the server's own token. Orders can be read in the list of processes: the token is not for them.
     """
 
     role: str
@@ -29,6 +30,7 @@ class Orders:
     log_level: int
     engine_path: str
     grpc_port: int
+    own_digest: str = ""
     listener: int = -1
     http: int = -1
     metrics: int = -1

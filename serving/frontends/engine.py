@@ -21,6 +21,10 @@ from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
+from serving.ports import allow_connections
+from serving.security.gate import Gate
+from serving.security.http_gate import GatedApp
+from serving.security.tls import server_tls
 
 logger = logging.getLogger("emberline.serving")
 
@@ -53,7 +57,9 @@ class _Engine:
         calls = EngineCalls(
             self._repository, LocalHttpControl(control_app(self._repository)), LocalGrpcControl(self._repository)
         )
-        metrics = http_server(MetricsApp(self._repository), HttpLimits(config), config.drain_timeout_s)
+        allow_connections(config.max_connections)
+        page = GatedApp(MetricsApp(self._repository), Gate(config, orders.own_digest))
+        metrics = http_server(page, HttpLimits(config), config.drain_timeout_s, server_tls(config))
         with socket.socket(fileno=orders.listener) as listener, socket.socket(fileno=orders.metrics) as bound:
             listener.setblocking(False)
             loop.add_reader(listener.fileno(), self._accept, listener, calls)

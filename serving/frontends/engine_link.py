@@ -87,6 +87,11 @@ class EngineLink:
         return self._socket is not None
 
     @property
+    def announced(self) -> int:
+        """See SharedMemory: 0 in the memory of a new line."""
+        return self._memory.announced
+
+    @property
     def in_flight(self) -> int:
         """Requests and calls that wait for the engine."""
         return len(self._pending) + len(self._calls)
@@ -186,7 +191,7 @@ class EngineLink:
             end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 end.connect(self._path)
-                hello = json.dumps({"memory_bytes": self._memory_bytes}).encode()
+                hello = json.dumps({"memory_bytes": self._memory.size}).encode()
                 socket.send_fds(end, [wire.HELLO + hello], [self._fd])
             except OSError:
                 end.close()

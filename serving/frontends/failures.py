@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.errors import EngineFailure, status_of
+from serving.errors import AlreadyExists, EngineFailure, Forbidden, RateLimited, Unauthenticated, status_of
 from serving.protocol.signature import SignatureChanged
 from storage import errors
 
@@ -19,6 +19,10 @@ _KINDS: dict[str, type[errors.EmberlineError]] = {
         errors.DeadlineExceeded,
         errors.Conflict,
         SignatureChanged,
+        AlreadyExists,
+        Unauthenticated,
+        Forbidden,
+        RateLimited,
     )
 }
 

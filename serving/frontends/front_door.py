@@ -16,7 +16,7 @@ from typing import Any
 
 from serving.engine.endpoint import Endpoint, can_answer
 from serving.engine.repository import ModelRepository
-from serving.engine.requests import Answer, InferenceResult, QueuedRequest, ReplacedError
+from serving.engine.requests import Answer, InferenceResult, QueuedRequest, ReplacedError, RequestCancelled
 from serving.engine.snapshot import Snapshot
 from serving.frontends import wire
 from serving.frontends.arena import SharedMemory, aligned
@@ -93,6 +93,7 @@ class FrontDoor:
         # Requests by the tick that their deadline is looked at in.
         self._deadlines: dict[int, list[int]] = {}
         self._ticking = False
+        self._end_listening: Callable[[], None] = lambda: None
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._greet)
         self._socket = wire.PacketSocket(end, self._loop, self._take, self._lost)
@@ -118,7 +119,7 @@ class FrontDoor:
             elif isinstance(answer, ReplacedError):
                 self._loop.call_soon_threadsafe(self._ask, request)
             else:
-                place.endpoint.statistics_of(request).finished(took_ns, failed=True)
+                place.endpoint.statistics_of(request).finished(took_ns, answer)
                 self._socket.send_from_any(wire.encode_error(place.number, to_wire(answer)))
         for snapshot, numbers in good.items():
             for start in range(0, len(numbers), _ANSWERS_A_PACKET):
@@ -133,11 +134,15 @@ class FrontDoor:
         self._targets.append(Target(name, version, signature))
         return len(self._targets) - 1
 
+    def target(self, number: int) -> Target | None:
+        """What `add_target` numbered so; None where an engine before this one did."""
+        return self._targets[number] if number < len(self._targets) else None
+
     def is_current(self, number: int, routing_key: str) -> bool:
         """Whether a target's signature is still that of its name and version. Raises as `ModelRepository.get`."""
-        if number >= len(self._targets):  # the number is of an engine before this one
+        target = self.target(number)
+        if target is None:
             return False
-        target = self._targets[number]
         return self._repository.get(target.name, target.version, routing_key).signature is target.signature
 
     def _greet(self) -> None:
@@ -159,6 +164,7 @@ class FrontDoor:
             return
         self._socket.start()
         self._socket.send(wire.HELLO)
+        self._end_listening = self._repository.regions.listen(self._memory.announce)
 
     def _take(self, packet: bytes) -> None:
         kind = packet[:1]
@@ -179,6 +185,8 @@ class FrontDoor:
     def _begin(self, record: wire.InferRecord) -> None:
         target = self._targets[record.target]
         endpoint = self._repository.get(target.name, target.version, record.routing_key)
+        if not isinstance(endpoint, Endpoint):
+            raise SignatureChanged(f"model {target.name!r} is another one now; send the request again")
         if target.endpoint is None or endpoint is not target.endpoint():
             if not can_answer(endpoint.signature, target.signature, record.batch):
                 raise SignatureChanged(f"model {target.name!r} takes other inputs now; send the request again")
@@ -217,9 +225,9 @@ class FrontDoor:
         except ReplacedError:
             del self._waiting[record.id]
             self._ask(call)
-        except BaseException:
+        except BaseException as error:
             del self._waiting[record.id]
-            endpoint.statistics_of(call).finished(time.monotonic_ns() - call.arrived_ns, failed=True, rejected=True)
+            endpoint.statistics_of(call).finished(time.monotonic_ns() - call.arrived_ns, error)
             raise
 
     def _ask(self, call: QueuedRequest) -> None:
@@ -245,7 +253,7 @@ class FrontDoor:
                 routing_key=call.routing_key,
             )
         except asyncio.CancelledError:
-            self._refuse(place.number, DeadlineExceeded("the request was cancelled"))
+            self._refuse(place.number, RequestCancelled())
             raise
         except Exception as error:
             self._refuse(place.number, error)
@@ -276,7 +284,7 @@ class FrontDoor:
         if call is not None:
             # One that a session has already is answered, and its front end forgets the answer.
             if call.discard() and self._waiting.pop(number, None) is not None:
-                self._fail(call, DeadlineExceeded("the request was cancelled"))
+                self._fail(call, RequestCancelled())
         elif number in self._tasks:
             self._tasks[number].cancel()
 
@@ -303,7 +311,7 @@ class FrontDoor:
 
     def _fail(self, call: QueuedRequest, error: Exception) -> None:
         place: _Place = call.place
-        place.endpoint.statistics_of(call).finished(time.monotonic_ns() - call.arrived_ns, failed=True)
+        place.endpoint.statistics_of(call).finished(time.monotonic_ns() - call.arrived_ns, error)
         self._refuse(place.number, error)
 
     def _refuse(self, number: int, error: BaseException) -> None:
@@ -324,6 +332,7 @@ class FrontDoor:
         self._on_closed(self)
 
     def _forget(self) -> None:
+        self._end_listening()
         for number in list(self._waiting):
             call = self._waiting.pop(number, None)
             if call is not None:

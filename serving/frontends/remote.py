@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 from serving.frontends.engine_link import EngineLink, RemoteAnswer
 from serving.frontends.signatures import signature_from_wire
 from serving.http.messages import HttpRequest, HttpResponse
+from serving.identity import IdentityModel
 from serving.models import Model
+from serving.protocol.regions import Regions
 from serving.protocol.signature import SignatureChanged
+from serving.regions import OpenRegions, RegionName, SegmentPlace
 from storage.errors import Overloaded, Unavailable
 from storage.features import Column
 
@@ -70,25 +74,85 @@ class RemoteModel:
             raise
 
 
+class RemoteIdentity(IdentityModel):
+    """Answered here; the engine knows whether it still is, and counts."""
+
+    def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
+        identity = content["identity"]
+        signature = signature_from_wire(content["signature"])
+        super().__init__(signature, identity["version"], identity["delay_s"], self._tell)
+        self._link = link
+        self._models = models
+        self.key = key
+        self.target = int(content["target"])
+
+    async def _tell(self, rows: int, took_ns: int) -> None:
+        try:
+            await self._link.call({"call": "identity", "target": self.target, "rows": rows, "took_ns": took_ns})
+        except SignatureChanged:
+            self._models.forget(self.key, self)
+            raise
+
+
+class RemoteRegions(OpenRegions):
+    """See serving.protocol.regions.Regions: opened here as the engine has them."""
+
+    def __init__(self, link: EngineLink, max_read: int) -> None:
+        super().__init__(max_read)
+        self._link = link
+        self._generation = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """See Regions."""
+        return self._link.announced != self._generation
+
+    async def refresh(self) -> None:
+        """See Regions."""
+        answer, _ = await self._link.call({"call": "regions"})
+        wanted = {RegionName(*said): SegmentPlace(*place) for said, place in answer["regions"]}
+        opened = self.names
+        self.drop(said.name for said in opened if said not in wanted)
+        for said, place in wanted.items():
+            if said not in opened:
+                # One that the engine has closed meanwhile is unregistered, which the next request hears of.
+                with contextlib.suppress(OSError):
+                    self.put(said, place.open())
+        self._generation = answer["generation"]
+
+    def forget_all(self) -> None:
+        """The engine is another one, where nothing is registered."""
+        self.drop(said.name for said in self.names)
+        self._generation = 0
+
+
 class RemoteModels:
     """See serving.models.Models."""
 
-    def __init__(self, link: EngineLink) -> None:
+    def __init__(self, link: EngineLink, max_read: int) -> None:
+        """max_read: as OpenRegions has it."""
         self._link = link
-        self._known: dict[tuple[str, str], RemoteModel] = {}
+        self._regions = RemoteRegions(link, max_read)
+        self._known: dict[tuple[str, str], RemoteModel | RemoteIdentity] = {}
+
+    @property
+    def regions(self) -> Regions:
+        """See Models."""
+        return self._regions
 
     def forget_all(self) -> None:
         """The engine is another one."""
         self._known = {}
+        self._regions.forget_all()
 
-    def forget(self, key: tuple[str, str], model: RemoteModel) -> None:
+    def forget(self, key: tuple[str, str], model: RemoteModel | RemoteIdentity) -> None:
         """This one's signature is not that of its name any more."""
         if self._known.get(key) is model:
             del self._known[key]
 
     async def is_current(self, model: Model, routing_key: str) -> bool:
         """See Models."""
-        assert isinstance(model, RemoteModel)
+        assert isinstance(model, RemoteModel | RemoteIdentity)
         head = {"call": "is_current", "target": model.target, "routing_key": routing_key}
         answer, _ = await self._link.call(head)
         if not answer["is_current"]:
@@ -108,7 +172,8 @@ class RemoteModels:
         content, _ = await self._link.call(
             {"call": "find", "name": name, "version": version, "routing_key": routing_key}
         )
-        model = RemoteModel(self._link, self, key, content)
+        kind = RemoteIdentity if "identity" in content else RemoteModel
+        model = kind(self._link, self, key, content)
         # While some keys are answered by a version with another signature, each request has to ask.
         if content["for_all_keys"]:
             self._known[key] = model

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
-from serving.protocol.signature import ModelSignature, OutputSignature
+from serving.protocol.signature import ModelSignature, OutputSignature, TensorSignature
 from storage.features import InputSpec
 
 
@@ -13,8 +14,12 @@ def signature_to_wire(signature: ModelSignature) -> dict[str, Any]:
     return {
         "model": signature.model,
         "raw": [entry.model_dump(mode="json") for entry in signature.raw],
-        "outputs": [[output.name, output.dtype, list(output.dims)] for output in signature.outputs],
+        "outputs": [
+            [output.name, output.dtype, list(output.dims), list(output.labels)] for output in signature.outputs
+        ],
         "max_batch_size": signature.max_batch_size,
+        # Those that no raw input stands for.
+        "tensors": [] if signature.raw else [astuple(entry) for entry in signature.inputs.values()],
     }
 
 
@@ -23,6 +28,7 @@ def signature_from_wire(content: dict[str, Any]) -> ModelSignature:
     return ModelSignature(
         content["model"],
         [InputSpec.model_validate(entry) for entry in content["raw"]],
-        [OutputSignature(name, dtype, tuple(dims)) for name, dtype, dims in content["outputs"]],
+        [OutputSignature(name, dtype, tuple(dims), tuple(labels)) for name, dtype, dims, labels in content["outputs"]],
         content["max_batch_size"],
+        tensors=[TensorSignature(name, dtype, tuple(dims), *rest) for name, dtype, dims, *rest in content["tensors"]],
     )

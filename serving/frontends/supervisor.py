@@ -26,6 +26,9 @@ from serving.frontends.arena import create_memory
 from serving.frontends.child import CONFIG_ERROR, Orders
 from serving.model_folders import folders, is_model
 from serving.ports import listen
+from serving.security.gate import Gate
+from serving.security.own_token import own_token
+from serving.security.tls import server_tls
 from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
@@ -70,6 +73,7 @@ class _Supervisor:
         self._config = config
         self._stopping = asyncio.Event()
         self._code = 0
+        self._is_up = False
         self._slots: list[_Slot] = []
         self._count = 0
         self._exchange: asyncio.Task[None] | None = None
@@ -78,6 +82,9 @@ class _Supervisor:
         """Returns the exit status."""
         config = self._config
         loop = asyncio.get_running_loop()
+        # What is wrong with these files is said here and now, not by each process that would start again and again.
+        Gate(config)
+        server_tls(config)
         folder = Path(tempfile.mkdtemp(prefix="emberline-"))
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -97,6 +104,7 @@ class _Supervisor:
                 logging.getLogger().getEffectiveLevel(),
                 path,
                 grpc.getsockname()[1],
+                stack.enter_context(own_token(http.getsockname()[1])),
                 lifeline=lifeline,
             )
             self._front = replace(base, role="frontend", http=http.fileno())
@@ -115,6 +123,7 @@ class _Supervisor:
     async def _say_hello(self, slots: Sequence[_Slot], ports: tuple[int, int, int]) -> None:
         for slot in slots:
             await slot.ready.wait()
+        self._is_up = True
         root = self._config.model_repository
         names = self._config.models or [name for name in folders(root) if is_model(root / name)]
         say_hello(self._config, names, *ports)
@@ -138,7 +147,7 @@ class _Supervisor:
             code = await self._run_once(slot)
             if self._stopping.is_set() or slot.is_leaving:
                 return
-            if code == CONFIG_ERROR:
+            if code == CONFIG_ERROR and not self._is_up:
                 self._code = 1
                 self._stopping.set()
                 return

@@ -16,6 +16,9 @@ from serving.http.app import HttpApp
 from serving.http.limits import HttpLimits
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil
+from serving.ports import allow_connections
+from serving.security.gate import Gate
+from serving.security.tls import server_tls
 
 logger = logging.getLogger("emberline.serving")
 
@@ -32,22 +35,26 @@ def run_worker(orders: Orders) -> None:
 async def _run(orders: Orders) -> None:
     config = orders.config
     stopping = stop_event(orders)
+    allow_connections(config.max_connections)
+    gate, tls = Gate(config, orders.own_digest, processes=config.frontends), server_tls(config)
     # Requests of one front end that are in flight at once, their answers included.
     wanted = max(config.max_inflight_bytes, 2 * config.max_body_bytes)
     link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
-    models = RemoteModels(link)
-    app = HttpApp(models, RemoteHttpControl(link))
+    models = RemoteModels(link, config.max_body_bytes)
+    app = HttpApp(models, RemoteHttpControl(link), gate)
     grpc = grpc_server(
         models,
         RemoteGrpcControl(link),
+        gate,
         max_message_bytes=config.max_body_bytes,
+        max_connections=config.max_connections,
         share_port=True,
     )
     link.start()
     # So that one that joins others refuses nothing while it finds the engine; the first ones come before it.
     await link.wait_until_up(_ENGINE_WAIT_S)
-    bind_grpc(grpc, config.host, orders.grpc_port, check=False)
-    http = http_server(app, HttpLimits(config), config.drain_timeout_s)
+    bind_grpc(grpc, config.host, orders.grpc_port, tls, check=False)
+    http = http_server(app, HttpLimits(config), config.drain_timeout_s, tls)
     await grpc.start()
     with socket.socket(fileno=orders.http) as bound:
         serving = asyncio.create_task(http.serve(sockets=[bound]))

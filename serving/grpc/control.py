@@ -9,6 +9,7 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 from tritonclient.grpc import service_pb2
 
 from serving.control_calls import ControlCalls
+from serving.grpc.shared_memory import SettingsCalls, SharedMemoryCalls
 from serving.protocol import metadata
 from serving.protocol.control_bodies import check_load_parameters, check_unload_parameters
 from storage.errors import InvalidInput, Unsupported
@@ -26,7 +27,7 @@ class GrpcControl(Protocol):
         """The answer's message. data: the request's. Raises EmberlineError."""
 
 
-class LocalGrpcControl:
+class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
     """Answers from the repository of this process. One event loop."""
 
     def __init__(self, repository: ModelRepository) -> None:
@@ -40,7 +41,7 @@ class LocalGrpcControl:
         if found is None or handle is None:
             raise Unsupported(f"{method} is not supported by this server")
         answer = await handle(read_message(GetMessageClass(found.input_type), data))
-        return bytes(answer.SerializeToString())
+        return bytes(answer.SerializeToString(deterministic=True))
 
     async def ServerLive(self, request: Any) -> Any:  # noqa: N802
         """Whether the process answers."""
@@ -70,7 +71,7 @@ class LocalGrpcControl:
     async def ModelStatistics(self, request: Any) -> Any:  # noqa: N802
         """Counts and times, of one model or of all."""
         if not request.name:
-            return metadata.model_statistics(await self._control.run(lambda: list(self._repository.loaded())))
+            return metadata.model_statistics(await self._control.run(lambda: self._repository.answerers()))
         if not request.version:
             return metadata.model_statistics(self._repository.loaded_versions(request.name))
         return metadata.model_statistics([self._repository.get(request.name, request.version)])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.models import Model, ModelAnswer, Models, with_model
-from serving.protocol.columns import to_columns
+from serving.models import Model, ModelAnswer, Models, answer_parameters, answer_request, with_model
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
 from serving.protocol.routing import ANYWHERE, routing_of_parameters
 from serving.protocol.tensors import InferRequest
@@ -23,31 +22,22 @@ class InferenceCalls:
         """A ModelInferResponse. left_s: until the caller's deadline, None without one. Raises EmberlineError."""
         given = proto_parameters(request)
         routing = routing_of_parameters(given) if given else ANYWHERE
+        regions = self._models.regions
 
         async def ask(model: Model) -> tuple[Model, InferRequest, ModelAnswer]:
             model.check_load()
-            decoded = decode_proto_request(model.signature, request, given)
-            columns, batch = to_columns(model.signature, decoded.tensors)
+            decoded = decode_proto_request(model.signature, request, given, regions)
             timeout_us = decoded.timeout_us
             if left_s is not None and left_s < _LONGEST_TIMEOUT_S:
                 left_us = max(1, int(left_s * 1e6))
                 timeout_us = min(timeout_us, left_us) if timeout_us else left_us
-            result = await model.infer(
-                columns,
-                batch,
-                timeout_us,
-                min_snapshot=routing.min_snapshot,
-                follow=not request.model_version,
-                priority=decoded.priority,
-                routing_key=routing.routing_key,
+            result = await answer_request(
+                model, decoded, routing, timeout_us=timeout_us, follow=not request.model_version
             )
             return model, decoded, result
 
         model, decoded, result = await with_model(
             self._models, request.model_name, request.model_version, routing.routing_key, ask
         )
-        snapshot = result.snapshot
-        parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence}
-        if result.unresolved:
-            parameters["unresolved"] = result.unresolved
-        return encode_proto_response(model.signature, str(snapshot.version), decoded, result.outputs, parameters)
+        version, parameters = str(result.snapshot.version), answer_parameters(result)
+        return encode_proto_response(model.signature, version, decoded, result.outputs, parameters, regions)

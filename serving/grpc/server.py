@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -13,18 +13,32 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 from serving.errors import status_of
 from serving.grpc.control import SERVICE, GrpcControl, read_message
 from serving.grpc.inference import InferenceCalls
+from serving.grpc.streaming import stream_answers
 from serving.models import Models
 from serving.ports import listen, port_message
-from storage.errors import ConfigError, Unsupported
+from serving.security.gate import Gate
+from serving.security.grpc_gate import GrpcGate
+from serving.security.tls import ServerTls
+from storage.errors import ConfigError, EmberlineError
 
 _MAX_CONCURRENT_CALLS = 4096
+# A connection that does not begin to speak HTTP/2 ends after the first; one without a call after the second, and its
+# client opens another when it has one again.
+_HANDSHAKE_MS = 10_000
+_IDLE_MS = 900_000
 _INFER = "ModelInfer"
 
 
 def grpc_server(
-    models: Models, control: GrpcControl, *, max_message_bytes: int, share_port: bool = False
+    models: Models,
+    control: GrpcControl,
+    gate: Gate,
+    *,
+    max_message_bytes: int,
+    max_connections: int,
+    share_port: bool = False,
 ) -> grpc.aio.Server:
-    """The server without its port. Made on the event loop that it will run on.
+    """The server without its port. Made on the event loop that it will run on. gate: who is let in.
 
     share_port: other processes listen on the same port. Without it a second server that takes the port fails, where it
     would silently get half of the calls.
@@ -33,13 +47,18 @@ def grpc_server(
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", int(share_port)),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
-    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control),))
+    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, GrpcGate(gate)),))
     return server
 
 
-def bind_grpc(server: grpc.aio.Server, host: str, port: int, *, check: bool = True) -> int:
+def bind_grpc(
+    server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = None, *, check: bool = True
+) -> int:
     """Takes the port, 0 for a free one, and returns it. Raises ConfigError. check: whether anyone listens there."""
     name = f"[{host}]" if ":" in host else host
     if check:
@@ -47,30 +66,69 @@ def bind_grpc(server: grpc.aio.Server, host: str, port: int, *, check: bool = Tr
         with listen(host, port, "grpc_port"):
             pass
     try:
+        if tls is not None:
+            return int(server.add_secure_port(f"{name}:{port}", tls.grpc_credentials()))
         return int(server.add_insecure_port(f"{name}:{port}"))
     except RuntimeError:
         raise ConfigError(port_message(host, port, "grpc_port", None), field="grpc_port") from None
 
 
-def _handlers(inference: InferenceCalls, control: GrpcControl) -> grpc.GenericRpcHandler:
+class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Hands out the handlers of the methods; a caller who may not ask gets one that does not read the message."""
+
+    def __init__(self, handlers: dict[str, Any], gate: GrpcGate) -> None:
+        self._handlers = handlers
+        self._gate = gate
+
+    def service(self, handler_call_details: Any) -> Any:
+        """See grpc.GenericRpcHandler."""
+        service, _, method = handler_call_details.method.lstrip("/").rpartition("/")
+        if service != SERVICE.full_name:
+            method = ""
+        try:
+            self._gate.begin(method, handler_call_details.invocation_metadata)
+        except EmberlineError as error:
+            return grpc.stream_stream_rpc_method_handler(functools.partial(self._refuse, method, error))
+        return self._handlers.get(method)
+
+    async def _refuse(self, method: str, error: EmberlineError, requests: Any, context: Any) -> None:
+        self._gate.refused(method, context, error)
+        _, code, text = status_of(error)
+        await _abort(context, code, text)
+
+
+def _handlers(inference: InferenceCalls, control: GrpcControl, gate: GrpcGate) -> grpc.GenericRpcHandler:
     """All methods of the service. They take bytes, so that what is no message is answered as any other mistake."""
     request = GetMessageClass(SERVICE.methods_by_name[_INFER].input_type)
 
     async def infer(data: bytes, context: Any) -> bytes:
-        answer = await inference.infer(read_message(request, data), context.time_remaining())
+        message = read_message(request, data)
+        gate.admit_inference(message.model_name, context)
+        answer = await inference.infer(message, context.time_remaining())
         return bytes(answer.SerializeToString())
 
     async def ask(name: str, data: bytes, context: Any) -> bytes:
+        message = read_message(GetMessageClass(SERVICE.methods_by_name[name].input_type), data)
+        admission = gate.admit(name, message, context)
+        if admission is not None:
+            return await gate.audited(admission, message, lambda: control.call(name, data))
         return await control.call(name, data)
+
+    async def stream(requests: Any, context: Any) -> AsyncIterator[bytes]:
+        def admitted(model: str) -> None:
+            gate.admit_inference(model, context)
+
+        async for answer in stream_answers(inference, requests, context.time_remaining, admitted):
+            yield answer
 
     handlers: dict[str, Any] = {}
     for method in SERVICE.methods:
         if method.client_streaming:
-            handlers[method.name] = grpc.stream_stream_rpc_method_handler(functools.partial(_refuse, method.name))
+            handlers[method.name] = grpc.stream_stream_rpc_method_handler(stream)
             continue
         answer = infer if method.name == _INFER else functools.partial(ask, method.name)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(_guarded(answer))
-    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+    return _Service(handlers, gate)
 
 
 def _guarded(answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Callable[[bytes, Any], Awaitable[Any]]:
@@ -84,11 +142,6 @@ def _guarded(answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Callable[[byte
         return await _abort(context, code, text)
 
     return guarded
-
-
-async def _refuse(name: str, requests: Any, context: Any) -> None:
-    _, code, text = status_of(Unsupported(f"{name} is not supported by this server"))
-    await _abort(context, code, text)
 
 
 async def _abort(context: Any, code: grpc.StatusCode, text: str) -> Any:

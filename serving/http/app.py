@@ -6,31 +6,58 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from serving.http.asgi import call_asgi
+from serving.http.encoding import check_encoding, decompress
 from serving.http.infer import InferenceRoutes, inference_route
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.models import Models
+from serving.security.gate import Gate
+from serving.security.http_gate import admit, admit_inference, audited
 
 HttpControl = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpApp:
-    """See HttpApplication. models: who answers inference. control: who answers all else."""
+    """See HttpApplication. models: who answers inference. control: who answers all else. gate: who is let in."""
 
-    def __init__(self, models: Models, control: HttpControl) -> None:
+    def __init__(self, models: Models, control: HttpControl, gate: Gate) -> None:
         self._control = control
+        self._gate = gate
         self._inference = InferenceRoutes(models)
 
     def admit(self, request: HttpRequest) -> None:
         """See HttpApplication."""
         request.route = route = inference_route(request)
-        if route is not None:
-            self._inference.admit(route, request)
+        if route is None:
+            admit(self._gate, request)
+            _check_encoding(request)
+            return
+        admit_inference(self._gate, request, route.name)
+        self._inference.admit(route, request)
+        _check_encoding(request)
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         """See HttpApplication."""
+        if b"content-encoding" in request.headers:
+            return self._unpacked(request)
+        return self._answer(request)
+
+    async def _unpacked(self, request: HttpRequest) -> HttpResponse:
+        if request.room is not None:
+            request.body = await decompress(request.body, request.headers[b"content-encoding"], request.room)
+        return await self._answer(request)
+
+    def _answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         if request.route is not None:
             return self._inference.answer(request.route, request)
+        if request.admission is not None:
+            return audited(self._gate, request, self._control)
         return self._control(request)
+
+
+def _check_encoding(request: HttpRequest) -> None:
+    encoding = request.headers.get(b"content-encoding")
+    if encoding is not None:
+        check_encoding(encoding)
 
 
 class LocalHttpControl:

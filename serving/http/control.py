@@ -11,6 +11,8 @@ from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
 from serving.errors import status_of
 from serving.http.model_control import add_model_control
+from serving.http.openapi import openapi_bytes
+from serving.http.shared_memory import add_settings, add_shared_memory
 from serving.protocol import metadata
 from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.proto_json import message_to_json
@@ -34,9 +36,13 @@ def control_app(repository: ModelRepository) -> FastAPI:
     async def server() -> Response:
         return _message(metadata.server_metadata())
 
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return Response(openapi_bytes(), media_type="application/json")
+
     @app.get("/v2/models/stats")
     async def all_statistics() -> Response:
-        return _message(metadata.model_statistics(await calls.run(lambda: list(repository.loaded()))))
+        return _message(metadata.model_statistics(await calls.run(lambda: repository.answerers())))
 
     @app.get("/v2/models/{name}")
     @app.get("/v2/models/{name}/versions/{version}")
@@ -81,6 +87,8 @@ def control_app(repository: ModelRepository) -> FastAPI:
             raise Unavailable(f"model {name!r} is not ready")
         return _json({"name": name, "ready": True})
 
+    add_shared_memory(app, repository, calls)
+    add_settings(app, repository)
     add_model_control(app, repository, calls)
 
     @app.exception_handler(EmberlineError)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from serving.http.messages import JSON, HttpRequest, HttpResponse, UnsupportedEncoding
-from serving.models import Model, ModelAnswer, Models, with_model
-from serving.protocol.columns import to_columns
+from serving.http.encoding import MIN_RESPONSE_BYTES, accepted_encoding, compress
+from serving.http.messages import JSON, HttpRequest, HttpResponse
+from serving.identity import IdentityModel
+from serving.models import Model, ModelAnswer, Models, answer_parameters, answer_request, with_model
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
 from serving.protocol.v2 import decode_request, encode_response, read_header
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, Unsupported
 
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -56,49 +56,45 @@ class InferenceRoutes:
         model = self._models.known(route.name, route.version, routing.routing_key)
         if model is not None:
             model.check_load()
-        if request.headers.get(b"content-encoding", b"identity") != b"identity":
-            raise UnsupportedEncoding("compressed requests are not supported; send Content-Encoding: identity")
 
     async def answer(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
         """The response. Raises EmberlineError."""
         routing = routing_of_headers(request.headers)
         if route.is_v1:
-            return await self._predict(route, routing, request.body)
-        return await self._infer(route, routing, request)
+            response = await self._predict(route, routing, request.body)
+        else:
+            response = await self._infer(route, routing, request.body, _header_length(request.headers))
+        accepts = request.headers.get(b"accept-encoding")
+        if accepts is not None and len(response.content) >= MIN_RESPONSE_BYTES:
+            response.content = await compress(response.content, accepted_encoding(accepts), response.headers)
+        return response
 
-    async def _infer(self, route: InferenceRoute, routing: Routing, request: HttpRequest) -> HttpResponse:
-        header = read_header(request.body, _header_length(request.headers))
+    async def _infer(
+        self, route: InferenceRoute, routing: Routing, body: bytes, header_length: int | None
+    ) -> HttpResponse:
+        header = read_header(body, header_length)
         routing = routing_of_parameters(header.parameters, routing)
+        regions = self._models.regions
 
         async def ask(model: Model) -> tuple[Model, InferRequest, ModelAnswer]:
-            decoded = decode_request(model.signature, header)
-            columns, batch = to_columns(model.signature, decoded.tensors)
-            result = await model.infer(
-                columns,
-                batch,
-                decoded.timeout_us,
-                min_snapshot=routing.min_snapshot,
-                follow=not route.version,
-                priority=decoded.priority,
-                routing_key=routing.routing_key,
+            decoded = decode_request(model.signature, header, regions)
+            result = await answer_request(
+                model, decoded, routing, timeout_us=decoded.timeout_us, follow=not route.version
             )
             return model, decoded, result
 
         # The key may have come with the body, and models change while a body is read.
         model, decoded, result = await with_model(self._models, route.name, route.version, routing.routing_key, ask)
-        snapshot = result.snapshot
-        parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence}
-        if result.unresolved:
-            parameters["unresolved"] = result.unresolved
-        content, json_length = encode_response(
-            model.signature, str(snapshot.version), decoded, result.outputs, parameters
-        )
+        version, parameters = str(result.snapshot.version), answer_parameters(result)
+        content, json_length = encode_response(model.signature, version, decoded, result.outputs, parameters, regions)
         if json_length is None:
             return HttpResponse(200, content, [JSON])
         return HttpResponse(200, content, [_BINARY, (_HEADER_LENGTH, str(json_length).encode())])
 
     async def _predict(self, route: InferenceRoute, routing: Routing, body: bytes) -> HttpResponse:
         async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
+            if isinstance(model, IdentityModel):
+                raise Unsupported(f"model {route.name!r} (identity) answers v2 requests only")
             columns, batch, by_rows = decode_predict(model.signature, body)
             result = await model.infer(
                 columns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from typing import Protocol
 
@@ -12,17 +13,26 @@ from storage.errors import Overloaded
 
 KEEP_ALIVE_S = 75.0
 MAX_HEADER_BYTES = 64 << 10
+MAX_HEADERS = 128
 NEVER = float("inf")
 _TICK_S = 0.25
 
 
 class Timed(Protocol):
-    """A connection. due: when it has waited too long, of `time.monotonic`; NEVER while the server is at work."""
+    """A connection, with times of `time.monotonic`.
+
+    due: when it has waited too long; NEVER while the server is at work. idle_since: since when the head of no request
+    has been complete; NEVER from there until the answer has been sent.
+    """
 
     due: float
+    idle_since: float
 
     def expire(self) -> None:
         """Called when it is due, or up to a tick later."""
+
+    def give_way(self) -> None:
+        """Ends it at once: it is idle, and others want to come."""
 
 
 class HttpLimits:
@@ -32,16 +42,20 @@ class HttpLimits:
         self.max_body = config.max_body_bytes
         self.body_timeout_s = config.body_timeout_s
         self._max_inflight = config.max_inflight_bytes
+        self._max_connections = config.max_connections
         self._held = 0
         self._connections: set[Timed] = set()
         self._ticking = False
 
-    def add(self, connection: Timed) -> None:
-        """Watches a connection until `remove`."""
+    def add(self, connection: Timed) -> bool:
+        """Watches a connection until `remove`; False: there are too many, all at work."""
+        if len(self._connections) >= self._max_connections and not self._make_room():
+            return False
         self._connections.add(connection)
         if not self._ticking:
             self._ticking = True
             asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        return True
 
     def remove(self, connection: Timed) -> None:
         """It has gone."""
@@ -65,9 +79,17 @@ class HttpLimits:
             field="body",
         )
 
+    def _make_room(self) -> bool:
+        """Ends those that have been idle for longest, several at a time, because finding them costs a look at all."""
+        idle = [each for each in self._connections if each.idle_since < NEVER]
+        for connection in heapq.nsmallest(max(1, self._max_connections // 64), idle, key=lambda each: each.idle_since):
+            self._connections.discard(connection)
+            connection.give_way()
+        return bool(idle)
+
     def _tick(self) -> None:
         now = time.monotonic()
-        for connection in [entry for entry in self._connections if entry.due <= now]:
+        for connection in [each for each in self._connections if each.due <= now]:
             connection.expire()
         self._ticking = bool(self._connections)
         if self._ticking:

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from serving.errors import status_of
+from serving.errors import BodyTooLarge, RateLimited, status_of
 from serving.protocol.json_text import dump_json
+from serving.security.principals import NOBODY, Caller
 from storage.errors import Unsupported
 
 Headers = list[tuple[bytes, bytes]]
@@ -15,11 +16,27 @@ Headers = list[tuple[bytes, bytes]]
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
+class BodyRoom(Protocol):
+    """What the body of one request may take until it is answered. max_body: bytes, also when it is unpacked."""
+
+    @property
+    def max_body(self) -> int:
+        """Bytes."""
+
+    def hold(self, size: int) -> None:
+        """Takes bytes into account, or gives some back (below 0). Raises Overloaded."""
+
+    def too_large(self, got: str) -> BodyTooLarge:
+        """The error for a body of so many bytes."""
+
+
 @dataclass(slots=True)
 class HttpRequest:
     """path: decoded, without the query. headers: names in lower case; of one that comes twice, the last.
 
     body: empty until the request is whole. route: what the application made of the path when it admitted the request.
+    room: for what is made of its body; None where it did not come over a connection of this process.
+    caller: whose connection it came by. admission: set where it was let in to control.
     """
 
     method: str
@@ -28,6 +45,9 @@ class HttpRequest:
     headers: Mapping[bytes, bytes]
     body: bytes = b""
     route: Any = None
+    room: BodyRoom | None = None
+    caller: Caller = NOBODY
+    admission: Any = None
 
 
 @dataclass(slots=True)
@@ -60,6 +80,10 @@ def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:
     status = status or usual
     headers = [JSON]
     if isinstance(error, UnsupportedEncoding):
-        headers.append((b"accept-encoding", b"identity"))
+        headers.append((b"accept-encoding", b"gzip, deflate"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, RateLimited):
+        headers.append((b"retry-after", b"%d" % error.retry_after_s))
     # What is too large will not be read.
     return HttpResponse(status, dump_json({"error": text}), headers, closes=status in (413, 431))

@@ -10,8 +10,10 @@ from serving.engine.repository import ModelRepository
 from serving.engine.snapshot import Snapshot
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.http.messages import HttpRequest, HttpResponse
+from serving.http.prometheus import escaped, head, label_text
+from serving.http.triton_metrics import MachineGauges, triton_lines
 from serving.updates.counters import UpdateCounters
-from storage.errors import NotFound, Overloaded
+from storage.errors import NotFound, Overloaded, Unsupported
 from storage.tiers.tiered import StoreStats, TableStats
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -92,8 +94,8 @@ _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
 ]
 
 
-def metrics_text(repository: ModelRepository) -> str:
-    """The page."""
+def metrics_text(repository: ModelRepository, machine: MachineGauges) -> str:
+    """The page. machine: the same for every page, for it knows the last one."""
     models = list(repository.loaded())
     lines: list[str] = []
     _arms(lines, models)
@@ -109,6 +111,7 @@ def metrics_text(repository: ModelRepository) -> str:
     _sessions(lines, models)
     _tables(lines, [(stats, labels) for _, stats, labels in known])
     _updates(lines, repository)
+    lines += triton_lines(repository.answerers(), machine)
     return "\n".join(lines) + "\n"
 
 
@@ -155,8 +158,8 @@ def _updates(lines: list[str], repository: ModelRepository) -> None:
     known: list[tuple[str, UpdateCounters]] = []
     for model in repository.names:
         try:
-            known.append((model, repository.update_counters(model)))
-        except NotFound:  # gone since the names were read
+            known.append((escaped(model), repository.update_counters(model)))
+        except (NotFound, Unsupported):  # gone since the names were read; or a model that has no updates
             continue
     for name, kind, meaning, value in _OF_UPDATES:
         _head(lines, name, kind, meaning)
@@ -172,7 +175,7 @@ def _updates(lines: list[str], repository: ModelRepository) -> None:
 
 
 def _labels(model: LoadedModel) -> str:
-    return f'model="{model.name}",version="{model.version}"'
+    return label_text(model=model.name, version=model.version)
 
 
 def _served(model: LoadedModel) -> Iterator[tuple[Snapshot, str]]:
@@ -187,8 +190,7 @@ def _canary(model: LoadedModel) -> tuple[Snapshot | None, float]:
 
 
 def _head(lines: list[str], name: str, kind: str, meaning: str) -> None:
-    lines.append(f"# HELP emberline_{name} {meaning}.")
-    lines.append(f"# TYPE emberline_{name} {kind}")
+    head(lines, f"emberline_{name}", kind, meaning)
 
 
 class MetricsApp:
@@ -197,6 +199,7 @@ class MetricsApp:
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
         self._calls = ControlCalls(limit=4)
+        self._machine = MachineGauges()
 
     def admit(self, request: HttpRequest) -> None:
         """Everything is."""
@@ -207,7 +210,8 @@ class MetricsApp:
         if request.path == "/metrics" and request.method == "GET":
             # Off the event loop: an update may be writing its state just now, and counters wait for it.
             try:
-                status, body = 200, (await self._calls.run(lambda: metrics_text(self._repository))).encode()
+                text = await self._calls.run(lambda: metrics_text(self._repository, self._machine))
+                status, body = 200, text.encode()
             except Overloaded as error:
                 status, body = 503, str(error).encode()
         return HttpResponse(status, body, [(b"content-type", b"text/plain; version=0.0.4")])

@@ -29,7 +29,7 @@ def _canary(repository: ModelRepository, name: str, body: bodies.CanaryBody) -> 
 
 
 # verb -> its body, and what it calls; load and unload answer with nothing, as in Triton
-_VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
+VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
     "load": (bodies.LoadBody, lambda repository, name, _: repository.load(name)),
     "unload": (bodies.UnloadBody, lambda repository, name, _: repository.unload(name)),
     "rollback": (
@@ -63,11 +63,11 @@ def add_model_control(app: FastAPI, repository: ModelRepository, calls: ControlC
 
     @app.post("/v2/repository/models/{name}/{verb}")
     async def control(name: str, verb: str, request: Request) -> Response:
-        if verb not in _VERBS:
-            close = difflib.get_close_matches(verb[:40], _VERBS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_VERBS)}"
+        if verb not in VERBS:
+            close = difflib.get_close_matches(verb[:40], VERBS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(VERBS)}"
             raise NotFound(f"a model has no call {verb[:40]!r}; {hint}")
-        body_type, call = _VERBS[verb]
+        body_type, call = VERBS[verb]
         text = await request.body()
         body = body_type.parse(parse_object(text, what="the request") if text.strip() else {})
         state = await calls.run(lambda: call(repository, name, body))

@@ -17,15 +17,22 @@ from typing import Any
 
 import httptools
 
-from serving.http.limits import KEEP_ALIVE_S, MAX_HEADER_BYTES, NEVER, HttpLimits
+from serving.errors import BodyTooLarge
+from serving.http.limits import KEEP_ALIVE_S, MAX_HEADER_BYTES, MAX_HEADERS, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
-from storage.errors import InvalidInput, Unavailable
+from serving.security.principals import NOBODY, Connection
+from serving.security.tls import common_name
+from storage.errors import EmberlineError, InvalidInput, Overloaded, Unavailable
 
 # Requests that a client may send before the one ahead of them was answered.
 _MAX_PIPELINED = 4
+# Those behind them that the same read brought; one more, and the connection ends.
+_MAX_WAITING = 128
 # From here on head and body are handed over apart, which spares a copy of the body.
 _APART_BYTES = 16 << 10
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+# Twice in a request, they say two things to whoever reads the first or the last.
+_ONCE = frozenset((b"authorization", b"content-encoding", b"inference-header-content-length"))
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -35,16 +42,32 @@ class _Exchange:
     refused: the response to one that nobody has to look at. is_answered: it has been sent, before the body was here.
     """
 
-    __slots__ = ("chunks", "held", "is_answered", "keep_alive", "refused", "request", "speaks_1_0")
+    __slots__ = ("chunks", "held", "is_answered", "keep_alive", "limits", "refused", "request", "speaks_1_0")
 
-    def __init__(self, request: HttpRequest, keep_alive: bool, speaks_1_0: bool) -> None:
+    def __init__(self, request: HttpRequest, limits: HttpLimits, keep_alive: bool, speaks_1_0: bool) -> None:
         self.request = request
+        self.limits = limits
         self.keep_alive = keep_alive
         self.speaks_1_0 = speaks_1_0
         self.chunks: list[bytes] = []
         self.held = 0
         self.refused: HttpResponse | None = None
         self.is_answered = False
+        request.room = self
+
+    @property
+    def max_body(self) -> int:
+        """See BodyRoom."""
+        return self.limits.max_body
+
+    def hold(self, size: int) -> None:
+        """See BodyRoom."""
+        self.limits.hold(size)
+        self.held += size
+
+    def too_large(self, got: str) -> BodyTooLarge:
+        """See BodyRoom."""
+        return self.limits.too_large(got)
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -61,6 +84,7 @@ class HttpProtocol(asyncio.Protocol):
         limits: HttpLimits,
     ) -> None:
         self.due = NEVER
+        self.idle_since = NEVER
         self._app = app
         self._limits = limits
         self._loop = _loop or asyncio.get_running_loop()
@@ -68,9 +92,15 @@ class HttpProtocol(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = server_state.tasks
         self._transport: Any = None
         self._parser = httptools.HttpRequestParser(self)
+        self._caller = NOBODY
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        # Of the head that arrives: what was parsed, what was read since, and what is wrong with it.
         self._head_bytes = 0
+        self._head_read = 0
+        self._head_count = 0
+        self._head_fault: tuple[EmberlineError, int] | None = None
+        self._unsent = 0
         self._arriving: _Exchange | None = None
         self._waiting: deque[_Exchange] = deque()
         self._active: _Exchange | None = None
@@ -84,15 +114,21 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here."""
         self._transport = transport
+        if not self._limits.add(self):
+            self._answer_nothing(error_response(Overloaded("too many connections are open; try later")))
+            return
         self._connections.add(self)
-        self._limits.add(self)
-        self.due = time.monotonic() + KEEP_ALIVE_S
+        peer = transport.get_extra_info("peername")
+        name = common_name(transport.get_extra_info("ssl_object"))
+        self._caller = Connection(str(peer[0]) if isinstance(peer, tuple) else "", name)
+        self.idle_since = time.monotonic()
+        self.due = self.idle_since + KEEP_ALIVE_S
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone; nobody waits for its requests any more."""
         self._connections.discard(self)
         self._limits.remove(self)
-        self.due = NEVER
+        self.due = self.idle_since = NEVER
         for exchange in (self._arriving, *self._waiting):
             if exchange is not None:
                 self._release(exchange)
@@ -103,32 +139,36 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        was_in_head = self._in_head
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Another protocol was offered; this one is spoken on.
-            self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :] if upgrade.args else b""
-            if rest:
-                self.data_received(rest)
+        while data and not self._transport.is_closing():
+            was_in_head = self._in_head
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # Another protocol was offered; this one is spoken on.
+                self._parser = httptools.HttpRequestParser(self)
+                data = data[upgrade.args[0] :] if upgrade.args else b""
+                continue
+            except httptools.HttpParserError as error:
+                if not self._transport.is_closing():
+                    self._give_up(InvalidInput(f"this is not HTTP/1.1: {error}", field="request"))
+                return
+            if was_in_head and self._in_head:
+                # A header that does not end is known to the parser alone.
+                self._head_read += len(data)
+                if self._head_read > MAX_HEADER_BYTES:
+                    self._give_up(_long_head(), 431)
             return
-        except httptools.HttpParserError as error:
-            if not self._transport.is_closing():
-                self._give_up(InvalidInput(f"this is not HTTP/1.1: {error}", field="request"))
-            return
-        if was_in_head and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEADER_BYTES:
-                self._give_up(_long_head(), 431)
 
     def pause_writing(self) -> None:
-        """The client does not read its responses: it gets no further one."""
+        """The client does not read its responses: it gets no further one, and has to read on."""
         self._is_full = True
+        self._watch_unsent()
 
     def resume_writing(self) -> None:
         """It reads again."""
         self._is_full = False
+        if self._active is not None and not self._transport.is_closing():
+            self.due = NEVER
         self._next()
 
     # uvicorn
@@ -137,20 +177,29 @@ class HttpProtocol(asyncio.Protocol):
         """The server stops: what was begun is answered."""
         self._is_stopping = True
         if self._active is None and not self._waiting and self._arriving is None:
-            self._transport.close()
+            self._close()
 
     # limits
 
     def expire(self) -> None:
-        """A request does not arrive, or none has come for long."""
-        if self._arriving is not None or self._in_head:
+        """A request does not arrive, a response is not read, or for long there has been neither."""
+        if self._is_full or self._transport.is_closing():
+            if self._transport.get_write_buffer_size() < self._unsent:
+                self._watch_unsent()
+            else:
+                self._transport.abort()
+        elif self._arriving is not None or self._in_head:
             self._give_up(
                 InvalidInput(f"the body did not arrive within {self._limits.body_timeout_s:g} s", field="body")
             )
         elif self._active is not None or self._waiting:
             self.due = NEVER  # all that was sent is here, and is worked on
         else:
-            self._transport.close()
+            self._close()
+
+    def give_way(self) -> None:
+        """See Timed."""
+        self._transport.abort()
 
     # httptools
 
@@ -159,31 +208,41 @@ class HttpProtocol(asyncio.Protocol):
         self._url = b""
         self._headers = {}
         self._in_head = True
-        self._head_bytes = 0
-        self.due = time.monotonic() + self._limits.body_timeout_s
+        self._head_bytes = self._head_read = self._head_count = 0
+        self._head_fault = None
+        if not self._is_full:
+            self.due = time.monotonic() + self._limits.body_timeout_s
 
     def on_url(self, url: bytes) -> None:
         """A piece of its target."""
         self._url += url
+        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        self._headers[name.lower()] = value
-        self._head_bytes += len(name) + len(value)
+        name = name.lower()
+        if name in self._headers and name in _ONCE:
+            self._head_fault = InvalidInput(f"the header {name.decode()} came twice", field="headers"), 400
+        self._headers[name] = value
+        self._head_count += 1
+        if self._head_count > MAX_HEADERS:
+            self._head_fault = InvalidInput(f"there are over {MAX_HEADERS} headers", field="headers"), 431
+        self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request is admitted, or refused before its body is read."""
         self._in_head = False
+        self.idle_since = NEVER
         parser = self._parser
         version = parser.get_http_version()
         keep_alive = parser.should_keep_alive()
         path, query = _target(self._url)
-        request = HttpRequest(parser.get_method().decode("ascii"), path, query, self._headers)
-        exchange = self._arriving = _Exchange(request, keep_alive, version == "1.0")
+        request = HttpRequest(parser.get_method().decode("ascii"), path, query, self._headers, caller=self._caller)
+        exchange = self._arriving = _Exchange(request, self._limits, keep_alive, version == "1.0")
         declared = self._headers.get(b"content-length")
-        if self._head_bytes + len(self._url) > 2 * MAX_HEADER_BYTES:
-            # Counted twice where it came in pieces.
-            self._refuse(exchange, error_response(_long_head(), status=431))
+        if self._head_fault is not None:
+            fault, status = self._head_fault
+            self._refuse(exchange, error_response(fault, status=status))
             return
         try:
             if declared is not None and int(declared) > self._limits.max_body:
@@ -205,11 +264,10 @@ class HttpProtocol(asyncio.Protocol):
         try:
             if exchange.held + size > self._limits.max_body:
                 raise self._limits.too_large(f"over {self._limits.max_body}")
-            self._limits.hold(size)
+            exchange.hold(size)
         except Exception as error:
             self._refuse(exchange, error_response(error))
             return
-        exchange.held += size
         exchange.chunks.append(chunk)
 
     def on_message_complete(self) -> None:
@@ -230,13 +288,16 @@ class HttpProtocol(asyncio.Protocol):
             self._start(exchange)
             return
         self._waiting.append(exchange)
-        if len(self._waiting) >= _MAX_PIPELINED:
+        if len(self._waiting) > _MAX_WAITING:
+            self._transport.abort()
+        elif len(self._waiting) >= _MAX_PIPELINED:
             self._transport.pause_reading()
 
     # the way of an exchange
 
     def _start(self, exchange: _Exchange) -> None:
-        self.due = NEVER
+        if not self._is_full:
+            self.due = NEVER
         if exchange.refused is not None:
             self._send(exchange, exchange.refused)
             self._next()
@@ -276,9 +337,11 @@ class HttpProtocol(asyncio.Protocol):
     def _rest(self) -> None:
         """Nothing is to be done: the next request may come, for a while."""
         if self._is_stopping and self._active is None and not self._waiting:
-            self._transport.close()
+            self._close()
         elif self._active is None:
-            self.due = time.monotonic() + KEEP_ALIVE_S
+            self.idle_since = time.monotonic()
+            if not self._is_full:
+                self.due = self.idle_since + KEEP_ALIVE_S
 
     def _send(self, exchange: _Exchange, response: HttpResponse) -> None:
         transport = self._transport
@@ -302,7 +365,7 @@ class HttpProtocol(asyncio.Protocol):
         else:
             transport.writelines((b"".join(head), content))
         if not keep_alive:
-            transport.close()
+            self._close()
 
     def _refuse(self, exchange: _Exchange, response: HttpResponse) -> None:
         """Answers before the body is here, where nothing is ahead; what comes of the body is dropped."""
@@ -321,12 +384,33 @@ class HttpProtocol(asyncio.Protocol):
             self._arriving = None
         self._in_head = False
         if self._active is None and not self._waiting and (exchange is None or exchange.refused is None):
-            self._send(_Exchange(HttpRequest("", "", b"", {}), False, False), error_response(error, status=status))
+            self._answer_nothing(error_response(error, status=status))
+        self._close()
+
+    def _answer_nothing(self, response: HttpResponse) -> None:
+        """Answers where nobody asked, as the last thing on the connection."""
+        self._send(_Exchange(HttpRequest("", "", b"", {}), self._limits, False, False), response)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEADER_BYTES:
+            self._head_fault = _long_head(), 431
+
+    def _watch_unsent(self) -> None:
+        """Gives the client time to read what is left; it has more when some of it has gone meanwhile."""
+        self._unsent = self._transport.get_write_buffer_size()
+        self.due = time.monotonic() + self._limits.body_timeout_s
+
+    def _close(self) -> None:
+        """Ends the connection when what was written has been read."""
         self._transport.close()
+        self.idle_since = NEVER
+        self._watch_unsent()
 
     def _release(self, exchange: _Exchange) -> None:
         self._limits.release(exchange.held)
         exchange.held = 0
+        exchange.request.room = None  # else the two hold each other, and the body
 
 
 def _long_head() -> InvalidInput:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,18 +15,48 @@ from serving.http.limits import HttpLimits
 from serving.http.messages import HttpApplication
 from serving.http.protocol import HttpProtocol
 from serving.ports import BACKLOG
+from serving.security.tls import HANDSHAKE_S, ServerTls
 
 
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers; ours stop all front ends together."""
+
+    tls: ServerTls | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens on the sockets. uvicorn's own gives a handshake a minute, and knows no certificates that change."""
+
+        def connected() -> asyncio.Protocol:
+            # uvicorn's types know its own protocols only.
+            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = [
+            await loop.create_server(
+                connected,
+                sock=bound,
+                backlog=BACKLOG,
+                ssl=None if self.tls is None else self.tls.context,
+                ssl_handshake_timeout=None if self.tls is None else HANDSHAKE_S,
+                ssl_shutdown_timeout=None if self.tls is None else HANDSHAKE_S,
+            )
+            for bound in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def http_server(app: HttpApplication, limits: HttpLimits, drain_timeout_s: float) -> HttpServer:
-    """The server for an application; run `serve` with its sockets."""
+def http_server(
+    app: HttpApplication, limits: HttpLimits, drain_timeout_s: float, tls: ServerTls | None = None
+) -> HttpServer:
+    """The server for an application; run `serve` with its sockets. tls: None for plain HTTP."""
     settings = uvicorn.Config(
         _not_asgi,
         http=partial(HttpProtocol, app=app, limits=limits),  # type: ignore[arg-type]
@@ -41,7 +73,9 @@ def http_server(app: HttpApplication, limits: HttpLimits, drain_timeout_s: float
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
     )
-    return HttpServer(settings)
+    server = HttpServer(settings)
+    server.tls = tls
+    return server
 
 
 async def _not_asgi(scope: Any, receive: Any, send: Any) -> None:

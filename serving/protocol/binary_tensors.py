@@ -45,5 +45,10 @@ def decode_binary_tensor(
 
 
 def encode_binary(values: np.ndarray) -> bytes:
-    """The wire bytes of an output."""
-    return values.tobytes()
+    """The wire bytes of an output. values: of bytes objects for BYTES."""
+    if values.dtype != object:
+        return values.tobytes()
+    parts: list[bytes] = []
+    for element in values.reshape(-1).tolist():
+        parts += (len(element).to_bytes(LENGTH_BYTES, "little"), element)
+    return b"".join(parts)

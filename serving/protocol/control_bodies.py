@@ -79,7 +79,10 @@ class CanaryBody(ControlBody):
 class BudgetBody(ControlBody):
     """dram_bytes: what the rows may take in DRAM, in bytes or as "2GiB"; null: what config.pbtxt says."""
 
-    dram_bytes: Annotated[Annotated[int, Field(ge=0, lt=2**63)], BeforeValidator(parse_bytes)] | None
+    dram_bytes: (
+        Annotated[Annotated[int, Field(ge=0, lt=2**63)], BeforeValidator(parse_bytes, json_schema_input_type=int | str)]
+        | None
+    )
 
 
 class SessionsBody(ControlBody):
@@ -93,6 +96,14 @@ class AllowBody(ControlBody):
 
     version: Annotated[int, Field(ge=1, lt=10**18)]
     inputs: Annotated[list[str], Field(min_length=1, max_length=10_000)]
+
+
+class RegisterBody(ControlBody):
+    """key: the segment, as in `shm_open`; the region is `byte_size` bytes of it from `offset` on."""
+
+    key: Annotated[str, Field(min_length=1, max_length=255)]
+    offset: Annotated[int, Field(ge=0, lt=2**62)] = 0
+    byte_size: Annotated[int, Field(ge=0, lt=2**62)]
 
 
 class LoadBody(ControlBody):

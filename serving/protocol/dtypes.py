@@ -9,19 +9,30 @@ import numpy as np
 
 @dataclass(frozen=True)
 class WireType:
-    """One dtype on the wire. item_bytes 0: of variable length (BYTES)."""
+    """One dtype on the wire. item_bytes 0: of variable length (BYTES).
+
+    config: its name in config.pbtxt. family: what may feed what: integer, float, bytes, bool; or one of those that only
+    feed their own: "small integer", and "half", which has no form in JSON and is kept as it came.
+    """
 
     name: str
     item_bytes: int
     numpy: np.dtype
-    config: str  # name in config.pbtxt
-    family: str  # integer, float, bytes or bool: what may feed what
+    config: str
+    family: str
 
 
 WIRE_TYPES: dict[str, WireType] = {
     entry.name: entry
     for entry in (
         WireType("BOOL", 1, np.dtype(np.bool_), "TYPE_BOOL", "bool"),
+        WireType("INT8", 1, np.dtype("<i1"), "TYPE_INT8", "small integer"),
+        WireType("UINT8", 1, np.dtype("<u1"), "TYPE_UINT8", "small integer"),
+        WireType("INT16", 2, np.dtype("<i2"), "TYPE_INT16", "small integer"),
+        WireType("UINT16", 2, np.dtype("<u2"), "TYPE_UINT16", "small integer"),
+        WireType("UINT32", 4, np.dtype("<u4"), "TYPE_UINT32", "small integer"),
+        WireType("FP16", 2, np.dtype("<u2"), "TYPE_FP16", "half"),
+        WireType("BF16", 2, np.dtype("<u2"), "TYPE_BF16", "half"),
         WireType("INT32", 4, np.dtype("<i4"), "TYPE_INT32", "integer"),
         WireType("INT64", 8, np.dtype("<i8"), "TYPE_INT64", "integer"),
         WireType("UINT64", 8, np.dtype("<u8"), "TYPE_UINT64", "integer"),
@@ -33,6 +44,10 @@ WIRE_TYPES: dict[str, WireType] = {
 
 
 def accepts(declared: str, given: str) -> bool:
-    """Whether a tensor of dtype `given` may feed an input declared as `declared`; integers interchange."""
+    """Whether a tensor of dtype `given` may feed an input declared as `declared`; the wider integers interchange."""
+    if declared == given:
+        return True
+    if WIRE_TYPES[given].family in ("small integer", "half"):
+        return False
     want, have = WIRE_TYPES[declared].family, WIRE_TYPES[given].family
     return want == have or (want == "float" and have == "integer")

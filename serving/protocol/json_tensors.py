@@ -19,12 +19,19 @@ MAX_NULL_ELEMENTS = 1 << 22
 _NONE = type(None)
 _ALLOWED: dict[str, frozenset[type]] = {
     "integer": frozenset({int, _NONE}),
+    "small integer": frozenset({int, _NONE}),
     "float": frozenset({int, float, _NONE}),
     "bytes": frozenset({str, _NONE}),
     "bool": frozenset({bool, _NONE}),
 }
-_EXPECTED = {"integer": "whole numbers", "float": "numbers", "bytes": "strings", "bool": "true or false"}
-_FILLER: dict[str, Any] = {"integer": 0, "float": 0.0, "bool": False}
+_EXPECTED = {
+    "integer": "whole numbers",
+    "small integer": "whole numbers",
+    "float": "numbers",
+    "bytes": "strings",
+    "bool": "true or false",
+}
+_FILLER: dict[str, Any] = {"integer": 0, "small integer": 0, "float": 0.0, "bool": False}
 
 
 def decode_json_tensor(name: str, dtype: str, shape: tuple[int, ...], count: int, data: Any) -> WireTensor:
@@ -35,6 +42,8 @@ def decode_json_tensor(name: str, dtype: str, shape: tuple[int, ...], count: int
     """
     if type(data) is not list:
         raise InvalidInput(f"input {name!r}: 'data' must be a list, got {type(data).__name__}", field=name)
+    if WIRE_TYPES[dtype].family == "half":
+        raise InvalidInput(f"input {name!r}: {dtype} has no form in JSON; send it as a binary tensor", field=name)
     flat, kinds = _flatten(name, shape, data)
     if len(flat) != count:
         raise element_count_error(name, shape, count, len(flat))
@@ -63,14 +72,31 @@ def to_values(
     if wire.family == "bytes":
         return _bytes_values(name, flat), nulls
     try:
-        return np.array(flat, wire.numpy), nulls
-    except OverflowError:
-        limits = np.iinfo(wire.numpy) if wire.family == "integer" else np.finfo(wire.numpy)
+        # A float that is too large would be infinite, with a warning; a whole number raises by itself.
+        with np.errstate(over="raise"):
+            return np.array(flat, wire.numpy), nulls
+    except (OverflowError, FloatingPointError):
+        limits = np.finfo(wire.numpy) if wire.family == "float" else np.iinfo(wire.numpy)
         low, high = int(limits.min), int(limits.max)  # Python compares these with any number exactly
         wrong = next((v for v in flat if not low <= v <= high), "a number")
         raise InvalidInput(
             f"input {name!r}: {str(wrong)[:40]} is outside {dtype}, which holds {limits.min} to {limits.max}",
             field=name,
+        ) from None
+
+
+def encode_json(name: str, dtype: str, values: np.ndarray) -> Any:
+    """An output's `data`: a flat array or list. Raises InvalidInput where the dtype or a string has no form in JSON."""
+    if WIRE_TYPES[dtype].family == "half":
+        raise InvalidInput(f"output {name!r}: {dtype} has no form in JSON; ask for binary_data", field=name)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if flat.dtype != object:
+        return flat
+    try:
+        return [element.decode() for element in flat.tolist()]
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            f"output {name!r}: holds bytes that are no UTF-8, which JSON cannot carry; ask for binary_data", field=name
         ) from None
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import orjson
 
 from storage.errors import InvalidInput
 
 _NOT_FINITE = (b"NaN", b"Infinity")
+_SURROGATE = b"\\ud"
 
 
 def parse_json(text: bytes | memoryview, *, what: str) -> Any:
@@ -21,7 +23,11 @@ def parse_json(text: bytes | memoryview, *, what: str) -> Any:
     data = bytes(text)
     if any(literal in data for literal in _NOT_FINITE):
         try:
-            return json.loads(data)
+            value = json.loads(data)
+            if _SURROGATE in data.lower():
+                # Half of a pair is no text, and could not be written down again; orjson refuses it by itself.
+                json.dumps(value, ensure_ascii=False).encode()
+            return value
         except (ValueError, RecursionError) as error:
             reason = str(error)
     raise InvalidInput(f"{what} is not valid JSON: {reason}", field="body")
@@ -36,5 +42,16 @@ def parse_object(text: bytes | memoryview, *, what: str) -> dict[str, Any]:
 
 
 def dump_json(value: Any) -> bytes:
-    """Writes JSON, numpy arrays as lists."""
+    """Writes JSON, numpy arrays as lists; NaN and infinities as null."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def dump_json_with_nan(value: Any) -> bytes:
+    """As `dump_json`, NaN and infinities as the literals that `parse_json` reads."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_listed).encode()
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -11,11 +11,20 @@ from serving.engine.statistics import STAGES, BatchTimes, Duration
 from serving.version import server_version
 
 if TYPE_CHECKING:
-    from serving.engine.endpoint import Endpoint
-    from serving.engine.repository import VersionEntry
+    from serving.engine.repository import Answerer, VersionEntry
 
 SERVER_NAME = "emberline"
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics", "parameters")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+    "system_shared_memory",
+)
 PLATFORM = "emberline"
 
 
@@ -24,13 +33,14 @@ def server_metadata() -> Any:
     return service_pb2.ServerMetadataResponse(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS)
 
 
-def model_metadata(model: Endpoint, versions: Iterable[str]) -> Any:
-    """Inputs and outputs of a model; shapes with the batch first, -1 where free."""
+def model_metadata(model: Answerer, versions: Iterable[str]) -> Any:
+    """Inputs and outputs of a model; shapes with the batch first, where there is one; -1 where free."""
+    batch = (-1,) if model.signature.max_batch_size else ()
     answer = service_pb2.ModelMetadataResponse(name=model.name, versions=versions, platform=PLATFORM)
     for entry in model.signature.inputs.values():
-        answer.inputs.add(name=entry.name, datatype=entry.dtype, shape=(-1, *entry.dims))
+        answer.inputs.add(name=entry.name, datatype=entry.dtype, shape=(*batch, *entry.dims))
     for output in model.signature.outputs:
-        answer.outputs.add(name=output.name, datatype=output.dtype, shape=(-1, *output.dims))
+        answer.outputs.add(name=output.name, datatype=output.dtype, shape=(*batch, *output.dims))
     return answer
 
 
@@ -43,7 +53,7 @@ def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> An
     return answer
 
 
-def model_statistics(models: Iterable[Endpoint]) -> Any:
+def model_statistics(models: Iterable[Answerer]) -> Any:
     """Counts and times of each model, in Triton's form; of a canary and the rest together."""
     answer = service_pb2.ModelStatisticsResponse()
     for model in models:

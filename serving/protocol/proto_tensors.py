@@ -8,8 +8,10 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from serving.protocol.binary_tensors import decode_binary_tensor, encode_binary
+from serving.protocol.classification import classify, wanted_classes
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_tensors import bytes_values
+from serving.protocol.regions import Regions, region_part
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import (
     InferRequest,
@@ -26,7 +28,12 @@ from storage.errors import InvalidInput
 
 _CONTENTS = {
     "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
     "INT32": "int_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
     "INT64": "int64_contents",
     "UINT64": "uint64_contents",
     "FP32": "fp32_contents",
@@ -42,35 +49,45 @@ def proto_parameters(message: Any) -> dict[str, Any]:
     return parameters
 
 
-def decode_proto_request(signature: ModelSignature, message: Any, parameters: dict[str, Any]) -> InferRequest:
+def decode_proto_request(
+    signature: ModelSignature, message: Any, parameters: dict[str, Any], regions: Regions
+) -> InferRequest:
     """Reads a ModelInferRequest. parameters: its own, as `proto_parameters` gives them.
 
     Raises InvalidInput naming the field at fault.
     """
     raw = message.raw_input_contents
-    if raw and len(raw) != len(message.inputs):
-        raise InvalidInput(
-            f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; send one each, in order",
-            field="raw_input_contents",
-        )
+    used = 0
     tensors: dict[str, WireTensor] = {}
-    for index, entry in enumerate(message.inputs):
+    for entry in message.inputs:
         name = entry.name
         declared = signature.input(name)
         if name in tensors:
             raise InvalidInput(f"input {name!r} stands twice in the request", field=name)
         declared.check_dtype(entry.datatype)
         shape, count = checked_shape(name, entry.shape)
+        part = None
         if entry.parameters:
-            check_parameters(f"input {name!r}", _scalars(entry.parameters))
-        if raw:
+            given = _scalars(entry.parameters)
+            check_parameters(f"input {name!r}", given)
+            part = region_part(f"input {name!r}", given)
+        if part is not None:
+            if entry.HasField("contents"):
+                raise InvalidInput(f"input {name!r}: is in shared memory and in the request; send one", field=name)
+            tensors[name] = decode_binary_tensor(name, entry.datatype, shape, count, regions.read(part))
+        elif raw:
             if entry.HasField("contents"):
                 raise InvalidInput(
                     f"input {name!r} has both contents and raw_input_contents; send one of them", field=name
                 )
-            tensors[name] = decode_binary_tensor(name, entry.datatype, shape, count, raw[index])
+            if used == len(raw):
+                raise _raw_count_error(message)
+            tensors[name] = decode_binary_tensor(name, entry.datatype, shape, count, raw[used])
+            used += 1
         else:
             tensors[name] = _from_contents(entry, shape, count)
+    if used != len(raw):
+        raise _raw_count_error(message)
     return InferRequest(
         tensors,
         _requested_outputs(signature, message),
@@ -87,28 +104,52 @@ def encode_proto_response(
     request: InferRequest,
     outputs: list[np.ndarray],
     parameters: dict[str, Any],
+    regions: Regions,
 ) -> Any:
-    """The ModelInferResponse; its tensors always travel as raw_output_contents."""
+    """The ModelInferResponse; its tensors travel as raw_output_contents, or are written to shared memory.
+
+    raw_output_contents has an entry for each output: an empty one for those in shared memory, as clients count them.
+    Raises InvalidInput where one does not fit its shared memory.
+    """
     response = service_pb2.ModelInferResponse(model_name=signature.model, model_version=version, id=request.id)
+    _fill_parameters(response.parameters, parameters)
+    for wanted in request.outputs:
+        output = signature.outputs[wanted.index]
+        values, dtype = outputs[wanted.index], output.dtype
+        if wanted.classes:
+            has_batch = signature.max_batch_size > 0
+            values, dtype = classify(values, wanted.classes, output.labels, has_batch=has_batch), "BYTES"
+        entry = response.outputs.add(name=output.name, datatype=dtype, shape=values.shape)
+        content = encode_binary(values)
+        if wanted.part is not None:
+            regions.write(wanted.part, content)
+            _fill_parameters(entry.parameters, wanted.part.parameters(len(content)))
+            content = b""
+        response.raw_output_contents.append(content)
+    return response
+
+
+def _fill_parameters(message: Any, parameters: dict[str, Any]) -> None:
     for key, value in parameters.items():
         if type(value) is int:
-            response.parameters[key].int64_param = value
+            message[key].int64_param = value
         else:
-            response.parameters[key].string_param = value
-    for wanted in request.outputs:
-        values = outputs[wanted.index]
-        response.outputs.add(
-            name=signature.output_names[wanted.index],
-            datatype=signature.outputs[wanted.index].dtype,
-            shape=values.shape,
-        )
-        response.raw_output_contents.append(encode_binary(values))
-    return response
+            message[key].string_param = value
+
+
+def _raw_count_error(message: Any) -> InvalidInput:
+    return InvalidInput(
+        f"raw_input_contents has {len(message.raw_input_contents)} entries for {len(message.inputs)} inputs; send one "
+        "for each that is not in shared memory, in order",
+        field="raw_input_contents",
+    )
 
 
 def _from_contents(entry: Any, shape: tuple[int, ...], count: int) -> WireTensor:
     name, dtype = entry.name, entry.datatype
-    field = _CONTENTS[dtype]
+    field = _CONTENTS.get(dtype)
+    if field is None:
+        raise InvalidInput(f"input {name!r}: {dtype} travels in raw_input_contents only", field=name)
     for descriptor, _ in entry.contents.ListFields():
         if descriptor.name != field:
             raise InvalidInput(
@@ -119,7 +160,13 @@ def _from_contents(entry: Any, shape: tuple[int, ...], count: int) -> WireTensor
         raise element_count_error(name, shape, count, len(given))
     if dtype == "BYTES":
         return WireTensor(name, dtype, shape, bytes_values(list(given)))
-    return WireTensor(name, dtype, shape, np.array(given, WIRE_TYPES[dtype].numpy))
+    try:
+        return WireTensor(name, dtype, shape, np.array(given, WIRE_TYPES[dtype].numpy))
+    except OverflowError:
+        limits = np.iinfo(WIRE_TYPES[dtype].numpy)
+        raise InvalidInput(
+            f"input {name!r}: a value is outside {dtype}, which holds {limits.min} to {limits.max}", field=name
+        ) from None
 
 
 def _requested_outputs(signature: ModelSignature, message: Any) -> list[RequestedOutput]:
@@ -128,9 +175,10 @@ def _requested_outputs(signature: ModelSignature, message: Any) -> list[Requeste
     chosen: dict[int, RequestedOutput] = {}
     for entry in message.outputs:
         place = signature.output(entry.name)
-        if entry.parameters:
-            check_parameters(f"output {entry.name!r}", _scalars(entry.parameters))
-        chosen.setdefault(place, RequestedOutput(place, True))
+        given = _scalars(entry.parameters) if entry.parameters else {}
+        check_parameters(f"output {entry.name!r}", given)
+        classes = wanted_classes(entry.name, signature.outputs[place].dtype, given)
+        chosen.setdefault(place, RequestedOutput(place, True, classes, region_part(f"output {entry.name!r}", given)))
     return list(chosen.values())
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from serving.protocol.dtypes import WIRE_TYPES, accepts
@@ -49,26 +50,37 @@ class TensorSignature:
 
 @dataclass(frozen=True)
 class OutputSignature:
-    """One output. dims: without the batch."""
+    """One output. dims: without the batch. labels: of the classes that it scores, where config.pbtxt names them."""
 
     name: str
     dtype: str
     dims: tuple[int, ...]
+    labels: tuple[str, ...] = ()
 
 
 class ModelSignature:
     """The names, dtypes and shapes of a model's tensors. Immutable."""
 
     def __init__(
-        self, model: str, raw: Sequence[InputSpec], outputs: Sequence[OutputSignature], max_batch_size: int
+        self,
+        model: str,
+        raw: Sequence[InputSpec],
+        outputs: Sequence[OutputSignature],
+        max_batch_size: int,
+        *,
+        tensors: Sequence[TensorSignature] = (),
     ) -> None:
+        """tensors: inputs that are taken as they are, of a model that makes no features.
+
+        max_batch_size: 0 for such a model whose tensors have no batch.
+        """
         self.model = model
         self.raw = tuple(raw)
         self.outputs = tuple(outputs)
         self.output_names = tuple(entry.name for entry in outputs)
         self.output_row_bytes = tuple(WIRE_TYPES[entry.dtype].item_bytes * prod(entry.dims) for entry in outputs)
         self.max_batch_size = max_batch_size
-        self.inputs: dict[str, TensorSignature] = {}
+        self.inputs: dict[str, TensorSignature] = {entry.name: entry for entry in tensors}
         for entry in raw:
             is_list = entry.kind == "list"
             dims = (-1,) if is_list else (entry.width,)
@@ -79,9 +91,16 @@ class ModelSignature:
             self._add(TensorSignature(entry.name + VALID, "BOOL", valid_dims, True, entry.name, "valid"))
 
     @classmethod
-    def of(cls, model: str, spec: FeatureSpec, outputs: Iterable[GraphOutput], max_batch_size: int) -> ModelSignature:
-        """The signature of a published version."""
-        results = [OutputSignature(o.name, o.dtype, tuple(o.shape[1:])) for o in outputs]
+    def of(
+        cls,
+        model: str,
+        spec: FeatureSpec,
+        outputs: Iterable[GraphOutput],
+        max_batch_size: int,
+        labels: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> ModelSignature:
+        """The signature of a published version. labels: by output, where there are any."""
+        results = [OutputSignature(o.name, o.dtype, tuple(o.shape[1:]), labels.get(o.name, ())) for o in outputs]
         return cls(model, spec.inputs, results, max_batch_size)
 
     def input(self, name: str) -> TensorSignature:
@@ -90,7 +109,7 @@ class ModelSignature:
         if found is None:
             raise InvalidInput(
                 f"model {self.model!r} has no input {_shown(name)}{_nearest(name, self.inputs)}; "
-                f"its inputs are {_listed(e.name for e in self.raw)}",
+                f"its inputs are {_listed(e.name for e in self.inputs.values() if e.role == 'value')}",
                 field=name,
             )
         return found

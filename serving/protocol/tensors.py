@@ -12,12 +12,12 @@ import numpy as np
 from storage.errors import InvalidInput, Unsupported
 
 if TYPE_CHECKING:
+    from serving.protocol.regions import RegionPart
     from storage.features import BytesValues
 
 MAX_RANK = 8
 MAX_ID_LENGTH = 1024
 _SCALARS = (bool, int, float, str)
-_SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 
 
 @dataclass(slots=True)
@@ -33,10 +33,15 @@ class WireTensor:
 
 @dataclass(slots=True)
 class RequestedOutput:
-    """One output that the caller asked for; index: its place in the model's outputs."""
+    """One output that the caller asked for; index: its place in the model's outputs.
+
+    classes: so many of its largest values instead of all, 0 for all. part: the shared memory that it goes to.
+    """
 
     index: int
     binary: bool
+    classes: int = 0
+    part: RegionPart | None = None
 
 
 @dataclass(slots=True)
@@ -93,10 +98,6 @@ def check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
             raise InvalidInput(
                 f"{where}: parameter {key!r} must be a string, number or bool, got {type(value).__name__}", field=key
             )
-        if key in _SHARED_MEMORY:
-            raise Unsupported(f"{where}: shared memory is not supported; send the tensor in the request")
-        if key == "classification" and value:
-            raise Unsupported(f"{where}: classification is not supported; take the scores and rank them")
         if key == "sequence_id" and value not in (0, "", None):
             raise Unsupported(f"{where}: sequences are not supported; remove sequence_id")
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from serving.protocol.binary_tensors import decode_binary_tensor, encode_binary
+from serving.protocol.classification import classify, wanted_classes
 from serving.protocol.dtypes import WIRE_TYPES
-from serving.protocol.json_tensors import decode_json_tensor
-from serving.protocol.json_text import dump_json, parse_object
+from serving.protocol.json_tensors import decode_json_tensor, encode_json
+from serving.protocol.json_text import dump_json, dump_json_with_nan, parse_object
+from serving.protocol.regions import Regions, region_part
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import (
     InferRequest,
@@ -45,7 +47,7 @@ def read_header(body: bytes, header_length: int | None) -> RequestHeader:
     """Parses the JSON of a request's body; no model is needed for it.
 
     header_length: bytes of JSON at its start, the rest are binary tensors; None when all of it is JSON.
-    Raises InvalidInput naming the field at fault, Unsupported for classification and sequences.
+    Raises InvalidInput naming the field at fault, Unsupported for sequences.
     """
     view = memoryview(body)
     if header_length is None:
@@ -60,13 +62,10 @@ def read_header(body: bytes, header_length: int | None) -> RequestHeader:
     return RequestHeader(header, _parameters("the request", header), view[header_length:])
 
 
-def decode_request(signature: ModelSignature, header: RequestHeader) -> InferRequest:
-    """Reads the tensors of a request, and which outputs it wants.
-
-    Raises InvalidInput naming the field at fault, Unsupported for shared memory, classification and sequences.
-    """
+def decode_request(signature: ModelSignature, header: RequestHeader, regions: Regions) -> InferRequest:
+    """Reads the tensors of a request, and which outputs it wants. Raises InvalidInput naming the field at fault."""
     content, parameters = header.content, header.parameters
-    tensors = _decode_inputs(signature, content.get("inputs"), header.tail)
+    tensors = _decode_inputs(signature, content.get("inputs"), header.tail, regions)
     outputs = _decode_outputs(signature, content.get("outputs"), parameters)
     request_id = content.get("id")
     return InferRequest(
@@ -85,36 +84,45 @@ def encode_response(
     request: InferRequest,
     outputs: list[np.ndarray],
     parameters: dict[str, Any],
+    regions: Regions,
 ) -> tuple[bytes, int | None]:
-    """The response's body and, when tensors follow it as bytes, the length of its JSON."""
+    """The response's body and, when tensors follow it as bytes, the length of its JSON.
+
+    What goes to shared memory is written there. Raises InvalidInput where it does not fit, or JSON cannot carry it.
+    """
     described: list[dict[str, Any]] = []
     sections: list[bytes] = []
+    has_nan = False
     for wanted in request.outputs:
-        values = outputs[wanted.index]
-        entry: dict[str, Any] = {
-            "name": signature.output_names[wanted.index],
-            "datatype": signature.outputs[wanted.index].dtype,
-            "shape": values.shape,
-        }
-        if wanted.binary:
+        output = signature.outputs[wanted.index]
+        values, dtype = outputs[wanted.index], output.dtype
+        if wanted.classes:
+            has_batch = signature.max_batch_size > 0
+            values, dtype = classify(values, wanted.classes, output.labels, has_batch=has_batch), "BYTES"
+        entry: dict[str, Any] = {"name": output.name, "datatype": dtype, "shape": values.shape}
+        if wanted.part is not None:
+            # Nothing is said of where, as in Triton, whose C++ client takes any parameters for a size in the body.
+            regions.write(wanted.part, encode_binary(values))
+        elif wanted.binary:
             section = encode_binary(values)
             sections.append(section)
             entry["parameters"] = {"binary_data_size": len(section)}
         else:
-            entry["data"] = np.ascontiguousarray(values).reshape(-1)
+            entry["data"] = encode_json(output.name, dtype, values)
+            has_nan = has_nan or (values.dtype.kind == "f" and not np.isfinite(values).all())
         described.append(entry)
     header: dict[str, Any] = {"id": request.id} if request.id else {}
     header["model_name"] = signature.model
     header["model_version"] = version
     header["parameters"] = parameters
     header["outputs"] = described
-    text = dump_json(header)
+    text = dump_json_with_nan(header) if has_nan else dump_json(header)
     if not sections:
         return text, None
     return b"".join([text, *sections]), len(text)
 
 
-def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview) -> dict[str, WireTensor]:
+def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, regions: Regions) -> dict[str, WireTensor]:
     if type(inputs) is not list:
         what = "is missing" if inputs is None else f"must be a list, got {type(inputs).__name__}"
         raise InvalidInput(f"'inputs' {what}", field="inputs")
@@ -136,10 +144,19 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview) -> 
         if type(claimed) is not list:
             raise InvalidInput(f"input {name!r}: 'shape' must be a list of integers", field=name)
         shape, count = checked_shape(name, claimed)
-        size = _parameters(f"input {name!r}", entry).get("binary_data_size")
+        given = _parameters(f"input {name!r}", entry)
+        size = given.get("binary_data_size")
+        part = region_part(f"input {name!r}", given)
+        if part is not None:
+            if size is not None or "data" in entry:
+                raise InvalidInput(f"input {name!r}: is in shared memory and in the request; send one", field=name)
+            tensors[name] = decode_binary_tensor(name, dtype, shape, count, regions.read(part))
+            continue
         if size is None:
             if "data" not in entry:
-                raise InvalidInput(f"input {name!r} has neither 'data' nor 'binary_data_size'", field=name)
+                raise InvalidInput(
+                    f"input {name!r} has neither 'data' nor 'binary_data_size' nor 'shared_memory_region'", field=name
+                )
             tensors[name] = decode_json_tensor(name, dtype, shape, count, entry["data"])
             continue
         if "data" in entry:
@@ -175,10 +192,13 @@ def _decode_outputs(signature: ModelSignature, outputs: Any, parameters: dict[st
         name = entry["name"]
         place = signature.output(name)
         _check_keys(f"output {name!r}", entry, _OUTPUT_KEYS)
-        binary = _parameters(f"output {name!r}", entry).get("binary_data", all_binary)
+        given = _parameters(f"output {name!r}", entry)
+        binary = given.get("binary_data", all_binary)
         if type(binary) is not bool:
             raise InvalidInput(f"output {name!r}: 'binary_data' must be true or false", field=name)
-        chosen.setdefault(place, RequestedOutput(place, binary))
+        classes = wanted_classes(name, signature.outputs[place].dtype, given)
+        part = region_part(f"output {name!r}", given)
+        chosen.setdefault(place, RequestedOutput(place, binary, classes, part))
     return list(chosen.values())
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from serving.security.own_token import read_own_token
 from tests.e2e.planted_world import TOLERANCE, Answers, Row, World
 
 TIMEOUT_S = 30.0
@@ -22,6 +23,7 @@ class Asker:
     """One keep-alive connection, closed at the end of `with`."""
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
 
     def post(self, path: str, content: Any, headers: Mapping[str, str] = {}) -> tuple[int, Any]:
@@ -158,8 +160,9 @@ class Operator(Asker):
         self.model = model
 
     def command(self, verb: str, content: dict[str, Any] | None = None) -> None:
-        """Sends a control command, which must succeed."""
-        status, answer = self.post(f"/v2/repository/models/{self.model}/{verb}", content or {})
+        """Sends a control command, which must succeed, as the owner of the server's machine."""
+        owner = {"Authorization": f"Bearer {read_own_token(self.port)}"}
+        status, answer = self.post(f"/v2/repository/models/{self.model}/{verb}", content or {}, owner)
         assert status == 200, f"{verb}: {status} {answer}"
 
     def state(self) -> dict[str, Any]:

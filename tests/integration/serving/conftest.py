@@ -190,8 +190,9 @@ def append_config(repository: Path, text: str) -> None:
 @pytest.fixture(scope="session")
 def start_server() -> Callable[..., Server]:
     def start(repository: Path, store: Path, **options: Any) -> Server:
-        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-        return Server(ServerConfig(model_repository=repository, store=store, **{**ports, **options})).start()
+        """Where nothing is said of access, everybody may control."""
+        usual = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "open_admin": "access_file" not in options}
+        return Server(ServerConfig(model_repository=repository, store=store, **{**usual, **options})).start()
 
     return start
 

@@ -89,7 +89,7 @@ class Frontends:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log"
         self.count = frontends
-        self.process = ServerProcess(repository, folder / "store", self.log, frontends=frontends)
+        self.process = ServerProcess(repository, folder / "store", self.log, frontends=frontends, open_admin=True)
         self.port, self.grpc = self.process.http_port, self.process.grpc
         self.supervisor = psutil.Process(self.process.process.pid)
 

@@ -34,9 +34,9 @@ class Live:
         return self.server.repository
 
     def start(self, **options: Any) -> Live:
-        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        usual = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "open_admin": True, "poll_s": 0.5}
         config = ServerConfig(
-            model_repository=self.world.repository, store=self.folder / "store", **{**ports, "poll_s": 0.5, **options}
+            model_repository=self.world.repository, store=self.folder / "store", **{**usual, **options}
         )
         self._server = Server(config, on_step=self.on_step)
         self._server.start()

@@ -55,7 +55,7 @@ class Line:
         self._listener.listen()
         self._listener.setblocking(False)
         self.link = EngineLink(str(path), memory_bytes, lambda: self.models.forget_all())
-        self.models = RemoteModels(self.link)
+        self.models = RemoteModels(self.link, 1 << 20)
 
     def open(self) -> None:
         """The engine answers from now on."""

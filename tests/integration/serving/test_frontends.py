@@ -308,7 +308,8 @@ def test_messages_that_are_wrong_are_refused_alike(pair: Pair) -> None:
     assert pair.same_call("ModelInfer", nobody)[0] is grpc.StatusCode.NOT_FOUND
     other = service_pb2.ModelInferRequest(model_name="ranker", model_version="7").SerializeToString()
     assert pair.same_call("ModelInfer", other)[0] is grpc.StatusCode.NOT_FOUND
-    assert pair.same_call("TraceSetting", b"")[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert pair.same_call("TraceSetting", b"")[0] is grpc.StatusCode.OK
+    assert pair.same_call("SystemSharedMemoryStatus", b"\xff")[0] is grpc.StatusCode.INVALID_ARGUMENT
     assert pair.same_call("Nothing", b"")[0] is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -330,6 +331,14 @@ MODEL = "/v2/repository/models/ranker"
         ("GET", "/v1/models", None),
         ("GET", "/v1/models/ranker", None),
         ("GET", "/v1/models/nope", None),
+        ("GET", "/v2/systemsharedmemory/status", None),
+        ("GET", "/v2/systemsharedmemory/region/r/status", None),
+        ("POST", "/v2/systemsharedmemory/region/r/register", {"key": "/../x", "byte_size": 4}),
+        ("POST", "/v2/systemsharedmemory/region/r/register", {"key": "/x"}),
+        ("GET", "/v2/cudasharedmemory/status", None),
+        ("GET", "/v2/trace/setting", None),
+        ("GET", "/v2/models/nope/trace/setting", None),
+        ("GET", "/v2/logging", None),
         ("GET", "/nothing", None),
         ("GET", INFER, None),
         ("POST", "/v2", None),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import socket
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,11 +151,40 @@ def test_a_wrong_header_length_is_400(connection: http.client.HTTPConnection, le
     assert (status, "Inference-Header-Content-Length" in answer["error"]) == (400, True)
 
 
-def test_a_compressed_request_is_501_and_names_what_is_taken(connection: http.client.HTTPConnection) -> None:
-    connection.request("POST", INFER, b"x", {"Content-Encoding": "gzip"})
+def test_an_encoding_that_is_not_known_is_501_and_names_what_is_taken(connection: http.client.HTTPConnection) -> None:
+    connection.request("POST", INFER, b"x", {"Content-Encoding": "br"})
     answer = connection.getresponse()
-    assert (answer.status, answer.headers["Accept-Encoding"]) == (501, "identity")
-    assert "compressed" in json.loads(answer.read())["error"]
+    assert (answer.status, answer.headers["Accept-Encoding"]) == (501, "gzip, deflate")
+    assert "'br'" in json.loads(answer.read())["error"]
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/models/ranker:predict"])
+def test_a_compressed_request_gives_the_same_scores(connection: http.client.HTTPConnection, path: str) -> None:
+    rows = [{"user": 1, "history": None, "item": 2, "tags": ["war"], "price": [0.5, 1.0]}] * 60
+    body = json.dumps(infer_request() if path == INFER else {"instances": rows}).encode()
+    plain = ask(connection, "POST", path, body)
+    assert plain[0] == 200
+    for encoding, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
+        connection.request("POST", path, packed, {"Content-Encoding": encoding, "Accept-Encoding": encoding})
+        answer = connection.getresponse()
+        content = answer.read()
+        if path != INFER:
+            assert answer.headers["Content-Encoding"] == encoding
+            content = gzip.decompress(content) if encoding == "gzip" else zlib.decompress(content)
+        assert json.loads(content) == plain[1]
+
+
+def test_a_bomb_is_refused_and_the_connection_goes_on(connection: http.client.HTTPConnection) -> None:
+    bomb = gzip.compress(bytes(256 << 20))
+    assert len(bomb) < 1 << 20
+    connection.request("POST", INFER, bomb, {"Content-Encoding": "gzip"})
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert "1048576" in json.loads(answer.read())["error"]
+    connection.close()
+    status, answer = ask(connection, "POST", INFER, b"not gzip", {"Content-Encoding": "gzip"})
+    assert (status, "not gzip" in answer["error"]) == (400, True)
+    assert ask(connection, "POST", INFER, infer_request())[0] == 200
 
 
 def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:

@@ -231,10 +231,11 @@ def test_statistics_count_what_was_done(api: Any, kind: str, client: Any) -> Non
     }
 
 
-def test_what_is_not_built_says_so(kind: str, client: Any) -> None:
-    with pytest.raises(InferenceServerException):
-        client.get_trace_settings()
-    if kind == "grpc":
-        with pytest.raises(InferenceServerException, match="TraceSetting is not supported") as raised:
-            client.update_trace_settings()
-        assert raised.value.status() == "StatusCode.UNIMPLEMENTED"
+def test_trace_and_log_settings_are_what_they_are(kind: str, client: Any) -> None:
+    trace = client.get_trace_settings() if kind == "http" else client.get_trace_settings(as_json=True)["settings"]
+    assert trace["trace_level"] == (["OFF"] if kind == "http" else {"value": ["OFF"]})
+    assert client.get_trace_settings("ranker")
+    log = client.get_log_settings() if kind == "http" else client.get_log_settings(as_json=True)["settings"]
+    assert log["log_info"] == (True if kind == "http" else {"bool_param": True})
+    with pytest.raises(InferenceServerException, match="nobody"):
+        client.get_trace_settings("nobody")

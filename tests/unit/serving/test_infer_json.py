@@ -12,11 +12,14 @@ from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import InferRequest, RequestedOutput
 from serving.protocol.v2 import decode_request as decode_header
 from serving.protocol.v2 import encode_response, read_header
+from serving.regions import SharedRegions
 from storage.errors import InvalidInput, Unsupported
+
+REGIONS = SharedRegions(1 << 20)
 
 
 def decode_request(signature: ModelSignature, body: bytes, header_length: int | None) -> InferRequest:
-    return decode_header(signature, read_header(body, header_length))
+    return decode_header(signature, read_header(body, header_length), REGIONS)
 
 
 def json_request(**changes: Any) -> bytes:
@@ -156,9 +159,7 @@ def test_the_header_length_must_lie_in_the_body(signature: ModelSignature, lengt
         decode_request(signature, json_request(), length)
 
 
-@pytest.mark.parametrize(
-    "parameters", [{"shared_memory_region": "r"}, {"classification": 3}, {"sequence_id": 4}, {"sequence_id": "s"}]
-)
+@pytest.mark.parametrize("parameters", [{"sequence_id": 4}, {"sequence_id": "s"}])
 def test_what_is_not_built_is_said_to_be_unsupported(signature: ModelSignature, parameters: dict[str, Any]) -> None:
     with pytest.raises(Unsupported):
         decode_request(signature, json_request(parameters=parameters), None)
@@ -202,7 +203,7 @@ def test_a_mangled_input_is_read_or_refused(signature: ModelSignature, entry: di
 def test_a_response_mixes_json_and_binary(signature: ModelSignature) -> None:
     outputs = [np.array([[0.5], [np.nan]], np.float32), np.array([[1.0], [2.0]], np.float32)]
     request = InferRequest({}, [RequestedOutput(0, False), RequestedOutput(1, True)], id="a")
-    body, length = encode_response(signature, "3", request, outputs, {"snapshot": "s"})
+    body, length = encode_response(signature, "3", request, outputs, {"snapshot": "s"}, REGIONS)
     header = json.loads(body[:length])
     assert body[length:] == outputs[1].tobytes()
     assert list(header) == ["id", "model_name", "model_version", "parameters", "outputs"]

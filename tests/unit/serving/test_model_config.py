@@ -187,3 +187,9 @@ def test_a_value_outside_its_range_is_refused_by_name(tmp_path: Path, key: str, 
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')
     assert raised.value.field == f"parameters.{key}"
+
+
+def test_a_number_that_no_field_holds_is_refused_and_not_raised_on(tmp_path: Path) -> None:
+    # An enum's field raises another error for it than the others do.
+    with pytest.raises(ConfigError, match="out of range"):
+        read(tmp_path, f"instance_group {{ kind: -{10**30} }}")

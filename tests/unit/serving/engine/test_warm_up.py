@@ -79,7 +79,7 @@ def test_requests_are_made_of_zeros_random_values_and_files(tmp_path: Path) -> N
         (sample(user='input_data_file: "gone"'), "gone: No such file"),
         (sample(user='input_data_file: "../config.pbtxt"'), "expected the name of a file in warmup/"),
         (sample().replace('key: "user"', 'key: "who"'), "'who'"),
-        (sample().replace("TYPE_INT64", "TYPE_FP16"), r"data_type: is TYPE_FP16, expected one of"),
+        (sample().replace("TYPE_INT64", "TYPE_FP16"), "expected datatype INT64, got FP16"),
         (sample().replace("dims: [2]", "dims: [3]"), r"model_warmup\[0\].inputs: input 'price': expected shape"),
         (
             'model_warmup { inputs { key: "user" value { data_type: TYPE_INT64 dims: [1] zero_data: true } } }',

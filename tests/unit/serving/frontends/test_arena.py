@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from serving.frontends.arena import (
     MIN_BLOCK,
+    NOTICE_BYTES,
     BlockAllocator,
     SharedMemory,
     aligned,
@@ -95,13 +96,17 @@ def test_sizes_are_rounded_to_where_numbers_may_begin() -> None:
 @linux_only
 def test_what_one_side_writes_the_other_reads() -> None:
     own, fd = create_memory(SIZE)
-    other = SharedMemory.receive(os.dup(fd), SIZE)
+    other = SharedMemory.receive(os.dup(fd), SIZE + NOTICE_BYTES)
     os.close(fd)
     own.mapped[10:13] = b"abc"
     assert other.array[10:13].tobytes() == b"abc"
     other.mapped[SIZE - 1 : SIZE] = b"z"
-    assert own.array[-1] == ord("z")
-    assert (own.size, len(other.array)) == (SIZE, SIZE)
+    assert own.array[SIZE - 1] == ord("z")
+    assert (own.size, len(other.array)) == (SIZE + NOTICE_BYTES, SIZE + NOTICE_BYTES)
+    assert own.announced == 0
+    other.announce(2**40 + 1)
+    assert own.announced == 2**40 + 1
+    assert own.array[SIZE - 1] == ord("z"), "the notice lies behind all blocks"
 
 
 @linux_only

@@ -1,0 +1,81 @@
+"""Asks again where that helps: a server that is full or restarting, a connection that broke; never beyond a deadline.
+
+A request for scores changes nothing, so it may always be sent twice. Whether it helps is another question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import random
+import sys
+import time
+from typing import Any
+
+# Asked too often; full, not ready or stopping. 502 is what a proxy says of a server that restarts.
+WORTH_ANOTHER = {429, 502, 503}
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+REQUEST = {"instances": [{"words": [1, 2, 99], "dense": [0.5, 0.25]}, {"words": [4, 5, 6], "dense": [0.5, 0.25]}]}
+
+
+class RefusedError(Exception):
+    """The server's answer, in its words. retry_after_s: how long it asks to be left alone."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+def ask_once(address: str, path: str, content: object, timeout_s: float) -> Any:
+    """The answer's JSON. Raises RefusedError where another try is of use, SystemExit where none is, OSError."""
+    connection = http.client.HTTPConnection(address, timeout=timeout_s)
+    try:
+        # A server that refuses answers before it has read a long body, and hangs up: the answer is there all the same.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request("POST", path, json.dumps(content), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    if answer.status == 200:
+        return json.loads(text)
+    message = f"{answer.status}: {text.decode(errors='replace')[:500]}"
+    if answer.status not in WORTH_ANOTHER:
+        raise SystemExit(message)
+    raise RefusedError(message, float(answer.headers.get("Retry-After", 0)))
+
+
+def ask(address: str, path: str, content: object, deadline_s: float) -> Any:
+    """As `ask_once`, again and again until the deadline."""
+    end = time.monotonic() + deadline_s
+    pause = FIRST_PAUSE_S
+    while True:
+        try:
+            return ask_once(address, path, content, max(0.001, end - time.monotonic()))
+        except (RefusedError, OSError, http.client.HTTPException) as error:
+            # A random part, so that clients that were refused together do not come back together.
+            wait = max(pause, getattr(error, "retry_after_s", 0.0)) * random.uniform(1.0, 1.5)
+            if time.monotonic() + wait >= end:
+                raise
+            print(f"once more in {wait:.2f} s: {error}", file=sys.stderr)
+        time.sleep(wait)
+        pause = min(LONGEST_PAUSE_S, pause * 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="127.0.0.1:8000", help="the server's HTTP address, without http://")
+    parser.add_argument("--deadline", type=float, default=5.0, help="seconds for all tries together")
+    parser.add_argument("--model", default="tiny")
+    options = parser.parse_args()
+    try:
+        answer = ask(options.url, f"/v1/models/{options.model}:predict", REQUEST, options.deadline)
+    except (RefusedError, OSError, http.client.HTTPException) as error:
+        sys.exit(str(error))
+    print(*answer["predictions"], sep="\n")
+
+
+if __name__ == "__main__":
+    main()

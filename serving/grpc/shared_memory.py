@@ -1,0 +1,78 @@
+"""Triton's shared memory extensions and its trace and log settings over gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from serving.control_calls import ControlCalls
+from serving.engine.repository import ModelRepository
+from serving.protocol.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
+from serving.regions import RegionName
+from storage.errors import Unsupported
+
+
+class SharedMemoryCalls:
+    """To be mixed into what answers control calls. There is no memory of a GPU to register."""
+
+    _repository: ModelRepository
+    _control: ControlCalls
+
+    async def SystemSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
+        """The region of that name, all without one."""
+        answer = service_pb2.SystemSharedMemoryStatusResponse()
+        for said in self._repository.regions.status(request.name):
+            entry = answer.regions[said.name]
+            entry.name, entry.key, entry.offset, entry.byte_size = said.name, said.key, said.offset, said.byte_size
+        return answer
+
+    async def SystemSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
+        """Makes a region known."""
+        said = RegionName(request.name, request.key, request.offset, request.byte_size)
+        await self._control.run(lambda: self._repository.regions.register(said))
+        return service_pb2.SystemSharedMemoryRegisterResponse()
+
+    async def SystemSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        """Forgets a region, all without a name."""
+        await self._control.run(lambda: self._repository.regions.unregister(request.name))
+        return service_pb2.SystemSharedMemoryUnregisterResponse()
+
+    async def CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
+        """None."""
+        return service_pb2.CudaSharedMemoryStatusResponse()
+
+    async def CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
+        """Refused."""
+        raise Unsupported("CUDA shared memory is not supported; use system shared memory")
+
+    async def CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        """There is none to forget."""
+        return service_pb2.CudaSharedMemoryUnregisterResponse()
+
+
+class SettingsCalls:
+    """To be mixed into what answers control calls: fixed answers."""
+
+    _repository: ModelRepository
+
+    async def TraceSetting(self, request: Any) -> Any:  # noqa: N802
+        """How traces are taken: not at all."""
+        if request.model_name:
+            self._repository.get(request.model_name)
+        check_trace_settings({key: list(setting.value) for key, setting in request.settings.items()})
+        answer = service_pb2.TraceSettingResponse()
+        for key, value in TRACE.items():
+            answer.settings[key].value.extend(value if type(value) is list else [value])
+        return answer
+
+    async def LogSettings(self, request: Any) -> Any:  # noqa: N802
+        """What is logged."""
+        check_log_settings(
+            {key: getattr(s, s.WhichOneof("parameter_choice") or "", None) for key, s in request.settings.items()}
+        )
+        answer = service_pb2.LogSettingsResponse()
+        for key, value in LOG.items():
+            field = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
+            setattr(answer.settings[key], field, value)
+        return answer

@@ -1,0 +1,72 @@
+"""ModelStreamInfer: requests come and answers go on one stream, in the order of the requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2
+
+from serving.errors import status_of
+from serving.grpc.control import SERVICE, read_message
+from serving.grpc.inference import InferenceCalls
+
+# Requests of one stream that are worked on at a time; the next is read when the first of them is answered.
+MAX_IN_FLIGHT = 64
+
+_REQUEST = GetMessageClass(SERVICE.methods_by_name["ModelStreamInfer"].input_type)
+_FINAL = "triton_final_response"
+
+
+async def stream_answers(
+    inference: InferenceCalls,
+    requests: AsyncIterator[bytes],
+    left_s: Callable[[], float | None],
+    check: Callable[[str], None],
+) -> AsyncIterator[bytes]:
+    """The answers to a stream of requests. One that fails is a message with its reason; the stream goes on.
+
+    left_s: until the deadline of the stream. check: called with each request's model; raises to refuse it.
+    """
+    answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(MAX_IN_FLIGHT)
+    running: set[asyncio.Task[Any]] = set()
+
+    def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        running.add(task)
+        task.add_done_callback(running.discard)
+        return task
+
+    async def read() -> None:
+        try:
+            async for data in requests:
+                await answers.put(start(_answer(inference, data, left_s(), check)))
+        finally:
+            # Not waited for: when this was cancelled nobody reads on.
+            if not answers.full():
+                answers.put_nowait(None)
+            else:
+                start(answers.put(None))
+
+    start(read())
+    try:
+        while (task := await answers.get()) is not None:
+            yield await task
+    finally:
+        for left in list(running):
+            left.cancel()
+
+
+async def _answer(inference: InferenceCalls, data: bytes, left_s: float | None, check: Callable[[str], None]) -> bytes:
+    response = service_pb2.ModelStreamInferResponse()
+    try:
+        request = read_message(_REQUEST, data)
+        response.infer_response.id = request.id
+        check(request.model_name)
+        response.infer_response.CopyFrom(await inference.infer(request, left_s))
+        response.infer_response.parameters[_FINAL].bool_param = True
+    except Exception as error:
+        response.error_message = status_of(error)[2]
+    return bytes(response.SerializeToString())

@@ -1,0 +1,113 @@
+"""Compressed bodies, both ways: gzip and deflate, bounded in what they may become.
+
+Little is done on the event loop: what is longer than a slice goes to a thread, where zlib leaves the interpreter alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+
+from serving.http.messages import BodyRoom, Headers, UnsupportedEncoding
+from storage.errors import InvalidInput
+
+# What is made of a body at a time; about a millisecond.
+SLICE_BYTES = 1 << 20
+# Smaller responses are not worth it: a packet of the network has more.
+MIN_RESPONSE_BYTES = 1024
+_LEVEL = 1
+
+# zlib's window bits: for gzip's header, and for zlib's own.
+_WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
+_QUALITY = re.compile(rb"\s*q\s*=\s*([0-9.]+)\s*")
+
+
+def check_encoding(encoding: bytes) -> None:
+    """Raises UnsupportedEncoding for a Content-Encoding that is not known."""
+    if encoding.lower() not in (b"", b"identity", *_WINDOWS):
+        raise UnsupportedEncoding(
+            f"Content-Encoding {encoding[:40].decode('latin-1')!r} is not supported; send gzip, deflate or identity"
+        )
+
+
+async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
+    """The body as it was before it was compressed.
+
+    Raises InvalidInput for what is not of that encoding, or ends too early, or goes on after its end; BodyTooLarge and
+    Overloaded before more is made than there is room for.
+    """
+    window = _WINDOWS.get(encoding.lower())
+    if window is None:
+        return body
+    decoder = zlib.decompressobj(window)
+    parts: list[bytes] = []
+    rest = body
+    made = 0
+    while not decoder.eof or decoder.unused_data:
+        if decoder.eof:
+            # gzip may go on with another member; zlib has none.
+            if window != _WINDOWS[b"gzip"]:
+                raise _bad(encoding, "bytes follow its end")
+            rest, decoder = decoder.unused_data, zlib.decompressobj(window)
+        size = min(SLICE_BYTES, room.max_body - made + 1)
+        room.hold(size)
+        try:
+            if parts:
+                part = await asyncio.to_thread(decoder.decompress, rest, size)
+            else:
+                part = decoder.decompress(rest, size)
+        except zlib.error as error:
+            raise _bad(encoding, str(error)) from None
+        room.hold(len(part) - size)
+        made += len(part)
+        if made > room.max_body:
+            raise room.too_large(f"over {room.max_body}")
+        if not part and not decoder.eof:
+            raise _bad(encoding, "it ends too early")
+        if part:
+            parts.append(part)
+        rest = decoder.unconsumed_tail
+    return b"".join(parts)
+
+
+def accepted_encoding(accepts: bytes) -> bytes:
+    """The encoding of a response to a request with this Accept-Encoding; b"" for none. gzip goes before deflate."""
+    best, best_quality = b"", 0.0
+    qualities: dict[bytes, float] = {}
+    for entry in accepts.lower().split(b","):
+        name, _, parameter = entry.partition(b";")
+        given = _QUALITY.fullmatch(parameter)
+        try:
+            qualities[name.strip()] = float(given[1]) if given else 1.0
+        except ValueError:
+            continue
+    for name in (b"gzip", b"deflate"):
+        quality = qualities.get(name, qualities.get(b"*", 0.0))
+        if quality > best_quality:
+            best, best_quality = name, quality
+    return best
+
+
+async def compress(content: bytes, encoding: bytes, headers: Headers) -> bytes:
+    """A response's body in an encoding, which is added to its headers; as it is where that is not worth it."""
+    if not encoding or len(content) < MIN_RESPONSE_BYTES:
+        return content
+    if len(content) > SLICE_BYTES:
+        packed = await asyncio.to_thread(_compress, content, encoding)
+    else:
+        packed = _compress(content, encoding)
+    headers.append((b"vary", b"accept-encoding"))
+    if len(packed) >= len(content):
+        return content
+    headers.append((b"content-encoding", encoding))
+    return packed
+
+
+def _compress(content: bytes, encoding: bytes) -> bytes:
+    encoder = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOWS[encoding])
+    return encoder.compress(content) + encoder.flush()
+
+
+def _bad(encoding: bytes, why: str) -> InvalidInput:
+    return InvalidInput(f"the body is not {encoding.decode('latin-1')}: {why}", field="body")

@@ -1,0 +1,148 @@
+"""The schemas of the OpenAPI document, made of the protobuf messages and pydantic models that the server uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
+from pydantic.json_schema import models_json_schema
+
+from serving.protocol.control_bodies import ControlBody
+from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.tensors import MAX_ID_LENGTH, MAX_RANK
+
+Schema = dict[str, Any]
+
+_PREFIX = "#/components/schemas/"
+_INTEGERS = frozenset(getattr(FieldDescriptor, f"CPPTYPE_{name}") for name in ("INT32", "INT64", "UINT32", "UINT64"))
+_NUMBERS = frozenset({FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE})
+
+
+def ref(name: str) -> Schema:
+    """A reference to a schema of the document."""
+    return {"$ref": _PREFIX + name}
+
+
+def array(items: Schema) -> Schema:
+    """A list of things."""
+    return {"type": "array", "items": items}
+
+
+def closed(properties: dict[str, Schema], required: Iterable[str] = ()) -> Schema:
+    """An object without other keys than these."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": sorted(required),
+        "additionalProperties": False,
+    }
+
+
+def message_schemas(descriptors: Iterable[Descriptor]) -> dict[str, Schema]:
+    """Messages, and all that they hold, as `message_to_json` writes them. By the messages' own names."""
+    found: dict[str, Schema] = {}
+    waiting = list(descriptors)
+    while waiting:
+        descriptor = waiting.pop()
+        name = message_name(descriptor)
+        if name in found:
+            continue
+        properties = {field.name: _field(field, waiting) for field in descriptor.fields}
+        always = [field.name for field in descriptor.fields if field.is_repeated or not field.has_presence]
+        found[name] = closed(properties, always)
+    return dict(sorted(found.items()))
+
+
+def message_name(descriptor: Descriptor) -> str:
+    """The name of a message's schema."""
+    return str(descriptor.full_name.removeprefix("inference."))
+
+
+def body_schemas(bodies: Iterable[type[ControlBody]]) -> dict[str, Schema]:
+    """The bodies of control calls, by the names of their classes."""
+    _, whole = models_json_schema([(body, "validation") for body in bodies], ref_template=_PREFIX + "{model}")
+    return dict(sorted(whole["$defs"].items()))
+
+
+def inference_schemas() -> dict[str, Schema]:
+    """Requests and responses of inference, v2 and v1, and what they hold."""
+    text: Schema = {"type": "string"}
+    parameters = ref("Parameters")
+    rows = {"type": "integer", "minimum": 0}
+    shape = array(rows) | {"minItems": 1, "maxItems": MAX_RANK}
+    tensor = {"name": text, "shape": shape, "datatype": ref("Datatype"), "parameters": parameters, "data": ref("Data")}
+    output = {**tensor, "shape": array(rows)}
+    scalar = {"type": ["string", "integer", "number", "boolean", "null"]}
+    return {
+        "Error": closed({"error": text | {"description": "what was expected, what came, and what to do"}}, ["error"]),
+        "Datatype": {"type": "string", "enum": list(WIRE_TYPES)},
+        "Data": array({"anyOf": [scalar, ref("Data")]})
+        | {"description": "flat or nested as the shape says, row-major; null marks a missing value"},
+        "Parameters": {
+            "type": "object",
+            "additionalProperties": scalar,
+            "description": "of a request: timeout (microseconds), priority, min_snapshot, routing_key, "
+            "binary_data_output; of an input: binary_data_size, or shared_memory_region, shared_memory_offset and "
+            "shared_memory_byte_size; of an output: binary_data, classification, or the same of shared memory",
+        },
+        "InferInput": closed(tensor, ["name", "shape", "datatype"]),
+        "RequestedOutput": closed({"name": text, "parameters": parameters}, ["name"]),
+        "InferRequest": closed(
+            {
+                "id": {"type": ["string", "null"], "maxLength": MAX_ID_LENGTH},
+                "parameters": {"anyOf": [parameters, {"type": "null"}]},
+                "inputs": array(ref("InferInput")),
+                "outputs": {"anyOf": [array(ref("RequestedOutput")), {"type": "null"}]},
+            },
+            ["inputs"],
+        ),
+        "InferOutput": closed(output, ["name", "shape", "datatype"]),
+        "InferResponse": closed(
+            {
+                "id": text,
+                "model_name": text,
+                "model_version": text,
+                "parameters": parameters,
+                "outputs": array(ref("InferOutput")),
+            },
+            ["model_name", "model_version", "outputs"],
+        ),
+        "PredictRequest": {
+            "oneOf": [
+                closed({"instances": array({"type": "object"}), "signature_name": {}}, ["instances"]),
+                closed(
+                    {"inputs": {"type": "object", "additionalProperties": {"type": "array"}}, "signature_name": {}},
+                    ["inputs"],
+                ),
+            ]
+        },
+        "PredictResponse": {
+            "oneOf": [
+                closed({"predictions": {"type": "array"}}, ["predictions"]),
+                closed({"outputs": {"type": "object", "additionalProperties": {"type": "array"}}}, ["outputs"]),
+            ]
+        },
+    }
+
+
+def _field(field: FieldDescriptor, waiting: list[Descriptor]) -> Schema:
+    entry = field.message_type
+    if entry is not None and entry.GetOptions().map_entry:
+        return {"type": "object", "additionalProperties": _single(entry.fields_by_name["value"], waiting)}
+    single = _single(field, waiting)
+    return array(single) if field.is_repeated else single
+
+
+def _single(field: FieldDescriptor, waiting: list[Descriptor]) -> Schema:
+    if field.message_type is not None:
+        waiting.append(field.message_type)
+        return ref(message_name(field.message_type))
+    if field.enum_type is not None:
+        return {"type": "string", "enum": [value.name for value in field.enum_type.values]}
+    kind = field.cpp_type
+    if kind in _INTEGERS:
+        return {"type": "integer"}
+    if kind in _NUMBERS:
+        return {"type": "number"}
+    return {"type": "boolean"} if kind == FieldDescriptor.CPPTYPE_BOOL else {"type": "string"}

@@ -1,0 +1,109 @@
+"""The backend `identity`: every output is the input of its place, of any dtype and shape. For tests of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from serving.protocol.signature import ModelSignature
+from serving.protocol.tensors import WireTensor
+from storage.errors import InvalidInput, Unsupported
+from storage.features import BytesValues
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitySnapshot:
+    """There is none; only the version has a name."""
+
+    version: int
+    id: str = ""
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityAnswer:
+    """See serving.models.ModelAnswer."""
+
+    outputs: list[np.ndarray]
+    snapshot: IdentitySnapshot
+    unresolved: int = 0
+
+
+class IdentityModel:
+    """Answers on whatever event loop asks. See serving.models.Model."""
+
+    def __init__(
+        self, signature: ModelSignature, version: int, delay_s: float, count: Callable[[int, int], Awaitable[None]]
+    ) -> None:
+        """delay_s: how long every answer waits, for tests of timeouts.
+
+        count: called with the rows and nanoseconds of each request; raises when the model is not there any more.
+        """
+        self.signature = signature
+        self.delay_s = delay_s
+        self._count = count
+        self._snapshot = IdentitySnapshot(version)
+
+    async def answer(self, tensors: Mapping[str, WireTensor]) -> IdentityAnswer:
+        """The inputs as outputs. Raises InvalidInput naming the input that is missing or does not fit."""
+        started_ns = time.monotonic_ns()
+        outputs = _echo(self.signature, tensors)
+        rows = outputs[0].shape[0] if self.signature.max_batch_size else 1
+        await self._count(rows, time.monotonic_ns() - started_ns)
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        return IdentityAnswer(outputs, self._snapshot)
+
+    def check_load(self) -> None:
+        """See Model: it takes whatever comes."""
+
+    async def infer(self, *_: Any, **__: Any) -> IdentityAnswer:
+        """See Model."""
+        raise Unsupported(f"model {self.signature.model!r} (identity) answers v2 requests only")
+
+
+def _echo(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> list[np.ndarray]:
+    outputs: list[np.ndarray] = []
+    batch, first = -1, ""
+    for name, declared in signature.inputs.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise InvalidInput(
+                f"input {name!r} ({declared.dtype}) is missing from the request to model {signature.model!r}",
+                field=name,
+            )
+        if tensor.dtype != declared.dtype:
+            raise InvalidInput(f"input {name!r}: expected datatype {declared.dtype}, got {tensor.dtype}", field=name)
+        if tensor.nulls is not None:
+            raise InvalidInput(f"input {name!r}: null is not allowed here", field=name)
+        shape = tensor.shape
+        if signature.max_batch_size:
+            signature.check_batch(shape[0])
+            if batch not in (-1, shape[0]):
+                raise InvalidInput(
+                    f"input {name!r} has a batch of {shape[0]}, but input {first!r} has {batch}", field=name
+                )
+            batch, first = shape[0], name
+            shape = shape[1:]
+        if len(shape) != len(declared.dims) or any(
+            want not in (-1, got) for want, got in zip(declared.dims, shape, strict=True)
+        ):
+            expected = ["batch"] * bool(signature.max_batch_size) + [str(size) for size in declared.dims]
+            raise InvalidInput(
+                f"input {name!r}: expected shape [{', '.join(expected)}], got {list(tensor.shape)}", field=name
+            )
+        outputs.append(_array(tensor))
+    return outputs
+
+
+def _array(tensor: WireTensor) -> np.ndarray:
+    if not isinstance(tensor.values, BytesValues):
+        return tensor.values.reshape(tensor.shape)
+    elements = np.empty(len(tensor.values), object)
+    elements[:] = tensor.values.tolist()
+    return elements.reshape(tensor.shape)

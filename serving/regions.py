@@ -1,0 +1,259 @@
+"""System shared memory that clients have registered.
+
+Tensors are copied out of it and into it by the kernel (pread, pwrite), never mapped: a client that makes its region
+smaller would end a process that reads a mapping, and one that writes on while a request runs would change what was
+checked already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from serving.errors import AlreadyExists
+from serving.protocol.regions import RegionPart
+from storage.errors import InvalidInput, NotFound, Overloaded, Unavailable, Unsupported
+
+FOLDER = Path("/dev/shm")
+MAX_REGIONS = 1024
+
+# Plain names only, so that a key cannot lead out of the folder; semaphores lie there too.
+_KEY = re.compile(r"/?(?!sem\.)[A-Za-z0-9_][A-Za-z0-9_.\-]{0,253}")
+_MAX_NAME = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RegionName:
+    """What a client registered. key: of `shm_open`. offset, byte_size: the part of it that is the region.
+
+    number: of the registration; the same name and key may mean another segment the next time.
+    """
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlace:
+    """The descriptor of an open segment in a process: the segment may have no name any more. device, inode: its own."""
+
+    pid: int
+    fd: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, fd: int) -> SegmentPlace:
+        """That of this process's descriptor."""
+        found = os.fstat(fd)
+        return cls(os.getpid(), fd, found.st_dev, found.st_ino)
+
+    def open(self) -> int:
+        """A descriptor of its own. Raises OSError; FileNotFoundError also when another file is there by now."""
+        fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            os.close(fd)
+            raise FileNotFoundError("the segment is closed")
+        return fd
+
+
+class _OpenRegion:
+    """Holds the descriptor as long as anyone uses it."""
+
+    __slots__ = ("fd", "said")
+
+    def __init__(self, said: RegionName, fd: int) -> None:
+        self.said = said
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class OpenRegions:
+    """Regions of one process by name. Any thread. max_read: bytes that one tensor may have."""
+
+    def __init__(self, max_read: int) -> None:
+        self._max_read = max_read
+        # Replaced as a whole, so that a request reads it without a lock.
+        self._open: Mapping[str, _OpenRegion] = {}
+
+    @property
+    def names(self) -> list[RegionName]:
+        """What is registered."""
+        return [region.said for region in self._open.values()]
+
+    @property
+    def places(self) -> list[tuple[RegionName, SegmentPlace]]:
+        """What is registered, and where another process of ours finds it as long as it is."""
+        return [(region.said, SegmentPlace.of(region.fd)) for region in self._open.values()]
+
+    def put(self, said: RegionName, fd: int) -> None:
+        """Adds a region. fd: its segment, closed with the region."""
+        self._open = {**self._open, said.name: _OpenRegion(said, fd)}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Lets regions go; what uses one still has it."""
+        gone = set(names)
+        self._open = {name: region for name, region in self._open.items() if name not in gone}
+
+    def read(self, part: RegionPart) -> memoryview:
+        """See Regions."""
+        region = self._find(part)
+        if part.size > self._max_read:
+            raise InvalidInput(
+                f"shared memory region {part.region[:100]!r}: a tensor of {part.size} bytes, at most {self._max_read} "
+                "are taken; start the server with a larger max_body_bytes",
+                field="shared_memory_byte_size",
+            )
+        buffer = bytearray(part.size)
+        at = region.said.offset + part.offset
+        done = 0
+        while done < part.size:
+            count = os.preadv(region.fd, [memoryview(buffer)[done:]], at + done)
+            if count == 0:
+                raise InvalidInput(
+                    f"shared memory region {part.region[:100]!r} has become smaller than it was registered",
+                    field="shared_memory_region",
+                )
+            done += count
+        return memoryview(buffer)
+
+    def write(self, part: RegionPart, data: bytes) -> None:
+        """See Regions."""
+        region = self._find(part)
+        if len(data) > part.size:
+            raise InvalidInput(
+                f"shared memory region {part.region[:100]!r}: the output has {len(data)} bytes, "
+                f"shared_memory_byte_size leaves {part.size}",
+                field="shared_memory_byte_size",
+            )
+        at = region.said.offset + part.offset
+        if os.fstat(region.fd).st_size < at + len(data):
+            raise InvalidInput(
+                f"shared memory region {part.region[:100]!r} has become smaller than it was registered",
+                field="shared_memory_region",
+            )
+        done = 0
+        while done < len(data):
+            done += os.pwrite(region.fd, memoryview(data)[done:], at + done)
+
+    def _find(self, part: RegionPart) -> _OpenRegion:
+        region = self._open.get(part.region)
+        if region is None:
+            raise InvalidInput(
+                f"Unable to find shared memory region: {part.region[:100]!r}; register it first",
+                field="shared_memory_region",
+            )
+        if part.offset + part.size > region.said.byte_size:
+            raise InvalidInput(
+                f"Invalid offset + byte size for shared memory region {part.region[:100]!r}: {part.offset} + "
+                f"{part.size} bytes, it has {region.said.byte_size}",
+                field="shared_memory_byte_size",
+            )
+        return region
+
+
+class SharedRegions(OpenRegions):
+    """The register of a server. See serving.protocol.regions.Regions. generation: grows with every change."""
+
+    def __init__(self, max_read: int, *, enabled: bool = True) -> None:
+        super().__init__(max_read)
+        self.generation = 0
+        self._enabled = enabled and FOLDER.is_dir()
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[int], None]] = []
+
+    @property
+    def is_stale(self) -> bool:
+        """See Regions: never, they are registered here."""
+        return False
+
+    async def refresh(self) -> None:
+        """See Regions."""
+
+    def listen(self, on_change: Callable[[int], None]) -> Callable[[], None]:
+        """Calls with the generation after every change, before its caller hears of it. Returns what ends that."""
+        with self._lock:
+            self._listeners.append(on_change)
+            on_change(self.generation)
+
+        def end() -> None:
+            with self._lock:
+                self._listeners = [listener for listener in self._listeners if listener is not on_change]
+
+        return end
+
+    def register(self, said: RegionName) -> None:
+        """Makes a region known. Raises InvalidInput, AlreadyExists, Unsupported, Overloaded."""
+        if not self._enabled:
+            raise Unsupported(
+                "shared memory is off: the server listens to other machines, or has no /dev/shm; "
+                "start it with --shared-memory where every client may be trusted with it"
+            )
+        if not said.name or len(said.name) > _MAX_NAME:
+            raise InvalidInput(f"a region's name has 1 to {_MAX_NAME} characters", field="name")
+        with self._lock:
+            if any(known.name == said.name for known in self.names):
+                raise AlreadyExists(f"shared memory region {said.name[:100]!r} already in manager; unregister it first")
+            if len(self.names) >= MAX_REGIONS:
+                raise Overloaded(f"{MAX_REGIONS} shared memory regions are registered already; unregister some")
+            self.put(replace(said, number=self.generation + 1), _open(said))
+            self._changed()
+
+    def unregister(self, name: str = "") -> None:
+        """Forgets a region, all without a name. One that is not there is no error, as in Triton."""
+        with self._lock:
+            self.drop([name] if name else [known.name for known in self.names])
+            self._changed()
+
+    def status(self, name: str = "") -> list[RegionName]:
+        """The region of that name, all without one. Raises NotFound."""
+        found = [known for known in self.names if not name or known.name == name]
+        if name and not found:
+            raise NotFound(f"Unable to find system shared memory region: {name[:100]!r}")
+        return found
+
+    def _changed(self) -> None:
+        self.generation += 1
+        for listener in self._listeners:
+            listener(self.generation)
+
+
+def _open(said: RegionName) -> int:
+    if not _KEY.fullmatch(said.key):
+        raise InvalidInput(
+            f"shared memory key {said.key[:100]!r} is not the name of a segment, such as '/scores'", field="key"
+        )
+    for field, value in (("offset", said.offset), ("byte_size", said.byte_size)):
+        if not 0 <= value < 2**62:
+            raise InvalidInput(f"{field!r} is {value}, expected a number of bytes", field=field)
+    path = FOLDER / said.key.removeprefix("/")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise InvalidInput(
+            f"Unable to open shared memory region: {said.key!r}: {error.strerror}", field="key"
+        ) from None
+    try:
+        found = os.fstat(fd)
+    except OSError as error:
+        os.close(fd)
+        raise Unavailable(f"shared memory region {said.key!r}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode) or said.offset + said.byte_size > found.st_size:
+        os.close(fd)
+        raise InvalidInput(
+            f"failed to register shared memory region {said.name[:100]!r}: invalid args: {said.offset} + "
+            f"{said.byte_size} bytes, the segment {said.key!r} has {found.st_size}",
+            field="byte_size",
+        )
+    return fd

@@ -1,0 +1,115 @@
+"""Who a caller is: by the access file, which is read again when it changes, and by the server's own token."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from serving.errors import Unauthenticated
+from serving.security.access_file import AccessRules, read_access_file, rules_of, warn_of_mode
+from serving.security.principals import ADMIN, PREDICT, READ, Principal
+from serving.security.tokens import digest_of, token_of
+from storage.errors import ConfigError
+
+logger = logging.getLogger("emberline.serving")
+
+_LOOK_S = 1.0
+# Headers as they were sent, of those that are known: a client sends the same one each time.
+_MAX_HEADERS = 4096
+OWNER_NAME = "own-token"
+_HOW = "send 'Authorization: Bearer TOKEN'"
+
+
+class Access:
+    """One event loop.
+
+    Without a file everybody may predict and read, and `open_admin` lets everybody control; the server's own token may
+    do everything in any case.
+    """
+
+    def __init__(self, path: Path | None, own_digest: str = "", *, open_admin: bool = False) -> None:
+        """own_digest: "" where the server has no token of its own. Raises ConfigError."""
+        self.is_open = path is None
+        self._path = path
+        self._owner = {own_digest: Principal(OWNER_NAME, PREDICT | READ | ADMIN)} if own_digest else {}
+        roles = PREDICT | READ | (ADMIN if open_admin else 0)
+        self._rules = AccessRules(anonymous=Principal("anonymous", roles, is_known=False))
+        self._by_header: dict[bytes, Principal] = {}
+        self._stamp: tuple[int, ...] | None = None
+        self._look_at = 0.0
+        if path is not None:
+            file, about = read_access_file(path)
+            warn_of_mode(path, about)
+            self._rules, self._stamp = rules_of(file), _stamp(about)
+            self._look_at = time.monotonic() + _LOOK_S
+
+    @property
+    def anonymous(self) -> Principal:
+        """Those who show nothing."""
+        return self._rules.anonymous
+
+    def find(self, authorization: bytes | None, certificate: str = "") -> Principal:
+        """Who shows this header, else this certificate's name, else nothing. Raises Unauthenticated.
+
+        A header that nobody knows is refused, also where anybody may ask: its sender believes to be somebody. Only
+        without an access file it means nothing, for it is between the caller and a proxy then.
+        """
+        if self._path is not None and time.monotonic() >= self._look_at:
+            self._look()
+        if authorization is not None:
+            # Finding the bytes takes as long for a wrong token as for another one: the dictionary compares hashes
+            # with a secret of the process in them, and digests of what was sent.
+            found = self._by_header.get(authorization)
+            if found is None:
+                found = self._read(authorization)
+            if found is not None:
+                return self._still_good(found)
+            if not self.is_open:
+                raise Unauthenticated(f"the token is not one of this server's; {_HOW}")
+        elif certificate:
+            found = self._rules.by_certificate.get(certificate)
+            if found is not None:
+                return self._still_good(found)
+        return self._rules.anonymous
+
+    def _read(self, authorization: bytes) -> Principal | None:
+        token = token_of(authorization)
+        if not token:
+            return None
+        digest = digest_of(token)
+        found = self._owner.get(digest) or self._rules.by_digest.get(digest)
+        if found is not None:
+            if len(self._by_header) >= _MAX_HEADERS:
+                self._by_header.clear()
+            self._by_header[authorization] = found
+        return found
+
+    def _still_good(self, principal: Principal) -> Principal:
+        if principal.expires_unix < time.time():
+            raise Unauthenticated(f"the access of {principal.name!r} has expired; ask for a new token")
+        return principal
+
+    def _look(self) -> None:
+        """Takes a changed file; a bad one is told of once, and the last good one goes on."""
+        self._look_at = time.monotonic() + _LOOK_S
+        assert self._path is not None
+        try:
+            stamp = _stamp(self._path.stat())
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            file, about = read_access_file(self._path)
+        except (OSError, ConfigError) as error:
+            if self._stamp is not None:
+                logger.error("%s; what it said before goes on", error)
+            self._stamp = None if isinstance(error, OSError) else self._stamp
+            return
+        self._stamp = _stamp(about)
+        self._rules, self._by_header = rules_of(file), {}
+        logger.info("%s was read again: %d token(s)", self._path, len(file.tokens))
+
+
+def _stamp(about: os.stat_result) -> tuple[int, ...]:
+    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino

@@ -1,0 +1,199 @@
+"""The access file: who may ask this server what. YAML, strict; tokens by their digests."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from serving.security.principals import ALL_MODELS, NEVER, ROLES, Principal
+from storage.errors import ConfigError
+
+logger = logging.getLogger("emberline.serving")
+
+# A server reads the file between two requests, so it has to be read quickly. Some six thousand tokens fit.
+MAX_FILE_BYTES = 1 << 20
+_FIELD = "access_file"
+
+RoleName = Literal["predict", "read", "admin"]
+_Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.@:/+-]+$")]
+_Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _as_date(value: Any) -> Any:
+    """YAML has dates of its own; in quotes they are text."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return date.fromisoformat(value)
+    if value is None or (isinstance(value, date) and not isinstance(value, datetime)):
+        return value
+    raise ValueError("expected a date such as 2027-01-31")
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    roles: Annotated[list[RoleName], Field(min_length=1)]
+    models: Annotated[list[_Pattern], Field(min_length=1, max_length=1000)] = list(ALL_MODELS)
+    requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+
+class _Named(_Entry):
+    expires: Annotated[date | None, BeforeValidator(_as_date)] = None
+
+
+class TokenEntry(_Named):
+    """A token. sha256: of its text, in hex. expires: the last day on which it is good, UTC."""
+
+    name: _Name
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class CertificateEntry(_Named):
+    """A client with a certificate of the `tls_client_ca`'s, by the common name in it."""
+
+    common_name: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class AnonymousEntry(_Entry):
+    """What those may who show neither."""
+
+    roles: list[RoleName] = []
+
+
+class AccessFile(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    tokens: list[TokenEntry] = []
+    certificates: list[CertificateEntry] = []
+    anonymous: AnonymousEntry = AnonymousEntry()
+
+
+@dataclass(frozen=True)
+class AccessRules:
+    """The file as requests ask it."""
+
+    by_digest: Mapping[str, Principal] = field(default_factory=dict)
+    by_certificate: Mapping[str, Principal] = field(default_factory=dict)
+    anonymous: Principal = field(default_factory=lambda: Principal("anonymous", 0, is_known=False))
+
+
+def read_access_file(path: Path) -> tuple[AccessFile, os.stat_result]:
+    """The file, and what it was when it was read. Raises ConfigError that names the entry at fault."""
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            text = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{_FIELD}: cannot read {path}: {error.strerror or error}", field=_FIELD) from None
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError(f"{_FIELD}: {path} has over {MAX_FILE_BYTES} bytes", field=_FIELD)
+    return parse_access_file(text, path), about
+
+
+def parse_access_file(text: bytes | str, path: Path) -> AccessFile:
+    """Raises ConfigError. Of what stands in the file, the error repeats keys and places, never a value."""
+    try:
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{_FIELD}: {path}{where}: this is not YAML", field=_FIELD) from None
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{_FIELD}: {path}: expected keys {', '.join(AccessFile.model_fields)}", field=_FIELD)
+    try:
+        found = AccessFile.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = _unknown_key(first["loc"])
+        elif first["type"] in ("model_type", "dict_type"):
+            message = "expected keys and their values"
+        raise ConfigError(f"{_FIELD}: {path}: {where}: {message}", field=where) from None
+    _refuse_twins(path, "tokens", "name", [entry.name for entry in found.tokens])
+    _refuse_twins(path, "tokens", "sha256", [entry.sha256 for entry in found.tokens])
+    _refuse_twins(path, "certificates", "common_name", [entry.common_name for entry in found.certificates])
+    return found
+
+
+def rules_of(file: AccessFile) -> AccessRules:
+    """What the file says, by what callers show."""
+    return AccessRules(
+        {entry.sha256: _principal(entry.name, entry) for entry in file.tokens},
+        {entry.common_name: _principal(f"CN={entry.common_name}", entry) for entry in file.certificates},
+        Principal(
+            "anonymous",
+            _bits(file.anonymous.roles),
+            file.anonymous.models,
+            requests_per_second=file.anonymous.requests_per_second,
+            is_known=False,
+        ),
+    )
+
+
+def warn_of_mode(path: Path, about: os.stat_result) -> None:
+    """Digests are no secret that opens anything; who may write the file may do everything."""
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        logger.warning("%s: others may write it, and so let in whom they like: chmod 600", path)
+    elif about.st_mode & stat.S_IROTH:
+        logger.warning("%s: everybody on this machine may read who has access: chmod 600", path)
+
+
+def _principal(name: str, entry: _Named) -> Principal:
+    expires = NEVER
+    if entry.expires is not None:
+        end = entry.expires + timedelta(days=1) if entry.expires < date.max else date.max
+        expires = datetime(end.year, end.month, end.day, tzinfo=UTC).timestamp()
+    return Principal(
+        name,
+        _bits(entry.roles),
+        entry.models,
+        requests_per_second=entry.requests_per_second,
+        expires_unix=expires,
+    )
+
+
+def _bits(roles: Iterable[str]) -> int:
+    found = 0
+    for role in roles:
+        found |= ROLES[role]
+    return found
+
+
+def _unknown_key(place: tuple[int | str, ...]) -> str:
+    parts: dict[str, type[BaseModel]] = {
+        "tokens": TokenEntry,
+        "certificates": CertificateEntry,
+        "anonymous": AnonymousEntry,
+    }
+    part = parts.get(str(place[0]), AccessFile) if len(place) > 1 else AccessFile
+    known = list(part.model_fields)
+    close = difflib.get_close_matches(str(place[-1])[:100], known, n=1)
+    return f"unknown key; did you mean {close[0]!r}?" if close else f"unknown key; expected {', '.join(known)}"
+
+
+def _refuse_twins(path: Path, part: str, key: str, values: list[str]) -> None:
+    first: dict[str, int] = {}
+    for place, value in enumerate(values):
+        if value in first:
+            raise ConfigError(
+                f"{_FIELD}: {path}: {part}.{place}.{key}: the same as of {part}.{first[value]}; each is given once",
+                field=f"{part}.{place}.{key}",
+            )
+        first[value] = place

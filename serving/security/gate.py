@@ -1,0 +1,143 @@
+"""The gate before every call: who asks, whether it is theirs to ask, and whether not too often."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from serving.config import ServerConfig
+from serving.errors import Forbidden, Unauthenticated
+from serving.security.access import Access
+from serving.security.audit import AuditLog
+from serving.security.needs import MODEL, SERVER, Need
+from serving.security.principals import ROLES, Caller, Principal
+from serving.security.rates import Rates, client_of
+from storage.errors import EmberlineError
+
+_TOKEN = "send 'Authorization: Bearer TOKEN'"
+_OWN_TOKEN = (
+    "only the holder of the server's own token may do this: its file is named in the server's log, and the `emberline` "
+    "command finds it on the server's machine; or start the server with an access file, or with --open-admin"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A call of an operator that was let in."""
+
+    principal: str
+    caller: Caller
+    transport: str
+    call: str
+    model: str
+    began: float
+
+
+class Gate:
+    """One event loop."""
+
+    def __init__(self, config: ServerConfig, own_digest: str = "", *, processes: int = 1) -> None:
+        """own_digest: of the server's own token. processes: that share the clients. Raises ConfigError."""
+        self._access = Access(config.access_file, own_digest, open_admin=config.open_admin)
+        self._audit = AuditLog(config.audit_log)
+        self._rates = Rates(processes)
+        self._rate = config.max_requests_per_second
+        self._asks_certificates = config.tls_client_ca is not None
+        # Nothing to find out then: everybody may do all but control.
+        self.is_open = self._access.is_open and self._rate is None
+
+    def begin(self, need: Need, authorization: bytes | None) -> None:
+        """Refuses a call whose message has not been read, as far as its caller is known. Raises EmberlineError."""
+        if self._access.is_open or not need.roles:
+            return
+        principal = self._access.find(authorization)
+        if authorization is None and self._asks_certificates:
+            return
+        self._check_role(principal, need)
+
+    def admit(
+        self, need: Need, model: str, authorization: bytes | None, caller: Caller, transport: str, call: str
+    ) -> Admission | None:
+        """Lets a call in, or raises Unauthenticated, Forbidden or RateLimited. Returns what `done` wants of control."""
+        if not need.roles or (self.is_open and not need.is_control):
+            return None
+        if not need.is_control:
+            self._check(self._find(authorization, caller), need, model, caller)
+            return None
+        name = ""
+        try:
+            principal = self._find(authorization, caller)
+            name = principal.name
+            self._check(principal, need, model, caller)
+        except EmberlineError as error:
+            self.refused(need, model, caller, transport, call, error, name)
+            raise
+        return Admission(name, caller, transport, call, model, time.monotonic())
+
+    def refused(
+        self,
+        need: Need,
+        model: str,
+        caller: Caller,
+        transport: str,
+        call: str,
+        error: BaseException,
+        principal: str = "",
+    ) -> None:
+        """Writes down that control was refused. principal: "" for one who is not known."""
+        if need.is_control:
+            self._audit.write(
+                principal=principal,
+                address=caller.address,
+                transport=transport,
+                call=call,
+                model=model,
+                arguments={},
+                outcome=type(error).__name__,
+                took_ms=0.0,
+                is_refused=True,
+            )
+
+    def done(self, admission: Admission, arguments: Any, outcome: int | str) -> None:
+        """Writes down what came of a control call."""
+        self._audit.write(
+            principal=admission.principal,
+            address=admission.caller.address,
+            transport=admission.transport,
+            call=admission.call,
+            model=admission.model,
+            arguments=arguments,
+            outcome=outcome,
+            took_ms=(time.monotonic() - admission.began) * 1e3,
+        )
+
+    def _find(self, authorization: bytes | None, caller: Caller) -> Principal:
+        certificate = caller.certificate if self._asks_certificates and authorization is None else ""
+        return self._access.find(authorization, certificate)
+
+    def _check(self, principal: Principal, need: Need, model: str, caller: Caller) -> None:
+        self._check_role(principal, need)
+        if not principal.is_for_all and need.about in (MODEL, SERVER):
+            self._check_scope(principal, need, model)
+        rate = principal.requests_per_second or self._rate
+        if rate is not None:
+            self._rates.take(principal.name if principal.is_known else f"@{client_of(caller.address)}", rate)
+
+    def _check_role(self, principal: Principal, need: Need) -> None:
+        if principal.roles & need.roles:
+            return
+        if not principal.is_known:
+            raise Unauthenticated(_OWN_TOKEN if self._access.is_open else f"this needs a token; {_TOKEN}")
+        wanted = " or ".join(name for name, bits in ROLES.items() if bits & need.roles and name != "admin") or "admin"
+        raise Forbidden(f"{principal.name!r} does not have the role {wanted}")
+
+    def _check_scope(self, principal: Principal, need: Need, model: str) -> None:
+        if need.about == MODEL and principal.covers(model):
+            return
+        if not principal.is_known:
+            raise Unauthenticated(f"this needs a token; {_TOKEN}")
+        allowed = ", ".join(principal.models[:5])
+        if need.about == MODEL:
+            raise Forbidden(f"{principal.name!r} may ask for the models {allowed} only, not for {model[:200]!r}")
+        raise Forbidden(f"{principal.name!r} may not ask for what is about all models; ask for one of {allowed}")

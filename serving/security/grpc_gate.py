@@ -1,0 +1,94 @@
+"""The gate as gRPC meets it: by the metadata before a message is read, by the message before it is answered."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from serving.errors import Unauthenticated
+from serving.security.audit import short_text
+from serving.security.gate import Admission, Gate
+from serving.security.needs import GRPC_NEEDS, INFER, UNKNOWN_CALL
+
+
+class GrpcCaller:
+    """See Caller. Asked of the call when somebody wants to know."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    @property
+    def address(self) -> str:
+        """See Caller."""
+        return address_of(self._context.peer())
+
+    @property
+    def certificate(self) -> str:
+        """See Caller."""
+        names = self._context.auth_context().get("x509_common_name", ())
+        return names[0].decode("utf-8", "replace") if names else ""
+
+
+class GrpcGate:
+    """One event loop."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def begin(self, method: str, metadata: Iterable[Any]) -> None:
+        """Refuses a call before its message is read, as far as can be. Raises Unauthenticated, Forbidden."""
+        if not self._gate.is_open:
+            self._gate.begin(GRPC_NEEDS.get(method, UNKNOWN_CALL).need, authorization_of(metadata))
+
+    def refused(self, method: str, context: Any, error: BaseException) -> None:
+        """Writes down that `begin` refused a call."""
+        need = GRPC_NEEDS.get(method, UNKNOWN_CALL).need
+        self._gate.refused(need, "", GrpcCaller(context), "grpc", need.call or method, error)
+
+    def admit_inference(self, model: str, context: Any) -> None:
+        """Lets in a request for a model's scores. Raises Unauthenticated, Forbidden, RateLimited."""
+        if not self._gate.is_open:
+            authorization = authorization_of(context.invocation_metadata())
+            self._gate.admit(INFER, model, authorization, GrpcCaller(context), "grpc", "infer")
+
+    def admit(self, method: str, message: Any, context: Any) -> Admission | None:
+        """Lets any other call in, or raises as `admit_inference`. message: what was sent."""
+        entry = GRPC_NEEDS.get(method, UNKNOWN_CALL)
+        if self._gate.is_open and not entry.may_control:
+            return None
+        need, model = entry.of(message)
+        authorization = authorization_of(context.invocation_metadata())
+        return self._gate.admit(need, model, authorization, GrpcCaller(context), "grpc", need.call or method)
+
+    async def audited(self, admission: Admission, message: Any, answer: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The answer to a call that was let in to control, written down."""
+        outcome = "cancelled"
+        try:
+            content = await answer()
+            outcome = "OK"
+            return content
+        except Exception as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self._gate.done(admission, short_text(str(message)), outcome)
+
+
+def authorization_of(metadata: Iterable[Any] | None) -> bytes | None:
+    """The value of the header `authorization`, None without it. Raises Unauthenticated when there are several."""
+    found: str | bytes | None = None
+    for key, value in metadata or ():
+        if key == "authorization":
+            if found is not None:
+                raise Unauthenticated("there is more than one 'authorization'; send one")
+            found = value
+    return found.encode("latin-1", "replace") if isinstance(found, str) else found
+
+
+def address_of(peer: str) -> str:
+    """The IP address in what gRPC calls a peer, such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
+    address = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0]
+    return address.strip("[]")

@@ -1,0 +1,59 @@
+"""The gate as HTTP meets it: before a request's body is read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from serving.http.messages import HttpApplication, HttpRequest, HttpResponse
+from serving.security.audit import arguments_of_body
+from serving.security.gate import Gate
+from serving.security.needs import INFER, http_need
+from storage.errors import InvalidInput
+
+
+def admit_inference(gate: Gate, request: HttpRequest, model: str) -> None:
+    """Lets in a request for a model's scores. Raises Unauthenticated, Forbidden, RateLimited."""
+    if not gate.is_open:
+        gate.admit(INFER, model, request.headers.get(b"authorization"), request.caller, "http", "infer")
+
+
+def admit(gate: Gate, request: HttpRequest) -> None:
+    """Lets in any other request."""
+    # A router may take the same path for another one when a line break ends it.
+    if not request.path.isprintable():
+        raise InvalidInput("the path has characters that cannot be printed", field="path")
+    need, model, call = http_need(request.method, request.path)
+    request.admission = gate.admit(need, model, request.headers.get(b"authorization"), request.caller, "http", call)
+
+
+async def audited(
+    gate: Gate, request: HttpRequest, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]
+) -> HttpResponse:
+    """The answer to a call that was let in to control, written down."""
+    outcome: int | str = "cancelled"
+    try:
+        response = await answer(request)
+        outcome = response.status
+        return response
+    except Exception as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        gate.done(request.admission, arguments_of_body(request.body), outcome)
+
+
+class GatedApp:
+    """See HttpApplication: another one behind the gate."""
+
+    def __init__(self, app: HttpApplication, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    def admit(self, request: HttpRequest) -> None:
+        """See HttpApplication."""
+        admit(self._gate, request)
+        self._app.admit(request)
+
+    def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
+        """See HttpApplication."""
+        return self._app.answer(request)

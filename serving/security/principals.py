@@ -1,0 +1,80 @@
+"""Who asks, and what they may: roles as bits, models as patterns."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+PREDICT, READ, ADMIN = 1, 2, 4
+# An operator sees what it controls; it does not ask models.
+ROLES = {"predict": PREDICT, "read": READ, "admin": ADMIN | READ}
+ALL_MODELS = ("*",)
+NEVER = float("inf")
+
+
+class Principal:
+    """Somebody with a name, or anybody.
+
+    roles: bits. models: patterns as of a shell; a table MODEL.TABLE belongs to MODEL. requests_per_second: None for the
+    server's own bound. expires_unix: when it stops being good. is_known: it has shown a token or a certificate.
+    """
+
+    __slots__ = ("_covered", "expires_unix", "is_known", "models", "name", "requests_per_second", "roles")
+
+    def __init__(
+        self,
+        name: str,
+        roles: int,
+        models: Iterable[str] = ALL_MODELS,
+        *,
+        requests_per_second: float | None = None,
+        expires_unix: float = NEVER,
+        is_known: bool = True,
+    ) -> None:
+        self.name = name
+        self.roles = roles
+        self.models = tuple(models)
+        self.requests_per_second = requests_per_second
+        self.expires_unix = expires_unix
+        self.is_known = is_known
+        self._covered = None if "*" in self.models else re.compile("|".join(map(fnmatch.translate, self.models)))
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether no model is out of its reach."""
+        return self._covered is None
+
+    def covers(self, model: str) -> bool:
+        """Whether a model, or the table of one, is its business."""
+        if self._covered is None:
+            return True
+        match = self._covered.match
+        if match(model):
+            return True
+        return any(letter == "." and match(model[:place]) for place, letter in enumerate(model[:300]))
+
+
+class Caller(Protocol):
+    """The other end of a connection. Known without asking anybody, so it may cost something to look."""
+
+    @property
+    def address(self) -> str:
+        """Its IP address, "" when there is none."""
+
+    @property
+    def certificate(self) -> str:
+        """The common name of the certificate that it has proved to own, "" without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """See Caller."""
+
+    address: str = ""
+    certificate: str = ""
+
+
+NOBODY = Connection()

@@ -1,0 +1,51 @@
+"""How often a client may ask: a token bucket each, in bounded memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+
+from serving.errors import RateLimited
+
+_MAX_CLIENTS = 65_536
+
+
+class Rates:
+    """One event loop. A client may ask for a second's worth at once, then as often as its rate says.
+
+    share: how many processes serve the same clients; each counts for itself and grants its part.
+    """
+
+    def __init__(self, share: int = 1, max_clients: int = _MAX_CLIENTS) -> None:
+        """max_clients: past it the one that has not asked for longest is forgotten."""
+        self._share = max(1, share)
+        self._max_clients = max_clients
+        # What is left, and when that was; the last one to ask stands last.
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, client: str, rate: float) -> None:
+        """Counts one request. rate: a second. Raises RateLimited."""
+        now = time.monotonic()
+        part = rate / self._share
+        burst = max(1.0, part)
+        left, at = self._left.pop(client, (burst, now))
+        left = min(burst, left + (now - at) * part)
+        is_granted = left >= 1.0
+        self._left[client] = (left - 1.0 if is_granted else left), now
+        if len(self._left) > self._max_clients:
+            del self._left[next(iter(self._left))]
+        if not is_granted:
+            wait_s = max(1, math.ceil((1.0 - left) / part))
+            raise RateLimited(f"over {rate:g} requests a second; try again in {wait_s} s", retry_after_s=wait_s)
+
+
+def client_of(address: str) -> str:
+    """What counts as one client: an address, of IPv6 the network that one household or machine is given."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))

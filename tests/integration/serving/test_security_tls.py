@@ -1,0 +1,362 @@
+"""TLS and clients' certificates on every port, in one process and with front ends."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from serving import Server, ServerConfig
+from serving.security import tls as tls_module
+from serving.security.tls import ServerTls
+from storage.errors import ConfigError
+from tests.integration.serving.certificates import Certificate, make_ca, make_certificate
+from tests.integration.serving.conftest import Published
+from tests.integration.serving.front_processes import until
+from tests.integration.serving.guarded import bearer, serve, write_access
+
+TOKENS: list[dict[str, Any]] = [
+    {"name": "web", "roles": ["predict"]},
+    {"name": "board", "roles": ["read"]},
+]
+CLIENTS = [{"common_name": "job", "roles": ["predict", "read"]}]
+
+
+@dataclass(frozen=True)
+class World:
+    """Who signs, and what was signed."""
+
+    folder: Path
+    ca: Certificate
+    server: Certificate
+    job: Certificate
+    stranger: Certificate
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("certificates")
+    ca = make_ca(folder)
+    other = make_ca(folder, "other-ca")
+    return World(
+        folder,
+        ca,
+        make_certificate(ca, folder, "localhost"),
+        make_certificate(ca, folder, "job"),
+        make_certificate(other, folder, "stranger"),
+    )
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a server listens."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        0,
+        pytest.param(
+            2,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux"),
+        ),
+    ],
+)
+def frontends(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def started(
+    frontends: int,
+    world: World,
+    version_dir: Path,
+    place: Path,
+    start_server: Callable[..., Server],
+    **files: Path,
+) -> Iterator[Ports]:
+    shutil.copytree(version_dir.parent, place / "models" / "ranker")
+    files |= {"tls_certificate": world.server.certificate, "tls_key": world.server.key}
+    if frontends == 0:
+        with start_server(place / "models", place / "store", **files) as server:
+            yield Ports(server.http_port, server.grpc_port, server.metrics_port)
+        return
+    flags = [text for name, path in files.items() for text in (f"--{name.replace('_', '-')}", str(path))]
+    with serve(place / "models", place, "--frontends", str(frontends), *flags) as process:
+        yield Ports(process.port, int(process.grpc.rpartition(":")[2]), process.metrics_port)
+
+
+@pytest.fixture(scope="module")
+def encrypted(
+    frontends: int,
+    world: World,
+    version_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    start_server: Callable[..., Server],
+) -> Iterator[Ports]:
+    """A server with TLS, and tokens."""
+    place = tmp_path_factory.mktemp("tls")
+    access = write_access(place / "access.yaml", TOKENS)
+    yield from started(frontends, world, version_dir, place, start_server, access_file=access)
+
+
+@pytest.fixture(scope="module")
+def mutual(
+    frontends: int,
+    world: World,
+    version_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    start_server: Callable[..., Server],
+) -> Iterator[Ports]:
+    """A server that asks clients for a certificate."""
+    place = tmp_path_factory.mktemp("mtls")
+    access = write_access(place / "access.yaml", TOKENS, certificates=CLIENTS)
+    yield from started(
+        frontends, world, version_dir, place, start_server, access_file=access, tls_client_ca=world.ca.certificate
+    )
+
+
+def context(world: World, client: Certificate | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=world.ca.certificate)
+    if client is not None:
+        made.load_cert_chain(client.certificate, client.key)
+    return made
+
+
+def get(port: int, path: str, world: World, client: Certificate | None = None, token: str | None = None) -> int:
+    """Status of a request over TLS."""
+    request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=bearer(token))
+    try:
+        with urllib.request.urlopen(request, timeout=30, context=context(world, client)) as answer:
+            answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def inputs(module: Any, rows: list[dict[str, Any]]) -> list[Any]:
+    """The plain inputs of the model, for one of Triton's clients."""
+    made = []
+    for name, dtype, kind, width in (
+        ("user", "INT64", np.int64, 1),
+        ("item", "INT64", np.int64, 1),
+        ("price", "FP32", np.float32, 2),
+    ):
+        values = np.array([row[name] for row in rows], kind).reshape(len(rows), width)
+        made.append(module.InferInput(name, list(values.shape), dtype))
+        made[-1].set_data_from_numpy(values)
+    return made
+
+
+def test_tritons_clients_over_tls_with_a_token(encrypted: Ports, world: World, published: Published) -> None:
+    rows = [{**row, "history": None, "tags": []} for row in published.random_rows(5, 3)]
+    expected = published.score(rows)["score"]
+    over_http = triton_http.InferenceServerClient(
+        f"localhost:{encrypted.http}", ssl=True, ssl_context_factory=lambda: context(world)
+    )
+    over_grpc = triton_grpc.InferenceServerClient(
+        f"localhost:{encrypted.grpc}", ssl=True, root_certificates=str(world.ca.certificate)
+    )
+    try:
+        for client, module, headers in (
+            (over_http, triton_http, bearer("web")),
+            (over_grpc, triton_grpc, {"authorization": "Bearer web"}),
+        ):
+            assert client.is_server_live()
+            answer = client.infer("ranker", inputs(module, rows), headers=headers)
+            assert np.abs(answer.as_numpy("score") - expected).max() <= 1e-6
+            with pytest.raises(Exception, match="token"):
+                client.infer("ranker", inputs(module, rows))
+    finally:
+        over_http.close()
+        over_grpc.close()
+
+
+def test_a_prometheus_reads_over_tls_with_its_token(encrypted: Ports, world: World) -> None:
+    found = [get(encrypted.metrics, "/metrics", world, token=token) for token in ("board", "web", None)]
+    assert found == [200, 403, 401]
+
+
+def test_large_bodies_go_through_whole(encrypted: Ports, world: World) -> None:
+    connection = http.client.HTTPSConnection("127.0.0.1", encrypted.http, timeout=60, context=context(world))
+    try:
+        for size in (0, 1, 16_384, 16_385, 1 << 20, 24 << 20):
+            connection.request("POST", "/v2/models/ranker/infer", b" " * size, bearer("web"))
+            answer = connection.getresponse()
+            assert (answer.status, b"error" in answer.read()) == (400, True)
+    finally:
+        connection.close()
+
+
+def test_what_is_not_tls_gets_nothing(encrypted: Ports) -> None:
+    for port in (encrypted.http, encrypted.metrics):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        try:
+            connection.request("GET", "/v2/health/live")
+            with pytest.raises((http.client.HTTPException, OSError)):
+                connection.getresponse()
+        finally:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "is_spoken"),
+    [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
+)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+def test_old_tls_is_not_spoken(encrypted: Ports, world: World, version: ssl.TLSVersion, is_spoken: bool) -> None:
+    made = context(world)
+    made.set_ciphers("DEFAULT:@SECLEVEL=0")
+    made.minimum_version = made.maximum_version = version
+    connection = http.client.HTTPSConnection("127.0.0.1", encrypted.http, timeout=30, context=made)
+    try:
+        if is_spoken:
+            connection.connect()
+        else:
+            with pytest.raises(OSError):
+                connection.connect()
+    finally:
+        connection.close()
+
+
+def test_a_certificate_says_who_asks(mutual: Ports, world: World) -> None:
+    assert get(mutual.http, "/v2/models/ranker", world, world.job) == 200
+    assert get(mutual.http, "/v2/repository/models/ranker/snapshots", world, world.job) == 200
+    assert get(mutual.http, "/v2", world, world.server) == 401  # signed, and known to nobody
+    assert get(mutual.http, "/v2", world, world.server, "web") == 200
+    assert get(mutual.http, "/v2", world, world.job, "unknown") == 401
+    assert get(mutual.metrics, "/metrics", world, world.job) == 200
+
+
+@pytest.mark.parametrize("client", ["stranger", None])
+def test_without_a_certificate_of_the_ca_nothing_is_answered(mutual: Ports, world: World, client: str | None) -> None:
+    shown = world.stranger if client else None
+    for port in (mutual.http, mutual.metrics):
+        with pytest.raises((OSError, http.client.HTTPException)):
+            get(port, "/v2/health/live", world, shown, "web")
+    with pytest.raises(grpc.RpcError) as refused:
+        over_grpc(mutual.grpc, world, shown, "ServerLive")
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def over_grpc(port: int, world: World, client: Certificate | None, method: str, token: str | None = None) -> bytes:
+    pair = (None, None) if client is None else (client.key.read_bytes(), client.certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(world.ca.certificate.read_bytes(), *pair)
+    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+        answer: bytes = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(
+            b"", timeout=20, metadata=metadata
+        )
+    return answer
+
+
+def test_a_certificate_says_who_asks_over_grpc(mutual: Ports, world: World) -> None:
+    over_grpc(mutual.grpc, world, world.job, "ServerMetadata")
+    over_grpc(mutual.grpc, world, world.job, "RepositoryIndex")
+    over_grpc(mutual.grpc, world, world.server, "ServerMetadata", "web")
+    for client, method, token, code in (
+        (world.job, "RepositoryModelLoad", None, grpc.StatusCode.PERMISSION_DENIED),
+        (world.job, "ServerMetadata", "unknown", grpc.StatusCode.UNAUTHENTICATED),
+        (world.server, "ServerMetadata", None, grpc.StatusCode.UNAUTHENTICATED),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            over_grpc(mutual.grpc, world, client, method, token)
+        assert refused.value.code() is code
+
+
+def serial(port: int, world: World) -> str:
+    """Of the certificate that a port shows."""
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context(world))
+    try:
+        connection.connect()
+        shown = connection.sock.getpeercert()
+        assert shown
+        return str(shown["serialNumber"])
+    finally:
+        connection.close()
+
+
+def test_a_new_certificate_is_shown_and_a_wrong_one_is_not(
+    world: World, version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    files = Certificate(tmp_path / "now.pem", tmp_path / "now.key")
+    shutil.copy(world.server.certificate, files.certificate)
+    shutil.copy(world.server.key, files.key)
+    fresh = make_certificate(world.ca, tmp_path, "localhost")
+    with start_server(
+        version_dir.parent.parent, tmp_path / "store", tls_certificate=files.certificate, tls_key=files.key
+    ) as server:
+        first = serial(server.http_port, world)
+        over_grpc(server.grpc_port, world, None, "ServerLive")
+        shutil.copy(fresh.certificate, files.certificate)  # its key is not here yet
+        assert serial(server.http_port, world) == first
+        shutil.copy(fresh.key, files.key)
+        until(lambda: serial(server.http_port, world) != first)
+        until(lambda: serial(server.metrics_port, world) != first)
+        over_grpc(server.grpc_port, world, None, "ServerLive")
+        files.certificate.unlink()
+        assert serial(server.http_port, world) != first
+
+
+def test_files_that_cannot_be_used_are_named(world: World, tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no PEM")
+    cut = tmp_path / "cut.pem"
+    cut.write_bytes(world.server.certificate.read_bytes()[:200])
+    good = world.server
+    for certificate, key, ca, field in (
+        (tmp_path / "none", good.key, None, "tls_certificate"),
+        (tmp_path, good.key, None, "tls_certificate"),
+        (garbage, good.key, None, "tls_certificate"),
+        (good.key, good.key, None, "tls_certificate"),
+        (good.certificate, tmp_path / "none", None, "tls_key"),
+        (good.certificate, garbage, None, "tls_key"),
+        (good.certificate, world.job.key, None, "tls_key"),
+        (good.certificate, None, None, "tls_certificate"),
+        (good.certificate, good.key, tmp_path / "none", "tls_client_ca"),
+        (good.certificate, good.key, garbage, "tls_client_ca"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            ServerTls(certificate, key, ca)
+        assert refused.value.field == field
+        assert len(str(refused.value).splitlines()) == 1
+    with pytest.raises(ConfigError):
+        ServerTls(cut, good.key)
+
+
+def test_certificate_and_key_may_lie_in_one_file(world: World, tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(world.server.certificate.read_bytes() + world.server.key.read_bytes())
+    ServerTls(both)
+
+
+def test_options_that_go_together_are_asked_for_together() -> None:
+    for options in ({"tls_key": "k"}, {"tls_client_ca": "c"}, {"access_file": "a", "open_admin": True}):
+        with pytest.raises(ValueError, match=r"goes with|one of the two"):
+            ServerConfig(model_repository=Path(), **options)  # type: ignore[arg-type]
+
+
+def test_changes_are_looked_for_once_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    made = ServerTls(world.server.certificate, world.server.key)
+    monkeypatch.setattr(tls_module, "_stamp", lambda path, field: looks.append(path) or (0, 0, 0))
+    for _ in range(100):
+        made.refresh()
+    assert not looks

@@ -1,0 +1,334 @@
+"""What a connection may take: heads, headers, requests ahead of their answers, time, and its place beside others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from serving.config import ServerConfig
+from serving.http import limits as limits_module
+from serving.http import protocol as protocol_module
+from serving.http.limits import MAX_HEADER_BYTES, MAX_HEADERS, NEVER, HttpLimits
+from tests.unit.serving.http.test_protocol import App, Served, post, response, run
+
+HEAD = b"GET /a HTTP/1.1\r\nHost: h\r\n"
+# What the parser counts of it: target, names and values, and four bytes a header.
+HEAD_BYTES = 2 + 4 + 1 + 4
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the other end has closed, or was torn off."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+def padded(size: int) -> bytes:
+    """A head of so many bytes."""
+    rest = size - HEAD_BYTES
+    lines = []
+    while rest > 0:
+        value = min(rest - 5, 8000)
+        lines.append(b"a: " + b"x" * value + b"\r\n")
+        rest -= value + 5
+    return HEAD + b"".join(lines) + b"\r\n"
+
+
+@pytest.mark.parametrize("step", [0, 1000])
+@pytest.mark.parametrize(("size", "status"), [(MAX_HEADER_BYTES - 8, 200), (MAX_HEADER_BYTES + 8, 431)])
+def test_a_head_has_one_bound_whole_and_in_pieces(step: int, size: int, status: int) -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect()
+        head = padded(size)
+        for start in range(0, len(head), step or len(head)):
+            writer.write(head[start : start + (step or len(head))])
+            if step:
+                await writer.drain()
+                await asyncio.sleep(0)
+        found, text, _ = await response(reader)
+        assert found == status
+        if status == 431:
+            assert b"connection: close" in text
+            assert await ended(reader)
+
+    run(test)
+
+
+@pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\na: "])
+def test_a_head_without_an_end_is_cut_off(begin: bytes) -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(begin)
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"y" * 16_384)
+                await writer.drain()
+                await asyncio.sleep(0)
+        await until(lambda: not served.limits._connections)
+
+    run(test)
+
+
+@pytest.mark.parametrize(("count", "status"), [(MAX_HEADERS, 200), (MAX_HEADERS + 1, 431)])
+def test_headers_are_counted(count: int, status: int) -> None:
+    async def test(served: Served) -> None:
+        lines = b"".join(b"h%d: x\r\n" % number for number in range(count - 1))
+        reader, _ = await served.connect(HEAD + lines + b"\r\n")
+        assert (await response(reader))[0] == status
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Content-Length: 1\r\nContent-Length: 2",
+        b"Content-Length: 1\r\nContent-Length: 1",
+        b"Content-Length: 1\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 1",
+        b"Transfer-Encoding: identity, chunked, x",
+        b"Content-Length: +1",
+        b"Content-Length: 1, 1",
+        b"Content-Length: 0x1",
+        b"Content-Length: " + b"9" * 40,
+        b"Content-Length : 1",
+        b"Bad Name: 1",
+        b"a: b\nc: d",
+        b"Authorization: Bearer a\r\nauthorization: Bearer b",
+        b"Inference-Header-Content-Length: 1\r\nInference-Header-Content-Length: 2",
+    ],
+)
+def test_what_two_readers_would_read_as_two_requests_is_refused(lines: bytes) -> None:
+    async def test(served: Served) -> None:
+        head = b"POST /a HTTP/1.1\r\nHost: h\r\n" + lines
+        reader, _ = await served.connect(head + b"\r\n\r\nxGET /b HTTP/1.1\r\n\r\n")
+        status, _, content = await response(reader)
+        assert status in (400, 413), content
+
+    run(test)
+
+
+def test_requests_far_ahead_of_their_answers_end_the_connection() -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(post("/slow", b""))
+        await served.app.begun.wait()
+        writer.write(b"GET /a HTTP/1.1\r\n\r\n" * 2000)
+        assert await ended(reader)
+        await until(lambda: served.app.cancelled == 1)
+
+    run(test)
+
+
+def test_requests_some_way_ahead_are_answered_in_turn() -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(post("/slow", b""))
+        await served.app.begun.wait()
+        writer.write(b"GET /a HTTP/1.1\r\n\r\n" * 100)
+        served.app.go.set()
+        for _ in range(101):
+            assert (await response(reader))[0] == 200
+
+    run(test)
+
+
+def test_offers_of_another_protocol_without_end_are_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(served: Served) -> None:
+        offer = b"GET /a HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+        reader, _ = await served.connect(offer * 3000)
+        await ended(reader)
+        reader, _ = await served.connect(offer * 3)
+        for _ in range(3):
+            assert (await response(reader))[0] == 200
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert not caplog.records
+
+
+def test_a_client_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        end = socket.create_connection(("127.0.0.1", served.port))
+        try:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            end.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+            await until(lambda: len(served.limits._connections) == 1)
+            await until(lambda: not served.limits._connections)
+        finally:
+            end.close()
+
+    monkeypatch.setattr(limits_module, "_TICK_S", 0.01)
+    run(test, body_timeout_s=0.3)
+
+
+def test_one_that_does_not_read_the_last_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        end = socket.create_connection(("127.0.0.1", served.port))
+        try:
+            end.sendall(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n")
+            await until(lambda: len(served.limits._connections) == 1)
+            await until(lambda: not served.limits._connections)
+        finally:
+            end.close()
+
+    monkeypatch.setattr(limits_module, "_TICK_S", 0.01)
+    run(test, body_timeout_s=0.3)
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written until `read`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent = 0
+        self.is_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.unsent += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_one_that_reads_slowly_but_on_has_more_time() -> None:
+    async def test() -> None:
+        config = ServerConfig(model_repository=Path(), body_timeout_s=30)
+        state = SimpleNamespace(connections=set(), tasks=set())
+        made = protocol_module.HttpProtocol(None, state, None, app=App(), limits=HttpLimits(config))
+        transport = Transport()
+        made.connection_made(transport)
+        transport.write(bytes(1000))
+        made.pause_writing()
+        for left in range(999, 990, -1):
+            transport.unsent = left
+            made.expire()
+            assert not transport.is_aborted
+            assert time.monotonic() + 20 < made.due < time.monotonic() + 31
+        made.expire()
+        assert transport.is_aborted
+        made.connection_lost(None)
+
+    asyncio.run(test())
+
+
+def test_idle_connections_give_way_to_those_that_come() -> None:
+    async def test(served: Served) -> None:
+        idle = [await served.connect() for _ in range(4)]
+        await until(lambda: len(served.limits._connections) == 4)
+        for _ in range(20):
+            reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+            assert (await response(reader))[0] == 200
+            writer.close()
+            assert len(served.limits._connections) <= 4
+        assert await ended(idle[0][0])
+
+    run(test, max_connections=4)
+
+
+def test_the_one_that_has_been_idle_for_longest_goes_first() -> None:
+    async def test(served: Served) -> None:
+        readers = []
+        for count in range(3):
+            reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+            await response(reader)
+            readers.append((reader, writer))
+            assert len(served.limits._connections) == count + 1
+        readers[0][1].write(b"GET /b HTTP/1.1\r\n\r\n")
+        await response(readers[0][0])
+        fourth, _ = await served.connect(b"GET /c HTTP/1.1\r\n\r\n")
+        assert (await response(fourth))[0] == 200
+        assert await ended(readers[1][0])
+        for reader, writer in (readers[0], readers[2]):
+            writer.write(b"GET /d HTTP/1.1\r\n\r\n")
+            assert (await response(reader))[0] == 200
+
+    run(test, max_connections=3)
+
+
+def test_heads_that_do_not_arrive_are_idle_too() -> None:
+    async def test(served: Served) -> None:
+        for _ in range(10):
+            await served.connect(b"GET /a HTTP/1.1\r\nx: ")
+        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+        assert (await response(reader))[0] == 200
+
+    run(test, max_connections=3)
+
+
+def test_where_all_are_at_work_one_more_is_turned_away() -> None:
+    async def test(served: Served) -> None:
+        busy = [await served.connect(post("/slow", b"")) for _ in range(2)]
+        await until(lambda: [each.idle_since for each in served.limits._connections] == [NEVER] * 2)
+        reader, _ = await served.connect()
+        status, head, content = await response(reader)
+        assert (status, b"connection: close" in head, b"too many connections" in content) == (503, True, True)
+        assert await ended(reader)
+        served.app.go.set()
+        for reader, _ in busy:
+            assert (await response(reader))[0] == 200
+        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+        assert (await response(reader))[0] == 200
+
+    run(test, max_connections=2)
+
+
+def test_thousands_of_connections_stop_nobody() -> None:
+    """Twenty times as many as the server takes: most give way to later ones."""
+
+    async def test(served: Served) -> None:
+        ends: list[socket.socket] = []
+        loop = asyncio.get_running_loop()
+        try:
+            for number in range(5000):
+                end = socket.socket()
+                end.setblocking(False)
+                ends.append(end)
+                await loop.sock_connect(end, ("127.0.0.1", served.port))
+                if len(ends) > 600:
+                    ends.pop(0).close()
+                if number % 500 == 499:
+                    reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+                    assert (await response(reader))[0] == 200
+                    writer.close()
+        finally:
+            for end in ends:
+                end.close()
+        await until(lambda: not served.limits._connections)
+
+    run(test, max_connections=256)
+
+
+def test_what_answers_keeps_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request and its exchange hold each other while it is answered, and not a moment longer."""
+    kept: list[protocol_module._Exchange] = []
+    begin = protocol_module.HttpProtocol._start
+
+    def start(self: protocol_module.HttpProtocol, exchange: protocol_module._Exchange) -> None:
+        kept.append(exchange)
+        begin(self, exchange)
+
+    async def test(served: Served) -> None:
+        reader, _ = await served.connect(post("/a", b"xyz"))
+        assert (await response(reader))[2].endswith(b"xyz")
+        assert kept[0].request.room is None
+
+    monkeypatch.setattr(protocol_module.HttpProtocol, "_start", start)
+    run(test)
