@@ -45,8 +45,8 @@ class ReplacedError(Exception):
 class RequestCancelled(DeadlineExceeded):
     """The caller has given the request up."""
 
-    def __init__(self) -> None:
-        super().__init__("the request was cancelled")
+    def __init__(self, message: str = "the request was cancelled") -> None:
+        super().__init__(message)
 
 
 class Door(Protocol):

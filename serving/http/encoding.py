@@ -16,6 +16,8 @@ from storage.errors import InvalidInput
 SLICE_BYTES = 1 << 20
 # Smaller responses are not worth it: a packet of the network has more.
 MIN_RESPONSE_BYTES = 1024
+# Of a gzip body. Each copies what follows it, so a body of nothing but members would take the time of its square.
+MAX_MEMBERS = 16
 _LEVEL = 1
 
 # zlib's window bits: for gzip's header, and for zlib's own.
@@ -44,11 +46,15 @@ async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
     parts: list[bytes] = []
     rest = body
     made = 0
+    members = 1
     while not decoder.eof or decoder.unused_data:
         if decoder.eof:
             # gzip may go on with another member; zlib has none.
             if window != _WINDOWS[b"gzip"]:
                 raise _bad(encoding, "bytes follow its end")
+            members += 1
+            if members > MAX_MEMBERS:
+                raise _bad(encoding, f"it has more than {MAX_MEMBERS} members")
             rest, decoder = decoder.unused_data, zlib.decompressobj(window)
         size = min(SLICE_BYTES, room.max_body - made + 1)
         room.hold(size)

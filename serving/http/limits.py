@@ -12,8 +12,6 @@ from serving.errors import BodyTooLarge
 from storage.errors import Overloaded
 
 KEEP_ALIVE_S = 75.0
-MAX_HEADER_BYTES = 64 << 10
-MAX_HEADERS = 128
 NEVER = float("inf")
 _TICK_S = 0.25
 

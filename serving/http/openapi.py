@@ -241,9 +241,13 @@ def _described(operation: Operation) -> dict[str, Any]:
     }
     if operation.path.endswith("/ready"):
         described["responses"]["400"] = {"description": "not ready; the body is empty"}
-    roles = [name for bit, name in _ROLES.items() if need.roles & bit]
-    if roles:
-        described["description"] = f"For the role {' or '.join(roles)}."
+    said = []
+    if roles := [name for bit, name in _ROLES.items() if need.roles & bit]:
+        said.append(f"For the role {' or '.join(roles)}.")
+    if operation.tag == "inference":
+        said.append("Bodies may be compressed both ways, by gzip or deflate.")
+    if said:
+        described["description"] = " ".join(said)
     if operation.body is not None:
         described["requestBody"] = {
             "content": _content(operation, operation.body),

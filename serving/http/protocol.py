@@ -9,20 +9,19 @@ a client that goes away cancels its request.
 from __future__ import annotations
 
 import asyncio
-import http
 import time
-import urllib.parse
 from collections import deque
 from typing import Any
 
 import httptools
 
-from serving.errors import BodyTooLarge
-from serving.http.limits import KEEP_ALIVE_S, MAX_HEADER_BYTES, MAX_HEADERS, NEVER, HttpLimits
+from serving.http.exchange import Exchange, response_head
+from serving.http.head import RequestHead, long_head
+from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
 from serving.security.principals import NOBODY, Connection
 from serving.security.tls import common_name
-from storage.errors import EmberlineError, InvalidInput, Overloaded, Unavailable
+from storage.errors import InvalidInput, Overloaded, Unavailable
 
 # Requests that a client may send before the one ahead of them was answered.
 _MAX_PIPELINED = 4
@@ -30,44 +29,10 @@ _MAX_PIPELINED = 4
 _MAX_WAITING = 128
 # From here on head and body are handed over apart, which spares a copy of the body.
 _APART_BYTES = 16 << 10
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
-# Twice in a request, they say two things to whoever reads the first or the last.
-_ONCE = frozenset((b"authorization", b"content-encoding", b"inference-header-content-length"))
+# How long a client whose request was refused may go on sending it, before the connection ends under it.
+_LINGER_S = 2.0
+_LINGER_BYTES = 64 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class _Exchange:
-    """A request while it arrives and is answered.
-
-    refused: the response to one that nobody has to look at. is_answered: it has been sent, before the body was here.
-    """
-
-    __slots__ = ("chunks", "held", "is_answered", "keep_alive", "limits", "refused", "request", "speaks_1_0")
-
-    def __init__(self, request: HttpRequest, limits: HttpLimits, keep_alive: bool, speaks_1_0: bool) -> None:
-        self.request = request
-        self.limits = limits
-        self.keep_alive = keep_alive
-        self.speaks_1_0 = speaks_1_0
-        self.chunks: list[bytes] = []
-        self.held = 0
-        self.refused: HttpResponse | None = None
-        self.is_answered = False
-        request.room = self
-
-    @property
-    def max_body(self) -> int:
-        """See BodyRoom."""
-        return self.limits.max_body
-
-    def hold(self, size: int) -> None:
-        """See BodyRoom."""
-        self.limits.hold(size)
-        self.held += size
-
-    def too_large(self, got: str) -> BodyTooLarge:
-        """See BodyRoom."""
-        return self.limits.too_large(got)
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -93,21 +58,17 @@ class HttpProtocol(asyncio.Protocol):
         self._transport: Any = None
         self._parser = httptools.HttpRequestParser(self)
         self._caller = NOBODY
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        # Of the head that arrives: what was parsed, what was read since, and what is wrong with it.
-        self._head_bytes = 0
-        self._head_read = 0
-        self._head_count = 0
-        self._head_fault: tuple[EmberlineError, int] | None = None
+        self._head = RequestHead()
         self._unsent = 0
-        self._arriving: _Exchange | None = None
-        self._waiting: deque[_Exchange] = deque()
-        self._active: _Exchange | None = None
+        self._arriving: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        self._active: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._is_full = False
         self._in_head = False
+        # What comes now is no HTTP any more.
+        self._is_broken = False
 
     # asyncio
 
@@ -115,7 +76,7 @@ class HttpProtocol(asyncio.Protocol):
         """A client is here."""
         self._transport = transport
         if not self._limits.add(self):
-            self._answer_nothing(error_response(Overloaded("too many connections are open; try later")))
+            self._send(self._nothing(), error_response(Overloaded("too many connections are open; try later")))
             return
         self._connections.add(self)
         peer = transport.get_extra_info("peername")
@@ -131,7 +92,7 @@ class HttpProtocol(asyncio.Protocol):
         self.due = self.idle_since = NEVER
         for exchange in (self._arriving, *self._waiting):
             if exchange is not None:
-                self._release(exchange)
+                exchange.release()
         self._arriving = None
         self._waiting.clear()
         if self._task is not None:
@@ -139,7 +100,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        while data and not self._transport.is_closing():
+        while data and not (self._is_broken or self._transport.is_closing()):
             was_in_head = self._in_head
             try:
                 self._parser.feed_data(data)
@@ -152,11 +113,8 @@ class HttpProtocol(asyncio.Protocol):
                 if not self._transport.is_closing():
                     self._give_up(InvalidInput(f"this is not HTTP/1.1: {error}", field="request"))
                 return
-            if was_in_head and self._in_head:
-                # A header that does not end is known to the parser alone.
-                self._head_read += len(data)
-                if self._head_read > MAX_HEADER_BYTES:
-                    self._give_up(_long_head(), 431)
+            if was_in_head and self._in_head and self._head.is_endless(len(data)):
+                self._give_up(long_head(), 431)
             return
 
     def pause_writing(self) -> None:
@@ -205,29 +163,18 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._url = b""
-        self._headers = {}
+        self._head = RequestHead()
         self._in_head = True
-        self._head_bytes = self._head_read = self._head_count = 0
-        self._head_fault = None
         if not self._is_full:
             self.due = time.monotonic() + self._limits.body_timeout_s
 
     def on_url(self, url: bytes) -> None:
         """A piece of its target."""
-        self._url += url
-        self._count_head(len(url))
+        self._head.add_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        name = name.lower()
-        if name in self._headers and name in _ONCE:
-            self._head_fault = InvalidInput(f"the header {name.decode()} came twice", field="headers"), 400
-        self._headers[name] = value
-        self._head_count += 1
-        if self._head_count > MAX_HEADERS:
-            self._head_fault = InvalidInput(f"there are over {MAX_HEADERS} headers", field="headers"), 431
-        self._count_head(len(name) + len(value) + 4)
+        self._head.add_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request is admitted, or refused before its body is read."""
@@ -236,13 +183,14 @@ class HttpProtocol(asyncio.Protocol):
         parser = self._parser
         version = parser.get_http_version()
         keep_alive = parser.should_keep_alive()
-        path, query = _target(self._url)
-        request = HttpRequest(parser.get_method().decode("ascii"), path, query, self._headers, caller=self._caller)
-        exchange = self._arriving = _Exchange(request, self._limits, keep_alive, version == "1.0")
-        declared = self._headers.get(b"content-length")
-        if self._head_fault is not None:
-            fault, status = self._head_fault
-            self._refuse(exchange, error_response(fault, status=status))
+        head = self._head
+        path, query = head.target()
+        request = HttpRequest(parser.get_method().decode("ascii"), path, query, head.headers, caller=self._caller)
+        exchange = self._arriving = Exchange(request, self._limits, keep_alive, version == "1.0")
+        declared = head.headers.get(b"content-length")
+        fault = head.fault()
+        if fault is not None:
+            self._refuse(exchange, error_response(fault[0], status=fault[1]))
             return
         try:
             if declared is not None and int(declared) > self._limits.max_body:
@@ -252,15 +200,20 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(exchange, error_response(error))
             return
         is_first = self._active is None and not self._waiting
-        if b"expect" in self._headers and self._headers[b"expect"].lower() == b"100-continue" and is_first:
+        if is_first and head.headers.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of its body."""
         exchange = self._arriving
-        if exchange is None or exchange.refused is not None:
+        if exchange is None:
             return
         size = len(chunk)
+        if exchange.refused is not None:
+            exchange.dropped += size
+            if exchange.dropped > max(2 * self._limits.max_body, _LINGER_BYTES):
+                self._close()
+            return
         try:
             if exchange.held + size > self._limits.max_body:
                 raise self._limits.too_large(f"over {self._limits.max_body}")
@@ -278,7 +231,10 @@ class HttpProtocol(asyncio.Protocol):
             return
         if exchange.refused is not None:
             if exchange.is_answered:
-                self._rest()
+                if exchange.is_last:
+                    self._close()
+                else:
+                    self._rest()
                 return
         else:
             chunks = exchange.chunks
@@ -295,7 +251,7 @@ class HttpProtocol(asyncio.Protocol):
 
     # the way of an exchange
 
-    def _start(self, exchange: _Exchange) -> None:
+    def _start(self, exchange: Exchange) -> None:
         if not self._is_full:
             self.due = NEVER
         if exchange.refused is not None:
@@ -307,7 +263,7 @@ class HttpProtocol(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, exchange: _Exchange) -> None:
+    async def _run(self, exchange: Exchange) -> None:
         try:
             response = await self._app.answer(exchange.request)
         except asyncio.CancelledError:
@@ -316,7 +272,7 @@ class HttpProtocol(asyncio.Protocol):
         except Exception as error:
             response = error_response(error)
         finally:
-            self._release(exchange)
+            exchange.release()
         self._active = self._task = None
         self._send(exchange, response)
         self._next()
@@ -343,20 +299,13 @@ class HttpProtocol(asyncio.Protocol):
             if not self._is_full:
                 self.due = self.idle_since + KEEP_ALIVE_S
 
-    def _send(self, exchange: _Exchange, response: HttpResponse) -> None:
+    def _send(self, exchange: Exchange, response: HttpResponse) -> None:
         transport = self._transport
         if transport.is_closing():
             return
         content = response.content
-        head = [_STATUS_LINES[response.status], b"content-length: %d\r\n" % len(content)]
-        for name, value in response.headers:
-            head += (name, b": ", value, b"\r\n")
         keep_alive = exchange.keep_alive and not (self._is_stopping or response.closes)
-        if not keep_alive:
-            head.append(b"connection: close\r\n")
-        elif exchange.speaks_1_0:
-            head.append(b"connection: keep-alive\r\n")
-        head.append(b"\r\n")
+        head = response_head(response, keep_alive, exchange.speaks_1_0)
         if exchange.request.method == "HEAD":
             content = b""
         if len(content) < _APART_BYTES:
@@ -365,11 +314,16 @@ class HttpProtocol(asyncio.Protocol):
         else:
             transport.writelines((b"".join(head), content))
         if not keep_alive:
-            self._close()
+            if exchange is self._arriving:
+                # A client that still sends would lose the answer with the connection: it may send on, for a while.
+                exchange.is_last = True
+                self.due = time.monotonic() + _LINGER_S
+            else:
+                self._close()
 
-    def _refuse(self, exchange: _Exchange, response: HttpResponse) -> None:
+    def _refuse(self, exchange: Exchange, response: HttpResponse) -> None:
         """Answers before the body is here, where nothing is ahead; what comes of the body is dropped."""
-        self._release(exchange)
+        exchange.release()
         exchange.refused = response
         exchange.chunks = []
         if self._active is None and not self._waiting and not self._is_full:
@@ -377,24 +331,27 @@ class HttpProtocol(asyncio.Protocol):
             self._send(exchange, response)
 
     def _give_up(self, error: InvalidInput, status: int = 400) -> None:
-        """Answers what cannot be read any further, and closes."""
-        exchange = self._arriving
-        if exchange is not None:
-            self._release(exchange)
-            self._arriving = None
+        """Answers what cannot be read any further, behind what was asked before it, and closes."""
+        exchange, self._arriving = self._arriving, None
         self._in_head = False
-        if self._active is None and not self._waiting and (exchange is None or exchange.refused is None):
-            self._answer_nothing(error_response(error, status=status))
+        self._is_broken = True
+        if exchange is not None:
+            exchange.release()
+            exchange.keep_alive = False
+        if exchange is None or exchange.refused is None:
+            exchange = self._nothing()
+            exchange.refused = error_response(error, status=status)
+        if self._active is not None or self._waiting:
+            self._transport.pause_reading()
+            self._waiting.append(exchange)
+            return
+        if not exchange.is_answered and exchange.refused is not None:
+            self._send(exchange, exchange.refused)
         self._close()
 
-    def _answer_nothing(self, response: HttpResponse) -> None:
-        """Answers where nobody asked, as the last thing on the connection."""
-        self._send(_Exchange(HttpRequest("", "", b"", {}), self._limits, False, False), response)
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEADER_BYTES:
-            self._head_fault = _long_head(), 431
+    def _nothing(self) -> Exchange:
+        """For an answer where nobody asked, the last thing on the connection."""
+        return Exchange(HttpRequest("", "", b"", {}), self._limits, False, False)
 
     def _watch_unsent(self) -> None:
         """Gives the client time to read what is left; it has more when some of it has gone meanwhile."""
@@ -406,21 +363,3 @@ class HttpProtocol(asyncio.Protocol):
         self._transport.close()
         self.idle_since = NEVER
         self._watch_unsent()
-
-    def _release(self, exchange: _Exchange) -> None:
-        self._limits.release(exchange.held)
-        exchange.held = 0
-        exchange.request.room = None  # else the two hold each other, and the body
-
-
-def _long_head() -> InvalidInput:
-    return InvalidInput(f"the head of the request is over {MAX_HEADER_BYTES} bytes", field="headers")
-
-
-def _target(url: bytes) -> tuple[str, bytes]:
-    """Path and query of a request's target."""
-    if b"?" not in url and b"%" not in url and url.startswith(b"/"):
-        return url.decode("latin-1"), b""
-    parsed = httptools.parse_url(url)
-    path = (parsed.path or b"/").decode("latin-1")
-    return (urllib.parse.unquote(path) if "%" in path else path), parsed.query or b""

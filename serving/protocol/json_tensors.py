@@ -72,10 +72,10 @@ def to_values(
     if wire.family == "bytes":
         return _bytes_values(name, flat), nulls
     try:
-        # A float that is too large would be infinite, with a warning; a whole number raises by itself.
-        with np.errstate(over="raise"):
+        # A float that is too large is infinite, as in v1 requests and in training; a whole number raises.
+        with np.errstate(over="ignore"):
             return np.array(flat, wire.numpy), nulls
-    except (OverflowError, FloatingPointError):
+    except OverflowError:
         limits = np.finfo(wire.numpy) if wire.family == "float" else np.iinfo(wire.numpy)
         low, high = int(limits.min), int(limits.max)  # Python compares these with any number exactly
         wrong = next((v for v in flat if not low <= v <= high), "a number")

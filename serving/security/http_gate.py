@@ -18,12 +18,14 @@ def admit_inference(gate: Gate, request: HttpRequest, model: str) -> None:
 
 
 def admit(gate: Gate, request: HttpRequest) -> None:
-    """Lets in any other request."""
+    """Lets in any other request, and takes the token out of it: nothing behind the gate has a use for one."""
     # A router may take the same path for another one when a line break ends it.
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
     need, model, call = http_need(request.method, request.path)
     request.admission = gate.admit(need, model, request.headers.get(b"authorization"), request.caller, "http", call)
+    if isinstance(request.headers, dict):
+        request.headers.pop(b"authorization", None)
 
 
 async def audited(

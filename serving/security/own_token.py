@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
@@ -13,6 +14,8 @@ from pathlib import Path
 from serving.security.tokens import MAX_TOKEN_BYTES, digest_of, new_token
 
 logger = logging.getLogger("emberline.serving")
+
+_MAX_LEFT = 1000
 
 
 def own_token_path(port: int) -> Path:
@@ -35,7 +38,7 @@ def own_token(port: int) -> Iterator[str]:
     token = new_token()
     try:
         path = own_token_path(port)
-        _write(path, token)
+        held = _write(path, token)
     except (OSError, RuntimeError) as error:
         logger.warning(
             "the server's own token could not be written (%s): without an access file nobody can load, unload or roll "
@@ -50,21 +53,35 @@ def own_token(port: int) -> Iterator[str]:
     finally:
         if read_own_token(port) == token:
             path.unlink(missing_ok=True)
+        os.close(held)
 
 
-def _write(path: Path, token: str) -> None:
+def _write(path: Path, token: str) -> int:
+    """The file, open and locked: as long as it is, its server lives."""
     path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     about = path.parent.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
         raise PermissionError(f"{path.parent} is not a folder of this user's")
     if about.st_mode & 0o077:
         path.parent.chmod(0o700)
+    _remove_left(path.parent)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(file, "w", encoding="ascii") as writer:
-            writer.write(token + "\n")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(file, token.encode() + b"\n")
         fresh.replace(path)
     except BaseException:
+        os.close(file)
         fresh.unlink(missing_ok=True)
         raise
+    return file
+
+
+def _remove_left(folder: Path) -> None:
+    """Removes the files of servers that were killed. They open nothing any more."""
+    for path in list(folder.iterdir())[:_MAX_LEFT]:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not path.name.startswith("."):  # one that is being written is not locked yet
+                path.unlink()

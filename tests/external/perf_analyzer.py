@@ -1,4 +1,4 @@
-"""Triton's perf_analyzer against this server: every transport and way that tensors can travel, with and without front ends.
+"""Triton's perf_analyzer against this server: every transport and way of tensors, with and without front ends.
 
 A figure is not the point here, and none is checked: perf_analyzer reads metadata, configuration and statistics, checks
 that they fit each other, and ends with an error where they do not.

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,11 +43,14 @@ def run_plain(campaign: Campaign, only: str = "") -> None:
         data = entry.make(rng)
         for _ in range(rng.choice((0, 1, 1, 1, 2, 3, 6))):
             data = entry.mutate(rng, data)
+        began = time.monotonic()
         try:
             answer = run_guarded(entry, data)
         except Exception:
             campaign.find(f"{entry.name}: {traceback.format_exc(limit=-6)}", data, entry.name)
             answer = "FINDING"
+        if time.monotonic() - began > _SLOW_S:
+            campaign.find(f"{entry.name}: took {time.monotonic() - began:.1f} s", data, entry.name)
         campaign.note(f"{entry.name} {answer}")
 
 
@@ -66,10 +70,10 @@ def run_guided(campaign: Campaign, only: str = "") -> None:
         covered = re.findall(r"ft: (\d+)", text) or ["0"]
         campaign.note(f"{name} (features {covered[-1]})", int(done[-1]))
         if found.returncode:
-            at = max(0, text.find(" === Uncaught Python exception"))
+            text = text[max(0, text.find(" === Uncaught Python exception")) :]
             saved = re.findall(r"Test unit written to (\S+)", text)
             campaign.findings.append(
-                f"{name}: {text[at : at + 3000]}\n  again: python -m tests.fuzz.decoders --replay {' '.join(saved)}"
+                f"{name}: {text[:3000]}\n  again: python -m tests.fuzz.decoders --replay {' '.join(saved)}"
             )
 
 

@@ -243,7 +243,7 @@ def _compress(rng: Random, request: Framed) -> None:
     elif kind == 4:
         packed = body
     elif kind == 5:
-        packed += rng.choice((packed, b"x"))
+        packed = rng.choice((packed * 2, packed + b"x", packed + gzip.compress(b"") * 20_000))
     request.body = packed
 
 

@@ -63,6 +63,16 @@ def test_what_a_decoder_is_given_at_first_is_good(entry: Entry) -> None:
         assert run_guarded(entry, entry.make(random.Random(number))) == "taken" or entry.name in ("body", "v2")
 
 
+def test_every_fuzzer_that_is_spoken_of_is_there() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "fuzzing.md").read_text()
+    loop = re.search(r"^fuzz:.*\n\t@code=0; for name in ([a-z ]+);", (root / "Makefile").read_text(), re.MULTILINE)
+    assert loop is not None
+    named = {*re.findall(r"python -m tests\.fuzz\.(\w+)", page), *loop[1].split()}
+    assert named == {"http", "grpc", "decoders", "openapi"}
+    assert all((root / "tests" / "fuzz" / f"{name}.py").exists() for name in named)
+
+
 def test_a_finding_is_saved_and_says_how_to_run_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(data: bytes) -> None:
         raise KeyError("a bug")

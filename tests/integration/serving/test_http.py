@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import socket
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -248,3 +249,28 @@ def test_the_index_can_be_asked_for_ready_models_only(connection: http.client.HT
     assert answer == [{"name": "ranker", "version": "1", "state": "READY"}]
     assert ask(connection, "POST", "/v2/repository/index", b"")[0] == 200
     assert ask(connection, "POST", "/v2/repository/index", b"[]")[0] == 400
+
+
+@pytest.mark.parametrize(("path", "size", "status"), [("/v2/models/nope/infer", 900_000, 404), (INFER, 3 << 20, 413)])
+def test_a_client_that_sends_all_before_it_reads_has_its_refusal(
+    server: Server, path: str, size: int, status: int
+) -> None:
+    request = urllib.request.Request(f"http://127.0.0.1:{server.http_port}{path}", bytes(size))
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(request, timeout=30)
+    with raised.value as answer:
+        assert answer.code == status
+        assert "error" in json.loads(answer.read())
+
+
+def test_a_refused_body_that_does_not_end_is_not_read_for_ever(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as plain:
+        plain.sendall(b"POST /v2/models/nope/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"40000\r\n" + bytes(0x40000) + b"\r\n"
+
+        def send() -> None:
+            for _ in range(4000):
+                plain.sendall(chunk)
+
+        with pytest.raises(OSError, match=r"reset|[Bb]roken"):
+            send()

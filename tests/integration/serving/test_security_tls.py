@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import re
 import shutil
 import ssl
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -21,7 +24,7 @@ import tritonclient.http as triton_http
 
 from serving import Server, ServerConfig
 from serving.security import tls as tls_module
-from serving.security.tls import ServerTls
+from serving.security.tls import ServerTls, common_name
 from storage.errors import ConfigError
 from tests.integration.serving.certificates import Certificate, make_ca, make_certificate
 from tests.integration.serving.conftest import Published
@@ -360,3 +363,24 @@ def test_changes_are_looked_for_once_a_second(world: World, monkeypatch: pytest.
     for _ in range(100):
         made.refresh()
     assert not looks
+
+
+def test_the_commands_of_the_documentation_make_certificates_that_serve(world: World, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "openssl" in block]
+    assert len(blocks) == 2
+    for block in blocks:
+        subprocess.run(["bash", "-euc", block], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    made = ServerTls(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
+    client = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    client.load_cert_chain(tmp_path / "scorer.pem", tmp_path / "scorer.key")
+    here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(here, there, server_hostname="models.example"),
+        made.context.wrap_bio(there, here, server_side=True),
+    ]
+    for _ in range(4):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert common_name(ends[1]) == "scorer"

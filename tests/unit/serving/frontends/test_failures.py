@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from serving.errors import BodyTooLarge, EngineFailure, status_of
+from serving.errors import BodyTooLarge, EngineFailure, Forbidden, RateLimited, Unauthenticated, status_of
 from serving.frontends.failures import from_wire, to_wire
 from serving.protocol.signature import SignatureChanged
 from storage import errors
@@ -23,6 +23,9 @@ FOR_CALLERS = (
     errors.DeadlineExceeded,
     errors.Conflict,
     SignatureChanged,
+    Unauthenticated,
+    Forbidden,
+    RateLimited,
 )
 
 

@@ -204,10 +204,15 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
         assert status == 400
         assert b"did not arrive within 0.05 s" in content
         assert await reader.read() == b""
-        # A head that is never finished, and one behind a request that is worked on.
-        for first in (b"POST /a HT", post("/slow", b"1") + b"POST /a"):
-            reader, _ = await served.connect(first)
-            assert b"did not arrive" in await reader.read() or b"slow" in first
+        # A head that is never finished, and one behind a request that is worked on and is answered first.
+        reader, _ = await served.connect(b"POST /a HT")
+        assert b"did not arrive" in await reader.read()
+        reader, _ = await served.connect(post("/slow", b"1") + b"POST /a")
+        await served.app.begun.wait()
+        await asyncio.sleep(0.5)
+        served.app.go.set()
+        assert (await response(reader))[2] == b"/slow||1"
+        assert b"did not arrive" in await reader.read()
 
     run(test, body_timeout_s=0.05)
 
@@ -307,6 +312,21 @@ def test_what_was_begun_is_answered_before_the_server_stops() -> None:
         status, head, content = await response(reader)
         assert (status, content) == (200, b"/slow||1")
         assert b"connection: close" in head
+        assert await reader.read() == b""
+
+    run(test)
+
+
+def test_what_was_asked_before_bytes_that_are_no_http_is_answered_first() -> None:
+    async def test(served: Served) -> None:
+        reader, _ = await served.connect(post("/slow", b"1") + post("/b", b"2") + b"garbage\r\n\r\n")
+        await served.app.begun.wait()
+        served.app.go.set()
+        assert (await response(reader))[2] == b"/slow||1"
+        assert (await response(reader))[2] == b"/b||2"
+        status, head, content = await response(reader)
+        assert (status, b"connection: close" in head) == (400, True)
+        assert b"not HTTP" in content
         assert await reader.read() == b""
 
     run(test)

@@ -16,7 +16,9 @@ import pytest
 from serving.config import ServerConfig
 from serving.http import limits as limits_module
 from serving.http import protocol as protocol_module
-from serving.http.limits import MAX_HEADER_BYTES, MAX_HEADERS, NEVER, HttpLimits
+from serving.http.exchange import Exchange
+from serving.http.head import MAX_HEADER_BYTES, MAX_HEADERS
+from serving.http.limits import NEVER, HttpLimits
 from tests.unit.serving.http.test_protocol import App, Served, post, response, run
 
 HEAD = b"GET /a HTTP/1.1\r\nHost: h\r\n"
@@ -318,10 +320,10 @@ def test_thousands_of_connections_stop_nobody() -> None:
 
 def test_what_answers_keeps_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request and its exchange hold each other while it is answered, and not a moment longer."""
-    kept: list[protocol_module._Exchange] = []
+    kept: list[Exchange] = []
     begin = protocol_module.HttpProtocol._start
 
-    def start(self: protocol_module.HttpProtocol, exchange: protocol_module._Exchange) -> None:
+    def start(self: protocol_module.HttpProtocol, exchange: Exchange) -> None:
         kept.append(exchange)
         begin(self, exchange)
 

@@ -191,6 +191,12 @@ def test_a_path_that_a_router_may_read_otherwise_is_refused(tmp_path: Path, path
         admit(gate(tmp_path), HttpRequest("POST", path, b"", {}))
 
 
+def test_a_token_goes_no_further_than_the_gate(tmp_path: Path) -> None:
+    request = HttpRequest("GET", "/v2", b"", {b"authorization": b"Bearer board", b"host": b"x"})
+    admit(gate(tmp_path, ACCESS), request)
+    assert request.headers == {b"host": b"x"}
+
+
 def test_refusals_say_over_http_what_to_do() -> None:
     found = error_response(Unauthenticated("who?"))
     assert (found.status, (b"www-authenticate", b"Bearer") in found.headers, found.closes) == (401, True, False)

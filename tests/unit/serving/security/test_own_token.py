@@ -47,6 +47,16 @@ def test_each_start_has_another_one_and_a_killed_servers_is_replaced(home: Path)
     assert first != second
 
 
+def test_those_of_killed_servers_go_and_those_of_living_ones_stay(home: Path) -> None:
+    with own_token(8000), own_token(8001):
+        own_token_path(7000).write_text("left behind\n")
+        (own_token_path(7000).parent / ".8002.being-written").touch()
+        with own_token(8003):
+            left = sorted(path.name for path in own_token_path(7000).parent.iterdir())
+            assert left == [".8002.being-written", "8000", "8001", "8003"]
+        assert read_own_token(8000)
+
+
 def test_a_server_removes_its_own_only(home: Path) -> None:
     with own_token(8000):
         own_token_path(8000).write_text("of a server that came later\n")

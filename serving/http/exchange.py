@@ -1,0 +1,70 @@
+"""A request and its response on a connection, and the response's bytes."""
+
+from __future__ import annotations
+
+import http
+
+from serving.errors import BodyTooLarge
+from serving.http.limits import HttpLimits
+from serving.http.messages import HttpRequest, HttpResponse
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+
+
+class Exchange:
+    """A request while it arrives and is answered. See BodyRoom.
+
+    refused: the response to one that nobody has to look at. is_answered: it has been sent, before the body was here.
+    is_last: the connection ends when the body has come. dropped: bytes of the body that nobody looked at.
+    """
+
+    __slots__ = (
+        *("chunks", "dropped", "held", "is_answered", "is_last", "keep_alive", "limits", "refused", "request"),
+        "speaks_1_0",
+    )
+
+    def __init__(self, request: HttpRequest, limits: HttpLimits, keep_alive: bool, speaks_1_0: bool) -> None:
+        self.request = request
+        self.limits = limits
+        self.keep_alive = keep_alive
+        self.speaks_1_0 = speaks_1_0
+        self.chunks: list[bytes] = []
+        self.held = 0
+        self.refused: HttpResponse | None = None
+        self.is_answered = False
+        self.is_last = False
+        self.dropped = 0
+        request.room = self
+
+    @property
+    def max_body(self) -> int:
+        """See BodyRoom."""
+        return self.limits.max_body
+
+    def hold(self, size: int) -> None:
+        """See BodyRoom."""
+        self.limits.hold(size)
+        self.held += size
+
+    def too_large(self, got: str) -> BodyTooLarge:
+        """See BodyRoom."""
+        return self.limits.too_large(got)
+
+    def release(self) -> None:
+        """Nothing is made of its body any more."""
+        self.limits.release(self.held)
+        self.held = 0
+        self.request.room = None  # else the two hold each other, and the body
+
+
+def response_head(response: HttpResponse, keep_alive: bool, speaks_1_0: bool) -> list[bytes]:
+    """The pieces of it, with the empty line."""
+    head = [_STATUS_LINES[response.status], b"content-length: %d\r\n" % len(response.content)]
+    for name, value in response.headers:
+        head += (name, b": ", value, b"\r\n")
+    if not keep_alive:
+        head.append(b"connection: close\r\n")
+    elif speaks_1_0:
+        head.append(b"connection: keep-alive\r\n")
+    head.append(b"\r\n")
+    return head
