@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.catalog import Run, script
 from benchmarks.dlrm_world import DlrmWorld
-from benchmarks.handover import round_trips
+from benchmarks.handover import empty_round_trips, round_trips
 from benchmarks.measure import Contestant
 from benchmarks.paced_load import PLAIN, Way, max_rate, save_bodies
 from benchmarks.processes import family
@@ -48,12 +48,13 @@ def measure(run: Run) -> None:
 def handover(run: Run) -> None:
     """133 kB to the engine and its scores back, nothing computed."""
     count = 500 if run.quick else 3000
-    medians, worst = [], []
+    medians, worst, floors = [], [], []
     for turn in range(2 if run.quick else run.repeats):
         folder = run.work / f"handover-{turn}"
         folder.mkdir()
         took = round_trips(folder, ROWS, count)
         medians.append(float(np.median(took)))
+        floors.append(float(np.median(empty_round_trips(count))))
         worst.append(float(np.percentile(took, 99)))
     run.report.pairs(
         f"hand-over of {ROWS * BYTES_A_ROW // 1000} kB to the engine and back",
@@ -62,6 +63,14 @@ def handover(run: Run) -> None:
         "bound",
         unit="us",
         target=1.0,
+        less_is_better=True,
+    )
+    run.report.pairs(
+        "the same beside two processes that only wake each other",
+        medians,
+        floors,
+        "200 bytes",
+        unit="us",
         less_is_better=True,
     )
     run.report.remark(f"hand-over, p99 of {count}: {float(np.median(worst)):.0f} us")

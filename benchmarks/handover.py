@@ -1,6 +1,7 @@
 """What a front end's hand-over to the engine costs: there and back between two processes, with nothing computed.
 
-python -m benchmarks.handover SOCKET      # the engine's end, for `round_trips`
+python -m benchmarks.handover SOCKET         # the engine's end, for `round_trips`
+python -m benchmarks.handover --echo FD      # the other end of `empty_round_trips`
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from serving.regions import SharedRegions
 from storage.features import Column, InputSpec
 
 MEMORY = 1 << 26
+_PACKET = bytes(200)
 _SNAPSHOT: Any = RemoteSnapshot("0" * 32, 1, 0)
 _INPUTS = [
     InputSpec.model_validate({"name": "ids", "dtype": "INT64", "width": 26}),
@@ -82,6 +84,28 @@ def round_trips(folder: Path, rows: int, count: int) -> list[float]:
     return took
 
 
+def empty_round_trips(count: int) -> list[float]:
+    """Microseconds of a small packet there and back between two processes that only wait for it: what waking costs."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "benchmarks.handover", "--echo", str(far.fileno())]
+    took: list[float] = []
+    with near, far, subprocess.Popen(command, pass_fds=[far.fileno()]) as process:
+        for number in range(count + 1):
+            began = time.perf_counter_ns()
+            near.send(_PACKET)
+            near.recv(len(_PACKET))
+            if number:  # the first one waits for the process to start
+                took.append((time.perf_counter_ns() - began) / 1000)
+        process.kill()
+    return took
+
+
+def _echo(descriptor: int) -> None:
+    with socket.socket(fileno=descriptor) as end:
+        while packet := end.recv(len(_PACKET)):
+            end.send(packet)
+
+
 async def _ask(path: Path, rows: int, count: int, took: list[float]) -> None:
     link = EngineLink(str(path), MEMORY, lambda: None)
     link.start()
@@ -120,5 +144,8 @@ async def _answer(path: str) -> None:
 
 
 if __name__ == "__main__":
-    share_gil()
-    run_on_loop(_answer(sys.argv[1]))
+    if sys.argv[1] == "--echo":
+        _echo(int(sys.argv[2]))
+    else:
+        share_gil()
+        run_on_loop(_answer(sys.argv[1]))
