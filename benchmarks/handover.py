@@ -90,13 +90,15 @@ def empty_round_trips(count: int) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.handover", "--echo", str(far.fileno())]
     took: list[float] = []
     with near, far, subprocess.Popen(command, pass_fds=[far.fileno()]) as process:
-        for number in range(count + 1):
-            began = time.perf_counter_ns()
-            near.send(_PACKET)
-            near.recv(len(_PACKET))
-            if number:  # the first one waits for the process to start
-                took.append((time.perf_counter_ns() - began) / 1000)
-        process.kill()
+        try:
+            for number in range(count + 1):
+                began = time.perf_counter_ns()
+                near.send(_PACKET)
+                near.recv(len(_PACKET))
+                if number:  # the first one waits for the process to start
+                    took.append((time.perf_counter_ns() - began) / 1000)
+        finally:
+            process.kill()
     return took
 
 

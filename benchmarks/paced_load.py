@@ -221,6 +221,7 @@ class _Sender(threading.Thread):
             said = json.dumps({"key": segment.name, "byte_size": segment.size}).encode()
             register = f"/v2/systemsharedmemory/region/{segment.name}/register"
             if self._connection.ask(self._request(register, said, "")) != 200:
+                segment.close()
                 raise RuntimeError(f"{register}: refused")
         self._requests = [
             self._request(
@@ -246,10 +247,12 @@ class _Sender(threading.Thread):
 
     def close(self) -> None:
         """Removes its shared memory."""
-        if self._segment is not None:
-            self._connection.ask(
-                self._request(f"/v2/systemsharedmemory/region/{self._segment.name}/unregister", b"", "")
-            )
+        if self._segment is None:
+            return
+        try:
+            unregister = f"/v2/systemsharedmemory/region/{self._segment.name}/unregister"
+            self._connection.ask(self._request(unregister, b"", ""))
+        finally:
             self._segment.close()
 
     def run(self) -> None:

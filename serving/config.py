@@ -24,7 +24,7 @@ class ServerConfig(BaseModel):
 
     models: names to serve, all of the repository when empty. store: where rows are kept on SSD, never inside the
     repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight
-    over HTTP (over gRPC each message is bounded, and their number).
+    over HTTP (over gRPC each message is bounded, and the number of calls; a stream is one, with 64 requests under way).
     strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
     frontends: processes that speak HTTP and gRPC before the engine's; 0: the engine does so itself.
     shared_memory: whether clients may pass tensors in it, and so name any segment of this machine that the server may

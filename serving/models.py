@@ -149,6 +149,12 @@ def answer_parameters(answer: ModelAnswer) -> dict[str, Any]:
     return parameters
 
 
+async def refresh_for_outputs(regions: Regions, request: InferRequest) -> None:
+    """Before outputs go to shared memory: a region may have been unregistered while they were computed."""
+    if regions.is_stale and any(wanted.part is not None for wanted in request.outputs):
+        await regions.refresh()
+
+
 async def with_model(
     models: Models, name: str, version: str, routing_key: str, ask: Callable[[Model], Awaitable[T]]
 ) -> T:

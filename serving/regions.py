@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from serving.errors import AlreadyExists
@@ -79,11 +81,45 @@ class _OpenRegion:
         os.close(self.fd)
 
 
-class OpenRegions:
-    """Regions of one process by name. Any thread. max_read: bytes that one tensor may have."""
+class _Held:
+    """Counts the bytes of buffers as long as anyone uses them."""
 
-    def __init__(self, max_read: int) -> None:
-        self._max_read = max_read
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def buffer(self, size: int) -> bytearray:
+        """A new one. Raises Overloaded when all together would be too large."""
+        with self._lock:
+            if self._bytes + size > self._limit:
+                raise Overloaded(f"requests hold {self._bytes} bytes of shared memory already; try later")
+            self._bytes += size
+        buffer = _Buffer(size)
+        buffer.on_gone = partial(self._give_back, size)
+        return buffer
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
+
+
+class _Buffer(bytearray):
+    on_gone: Callable[[], None]
+
+    def __del__(self) -> None:
+        self.on_gone()
+
+
+class OpenRegions:
+    """Regions of one process by name. Any thread.
+
+    max_read: bytes that the inputs of one request may have together. max_held: bytes of all requests under way.
+    """
+
+    def __init__(self, max_read: int, max_held: int = sys.maxsize) -> None:
+        self.max_read = max_read
+        self._held = _Held(max_held)
         # Replaced as a whole, so that a request reads it without a lock.
         self._open: Mapping[str, _OpenRegion] = {}
 
@@ -109,17 +145,14 @@ class OpenRegions:
     def read(self, part: RegionPart) -> memoryview:
         """See Regions."""
         region = self._find(part)
-        if part.size > self._max_read:
-            raise InvalidInput(
-                f"shared memory region {part.region[:100]!r}: a tensor of {part.size} bytes, at most {self._max_read} "
-                "are taken; start the server with a larger max_body_bytes",
-                field="shared_memory_byte_size",
-            )
-        buffer = bytearray(part.size)
+        buffer = self._held.buffer(part.size)
         at = region.said.offset + part.offset
         done = 0
         while done < part.size:
-            count = os.preadv(region.fd, [memoryview(buffer)[done:]], at + done)
+            try:
+                count = os.preadv(region.fd, [memoryview(buffer)[done:]], at + done)
+            except OSError as error:
+                raise _failed(part, error) from None
             if count == 0:
                 raise InvalidInput(
                     f"shared memory region {part.region[:100]!r} has become smaller than it was registered",
@@ -145,7 +178,14 @@ class OpenRegions:
             )
         done = 0
         while done < len(data):
-            done += os.pwrite(region.fd, memoryview(data)[done:], at + done)
+            try:
+                done += os.pwrite(region.fd, memoryview(data)[done:], at + done)
+            except OSError as error:  # a segment without pages behind it, and no memory left for them
+                raise _failed(part, error) from None
+
+    def check(self, part: RegionPart) -> None:
+        """See Regions."""
+        self._find(part)
 
     def _find(self, part: RegionPart) -> _OpenRegion:
         region = self._open.get(part.region)
@@ -166,8 +206,8 @@ class OpenRegions:
 class SharedRegions(OpenRegions):
     """The register of a server. See serving.protocol.regions.Regions. generation: grows with every change."""
 
-    def __init__(self, max_read: int, *, enabled: bool = True) -> None:
-        super().__init__(max_read)
+    def __init__(self, max_read: int, max_held: int = sys.maxsize, *, enabled: bool = True) -> None:
+        super().__init__(max_read, max_held)
         self.generation = 0
         self._enabled = enabled and FOLDER.is_dir()
         self._lock = threading.Lock()
@@ -213,8 +253,10 @@ class SharedRegions(OpenRegions):
     def unregister(self, name: str = "") -> None:
         """Forgets a region, all without a name. One that is not there is no error, as in Triton."""
         with self._lock:
-            self.drop([name] if name else [known.name for known in self.names])
-            self._changed()
+            gone = [known.name for known in self.names if name in ("", known.name)]
+            if gone:
+                self.drop(gone)
+                self._changed()
 
     def status(self, name: str = "") -> list[RegionName]:
         """The region of that name, all without one. Raises NotFound."""
@@ -227,6 +269,10 @@ class SharedRegions(OpenRegions):
         self.generation += 1
         for listener in self._listeners:
             listener(self.generation)
+
+
+def _failed(part: RegionPart, error: OSError) -> Unavailable:
+    return Unavailable(f"shared memory region {part.region[:100]!r}: {error.strerror}")
 
 
 def _open(said: RegionName) -> int:

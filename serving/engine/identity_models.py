@@ -101,9 +101,9 @@ class IdentityModels:
             endpoint = before
         self._put(name, endpoint, "")
 
-    def load_all(self) -> None:
+    def load_all(self, names: Iterable[str]) -> None:
         """As `load`, each; one that fails is UNAVAILABLE with the reason."""
-        for name in self.names:
+        for name in names:
             try:
                 self.load(name)
             except Unavailable as error:
@@ -119,7 +119,9 @@ class IdentityModels:
 
     def get(self, name: str, version: str) -> IdentityEndpoint:
         """Raises NotFound for another version, Unavailable with the reason."""
-        endpoint, reason = self._models[name]
+        endpoint, reason = self._models.get(name, (None, ""))
+        if endpoint is None and not reason:  # it has left the repository just now
+            raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
         if endpoint is None:
             raise Unavailable(f"model {name!r} is not ready: {reason}")
         if version not in ("", endpoint.version):

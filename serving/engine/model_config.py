@@ -106,6 +106,8 @@ def check_model_config(name: str, proto: Any) -> ModelConfig:
     refuse_unknown(proto, _KNOWN_FIELDS)
     if proto.name and proto.name != name:
         raise config_error("name", f"is {proto.name!r}, but the folder is called {name!r}")
+    if proto.backend == "identity":
+        raise config_error("backend", "is 'identity' now, and was 'emberline'; restart the server")
     if proto.backend not in ("", "emberline"):
         raise config_error("backend", f"is {proto.backend!r}, expected 'emberline', 'identity' or nothing")
     if proto.platform not in ("", "emberline"):
@@ -206,13 +208,16 @@ def _read_labels(proto: Any, model_dir: Path) -> dict[str, tuple[str, ...]]:
         try:
             if path.stat().st_size > MAX_CONFIG_BYTES:
                 raise config_error(where, f"{name!r} has over {MAX_CONFIG_BYTES} bytes")
-            labels[output.name] = tuple(path.read_text(encoding="utf-8").splitlines())
+            lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            labels[output.name] = tuple(line.removesuffix("\r") for line in lines)
         except (OSError, UnicodeDecodeError) as error:
             raise config_error(where, f"{name!r}: {getattr(error, 'strerror', None) or error}") from None
     return labels
 
 
 def data_type_name(data_type: int) -> str:
-    """The KServe name of a DataType of config.pbtxt."""
+    """The KServe name of a DataType of config.pbtxt; of one that there is not, its number."""
+    if data_type not in model_config_pb2.DataType.values():
+        return str(data_type)
     name = str(model_config_pb2.DataType.Name(data_type))
     return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")

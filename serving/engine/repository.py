@@ -50,7 +50,9 @@ class ModelRepository:
         self._config = config
         self._on_step = on_step
         self._cores = CoreShares()
-        self.regions = SharedRegions(enabled=config.takes_shared_memory, max_read=config.max_body_bytes)
+        self.regions = SharedRegions(
+            config.max_body_bytes, config.max_inflight_bytes, enabled=config.takes_shared_memory
+        )
         self._root = root = config.model_repository
         if not root.is_dir():
             raise NotFound(
@@ -100,7 +102,7 @@ class ModelRepository:
 
         One that fails is UNAVAILABLE with the reason; nothing is raised.
         """
-        self._identity.load_all()
+        self._identity.load_all(self._identity.names)
         for updater in list(self._models.values()):
             if self._stopping:
                 break
@@ -371,11 +373,11 @@ class ModelRepository:
         with self._changes:
             if self._stopping:
                 return
-            for name in (name for name in fresh if name not in self._models):
+            for name in (name for name in fresh if name not in self._models and name not in self._identity):
                 logger.info("%s: a new model", name)
                 if self._identity.is_one(name):
                     self._identity.expect([name])
-                    self._identity.load_all()
+                    self._identity.load_all([name])
                     continue
                 updater = self._add(name)
                 updater.follow()

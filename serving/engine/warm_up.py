@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.engine.model_config import data_type_name
 from serving.engine.queue_settings import check_range, config_error, refuse_others
 from serving.protocol.binary_tensors import decode_binary_tensor
 from serving.protocol.columns import to_columns
@@ -105,15 +106,11 @@ def _tensor(field: str, name: str, given: Any, batch: int, model_dir: Path, rng:
 
 
 def _dtype(field: str, number: int) -> str:
-    from tritonclient.grpc import model_config_pb2
-
-    text = str(model_config_pb2.DataType.Name(number))
-    for name, wire in WIRE_TYPES.items():
-        if wire.config == text:
-            return name
-    raise config_error(
-        f"{field}.data_type", f"is {text}, expected one of {', '.join(w.config for w in WIRE_TYPES.values())}"
-    )
+    name = data_type_name(number)
+    if name not in WIRE_TYPES:
+        known = ", ".join(wire.config for wire in WIRE_TYPES.values())
+        raise config_error(f"{field}.data_type", f"is {name}, expected one of {known}")
+    return name
 
 
 def _file(field: str, model_dir: Path, name: str) -> bytes:

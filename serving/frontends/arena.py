@@ -31,14 +31,15 @@ def aligned(size: int) -> int:
 class SharedMemory:
     """A mapped memory of `size` bytes, the notice at its end included; it is given back when nothing views it any more.
 
-    array: uint8 over all of it.
+    array: uint8 over all of it. blocks: where the notice begins.
     """
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
+        self.blocks = size - NOTICE_BYTES
         self.mapped = mmap.mmap(fd, size)
         self.array = np.frombuffer(self.mapped, np.uint8)
-        self._notice = self.array[size - NOTICE_BYTES :].view(np.int64)
+        self._notice = self.array[self.blocks :].view(np.int64)
 
     def announce(self, generation: int) -> None:
         """Tells the front end that other shared memory regions are registered now. By the engine."""

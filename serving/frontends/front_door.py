@@ -162,9 +162,9 @@ class FrontDoor:
             self._socket.close()
             self._on_closed(self)
             return
+        self._end_listening = self._repository.regions.listen(self._memory.announce)
         self._socket.start()
         self._socket.send(wire.HELLO)
-        self._end_listening = self._repository.regions.listen(self._memory.announce)
 
     def _take(self, packet: bytes) -> None:
         kind = packet[:1]
@@ -195,7 +195,7 @@ class FrontDoor:
         memory = self._memory
         assert memory is not None
         outputs = sum([aligned(record.batch * row) for row in endpoint.signature.output_row_bytes])
-        if record.offset + record.size > record.out or record.out + outputs > memory.size:
+        if record.offset + record.size > record.out or record.out + outputs > memory.blocks:
             raise InvalidInput("a request lies outside of its memory")
         columns = FlatColumns(
             target.layout(record.layout), memory.array[record.offset : record.offset + record.size], record.batch

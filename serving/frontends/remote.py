@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +15,16 @@ from serving.frontends.signatures import signature_from_wire
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.identity import IdentityModel
 from serving.models import Model
-from serving.protocol.regions import Regions
 from serving.protocol.signature import SignatureChanged
 from serving.regions import OpenRegions, RegionName, SegmentPlace
-from storage.errors import Overloaded, Unavailable
+from storage.errors import EmberlineError, Overloaded, Unavailable
 from storage.features import Column
 
 # After a refusal the engine is left alone for so long: a request that would be refused costs nobody anything then.
 _REST_S = 0.001
+_LOOK_S = 1.0
+
+logger = logging.getLogger("emberline.serving")
 
 
 class RemoteModel:
@@ -97,10 +102,11 @@ class RemoteIdentity(IdentityModel):
 class RemoteRegions(OpenRegions):
     """See serving.protocol.regions.Regions: opened here as the engine has them."""
 
-    def __init__(self, link: EngineLink, max_read: int) -> None:
-        super().__init__(max_read)
+    def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
+        super().__init__(max_read, max_held)
         self._link = link
         self._generation = 0
+        self._asking: asyncio.Task[bool] | None = None
 
     @property
     def is_stale(self) -> bool:
@@ -108,17 +114,38 @@ class RemoteRegions(OpenRegions):
         return self._link.announced != self._generation
 
     async def refresh(self) -> None:
-        """See Regions."""
+        """See Regions. Whoever wants it meanwhile waits for the same answer, and for the next where that is too old."""
+        while self.is_stale:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask())
+            if not await asyncio.shield(self._asking):
+                return
+
+    async def keep_current(self) -> None:
+        """Lets go what was unregistered also while nobody asks. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self.is_stale:
+                with contextlib.suppress(EmberlineError):
+                    await self.refresh()
+
+    async def _ask(self) -> bool:
+        """Whether all that is registered is open now."""
         answer, _ = await self._link.call({"call": "regions"})
         wanted = {RegionName(*said): SegmentPlace(*place) for said, place in answer["regions"]}
-        opened = self.names
+        opened = set(self.names)
         self.drop(said.name for said in opened if said not in wanted)
         for said, place in wanted.items():
             if said not in opened:
-                # One that the engine has closed meanwhile is unregistered, which the next request hears of.
-                with contextlib.suppress(OSError):
+                try:
                     self.put(said, place.open())
+                except FileNotFoundError:
+                    continue  # closed meanwhile: it is unregistered, which the next request hears of
+                except OSError as error:
+                    logger.error("a shared memory region cannot be opened: %s", error.strerror)
+                    return False  # to be tried again
         self._generation = answer["generation"]
+        return True
 
     def forget_all(self) -> None:
         """The engine is another one, where nothing is registered."""
@@ -129,14 +156,14 @@ class RemoteRegions(OpenRegions):
 class RemoteModels:
     """See serving.models.Models."""
 
-    def __init__(self, link: EngineLink, max_read: int) -> None:
-        """max_read: as OpenRegions has it."""
+    def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
+        """max_read, max_held: as OpenRegions has them."""
         self._link = link
-        self._regions = RemoteRegions(link, max_read)
+        self._regions = RemoteRegions(link, max_read, max_held)
         self._known: dict[tuple[str, str], RemoteModel | RemoteIdentity] = {}
 
     @property
-    def regions(self) -> Regions:
+    def regions(self) -> RemoteRegions:
         """See Models."""
         return self._regions
 

@@ -40,7 +40,7 @@ async def _run(orders: Orders) -> None:
     # Requests of one front end that are in flight at once, their answers included.
     wanted = max(config.max_inflight_bytes, 2 * config.max_body_bytes)
     link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
-    models = RemoteModels(link, config.max_body_bytes)
+    models = RemoteModels(link, config.max_body_bytes, config.max_inflight_bytes)
     app = HttpApp(models, RemoteHttpControl(link), gate)
     grpc = grpc_server(
         models,
@@ -58,6 +58,7 @@ async def _run(orders: Orders) -> None:
     await grpc.start()
     with socket.socket(fileno=orders.http) as bound:
         serving = asyncio.create_task(http.serve(sockets=[bound]))
+        looking = asyncio.create_task(models.regions.keep_current())
         while not http.started and not serving.done():
             await asyncio.sleep(0.001)
         freeze_heap()
@@ -70,6 +71,7 @@ async def _run(orders: Orders) -> None:
         await asyncio.sleep(min(_FIRST_REQUEST_S, config.drain_timeout_s))
         http.should_exit = True
         await asyncio.gather(grpc.stop(config.drain_timeout_s), serving)
+    looking.cancel()
     while link.in_flight and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
     link.close()

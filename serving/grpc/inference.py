@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.models import Model, ModelAnswer, Models, answer_parameters, answer_request, with_model
+from serving.models import (
+    Model,
+    ModelAnswer,
+    Models,
+    answer_parameters,
+    answer_request,
+    refresh_for_outputs,
+    with_model,
+)
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
 from serving.protocol.routing import ANYWHERE, routing_of_parameters
 from serving.protocol.tensors import InferRequest
@@ -39,5 +47,6 @@ class InferenceCalls:
         model, decoded, result = await with_model(
             self._models, request.model_name, request.model_version, routing.routing_key, ask
         )
+        await refresh_for_outputs(regions, decoded)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         return encode_proto_response(model.signature, version, decoded, result.outputs, parameters, regions)

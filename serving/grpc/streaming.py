@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -40,15 +41,11 @@ async def stream_answers(
         return task
 
     async def read() -> None:
-        try:
+        # A broken stream ends as a whole one does. When this is cancelled nobody reads on.
+        with contextlib.suppress(Exception):
             async for data in requests:
                 await answers.put(start(_answer(inference, data, left_s(), check)))
-        finally:
-            # Not waited for: when this was cancelled nobody reads on.
-            if not answers.full():
-                answers.put_nowait(None)
-            else:
-                start(answers.put(None))
+        await answers.put(None)
 
     start(read())
     try:

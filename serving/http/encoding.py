@@ -1,6 +1,6 @@
 """Compressed bodies, both ways: gzip and deflate, bounded in what they may become.
 
-Little is done on the event loop: what is longer than a slice goes to a thread, where zlib leaves the interpreter alone.
+Only what is short is done on the event loop; the rest goes to threads, where zlib leaves the interpreter alone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import zlib
 from serving.http.messages import BodyRoom, Headers, UnsupportedEncoding
 from storage.errors import InvalidInput
 
-# What is made of a body at a time; about a millisecond.
+# What is read and made of a body at a time.
 SLICE_BYTES = 1 << 20
+# From here on a thread does it: on the event loop it would take more than a millisecond.
+_SHORT_BYTES = 64 << 10
 # Smaller responses are not worth it: a packet of the network has more.
 MIN_RESPONSE_BYTES = 1024
-# Of a gzip body. Each copies what follows it, so a body of nothing but members would take the time of its square.
+# Of a gzip body: each costs a decoder, and may hold nothing.
 MAX_MEMBERS = 16
 _LEVEL = 1
 
@@ -43,38 +45,40 @@ async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
     if window is None:
         return body
     decoder = zlib.decompressobj(window)
+    view = memoryview(body)
     parts: list[bytes] = []
-    rest = body
-    made = 0
+    at = made = 0
     members = 1
-    while not decoder.eof or decoder.unused_data:
+    while True:
         if decoder.eof:
+            if at == len(body):
+                return b"".join(parts)
             # gzip may go on with another member; zlib has none.
             if window != _WINDOWS[b"gzip"]:
                 raise _bad(encoding, "bytes follow its end")
             members += 1
             if members > MAX_MEMBERS:
                 raise _bad(encoding, f"it has more than {MAX_MEMBERS} members")
-            rest, decoder = decoder.unused_data, zlib.decompressobj(window)
+            decoder = zlib.decompressobj(window)
+        piece = view[at : at + SLICE_BYTES]
         size = min(SLICE_BYTES, room.max_body - made + 1)
         room.hold(size)
         try:
-            if parts:
-                part = await asyncio.to_thread(decoder.decompress, rest, size)
+            if made or len(piece) > _SHORT_BYTES:
+                part = await asyncio.to_thread(decoder.decompress, piece, size)
             else:
-                part = decoder.decompress(rest, size)
+                part = decoder.decompress(piece, size)
         except zlib.error as error:
             raise _bad(encoding, str(error)) from None
         room.hold(len(part) - size)
         made += len(part)
         if made > room.max_body:
             raise room.too_large(f"over {room.max_body}")
-        if not part and not decoder.eof:
+        at += len(piece) - len(decoder.unconsumed_tail) - len(decoder.unused_data)
+        if not part and not piece and not decoder.eof:
             raise _bad(encoding, "it ends too early")
         if part:
             parts.append(part)
-        rest = decoder.unconsumed_tail
-    return b"".join(parts)
 
 
 def accepted_encoding(accepts: bytes) -> bytes:
@@ -95,11 +99,17 @@ def accepted_encoding(accepts: bytes) -> bytes:
     return best
 
 
-async def compress(content: bytes, encoding: bytes, headers: Headers) -> bytes:
-    """A response's body in an encoding, which is added to its headers; as it is where that is not worth it."""
-    if not encoding or len(content) < MIN_RESPONSE_BYTES:
+async def compress(content: bytes, accepts: bytes, headers: Headers) -> bytes:
+    """A response's body as its client likes it best, which is added to its headers; as it is where that gains nothing.
+
+    accepts: the request's Accept-Encoding.
+    """
+    if len(content) < MIN_RESPONSE_BYTES:
         return content
-    if len(content) > SLICE_BYTES:
+    encoding = accepted_encoding(accepts)
+    if not encoding:
+        return content
+    if len(content) > _SHORT_BYTES:
         packed = await asyncio.to_thread(_compress, content, encoding)
     else:
         packed = _compress(content, encoding)

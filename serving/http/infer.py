@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from serving.http.encoding import MIN_RESPONSE_BYTES, accepted_encoding, compress
+from serving.http.encoding import compress
 from serving.http.messages import JSON, HttpRequest, HttpResponse
 from serving.identity import IdentityModel
-from serving.models import Model, ModelAnswer, Models, answer_parameters, answer_request, with_model
+from serving.models import (
+    Model,
+    ModelAnswer,
+    Models,
+    answer_parameters,
+    answer_request,
+    refresh_for_outputs,
+    with_model,
+)
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
@@ -18,6 +28,8 @@ from storage.errors import InvalidInput, Unsupported
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
 _PREDICT = ":predict"
+# Outputs of so many bytes are written by a thread.
+_LONG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +77,8 @@ class InferenceRoutes:
         else:
             response = await self._infer(route, routing, request.body, _header_length(request.headers))
         accepts = request.headers.get(b"accept-encoding")
-        if accepts is not None and len(response.content) >= MIN_RESPONSE_BYTES:
-            response.content = await compress(response.content, accepted_encoding(accepts), response.headers)
+        if accepts is not None:
+            response.content = await compress(response.content, accepts, response.headers)
         return response
 
     async def _infer(
@@ -85,8 +97,11 @@ class InferenceRoutes:
 
         # The key may have come with the body, and models change while a body is read.
         model, decoded, result = await with_model(self._models, route.name, route.version, routing.routing_key, ask)
+        await refresh_for_outputs(regions, decoded)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
-        content, json_length = encode_response(model.signature, version, decoded, result.outputs, parameters, regions)
+        encode = partial(encode_response, model.signature, version, decoded, result.outputs, parameters, regions)
+        is_long = sum([values.nbytes for values in result.outputs]) > _LONG_BYTES
+        content, json_length = await asyncio.to_thread(encode) if is_long else encode()
         if json_length is None:
             return HttpResponse(200, content, [JSON])
         return HttpResponse(200, content, [_BINARY, (_HEADER_LENGTH, str(json_length).encode())])

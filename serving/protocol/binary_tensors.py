@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.protocol.dtypes import WIRE_TYPES
+from serving.protocol.regions import RegionPart, Regions
 from serving.protocol.tensors import WireTensor, byte_count_error
 from storage.errors import InvalidInput
 from storage.features import Column
@@ -42,6 +43,28 @@ def decode_binary_tensor(
     if not values.flags.aligned:
         values = values.copy()
     return WireTensor(name, dtype, shape, values)
+
+
+class SharedInputs:
+    """The inputs of one request that lie in shared memory. Together they are bounded as a body is."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self._size = 0
+
+    def tensor(self, name: str, dtype: str, shape: tuple[int, ...], count: int, part: RegionPart) -> WireTensor:
+        """As `decode_binary_tensor`; what does not fit is not read."""
+        wire = WIRE_TYPES[dtype]
+        if wire.item_bytes and count * wire.item_bytes != part.size:
+            raise byte_count_error(name, dtype, shape, count * wire.item_bytes, part.size)
+        self._size += part.size
+        if self._size > self._regions.max_read:
+            raise InvalidInput(
+                f"input {name!r}: over {self._regions.max_read} bytes of shared memory in one request; send smaller "
+                "batches, or start the server with a larger max_body_bytes",
+                field=name,
+            )
+        return decode_binary_tensor(name, dtype, shape, count, self._regions.read(part))
 
 
 def encode_binary(values: np.ndarray) -> bytes:

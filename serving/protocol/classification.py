@@ -11,6 +11,9 @@ import numpy as np
 from serving.protocol.dtypes import WIRE_TYPES
 from storage.errors import InvalidInput
 
+# Each is written as a text of its own.
+MAX_CLASSES = 1 << 16
+
 _KEY = "classification"
 
 
@@ -32,12 +35,17 @@ def classify(values: np.ndarray, count: int, labels: Sequence[str], *, has_batch
     """The `count` largest values of each row as "VALUE:INDEX" or "VALUE:INDEX:LABEL", the largest first.
 
     values: (B, ...), or all of one row without a batch. Returns bytes objects, (B, min(count, values of a row)) or one
-    row of them. Of equal values the first comes first.
+    row of them. Of equal values the first comes first. Raises InvalidInput when they are too many.
     """
     if not has_batch:
         return classify(values[None], count, labels, has_batch=True).reshape(-1)
     rows = values.reshape(values.shape[0], math.prod(values.shape[1:]))
     count = min(count, rows.shape[1])
+    if count * len(rows) > MAX_CLASSES:
+        raise InvalidInput(
+            f"{_KEY}: {count} classes of {len(rows)} rows, at most {MAX_CLASSES} a request; take the output itself",
+            field=_KEY,
+        )
     # Reversed twice: a stable order of falling values, for unsigned numbers too.
     order = rows.shape[1] - 1 - np.argsort(rows[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :count]
     texts = np.empty(order.shape, object)

@@ -72,7 +72,8 @@ def to_values(
     if wire.family == "bytes":
         return _bytes_values(name, flat), nulls
     try:
-        # A float that is too large is infinite, as in v1 requests and in training; a whole number raises.
+        # A float that is too large is infinite, as in v1 requests and in training; a whole number that is larger than
+        # any float raises.
         with np.errstate(over="ignore"):
             return np.array(flat, wire.numpy), nulls
     except OverflowError:

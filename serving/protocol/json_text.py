@@ -23,7 +23,7 @@ def parse_json(text: bytes | memoryview, *, what: str) -> Any:
     data = bytes(text)
     if any(literal in data for literal in _NOT_FINITE):
         try:
-            value = json.loads(data)
+            value = json.loads(data.decode())
             if _SURROGATE in data.lower():
                 # Half of a pair is no text, and could not be written down again; orjson refuses it by itself.
                 json.dumps(value, ensure_ascii=False).encode()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from serving.protocol.binary_tensors import decode_binary_tensor, encode_binary
+from serving.protocol.binary_tensors import SharedInputs, decode_binary_tensor, encode_binary
 from serving.protocol.classification import classify, wanted_classes
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_tensors import bytes_values
@@ -58,6 +58,7 @@ def decode_proto_request(
     """
     raw = message.raw_input_contents
     used = 0
+    shared: SharedInputs | None = None
     tensors: dict[str, WireTensor] = {}
     for entry in message.inputs:
         name = entry.name
@@ -74,7 +75,8 @@ def decode_proto_request(
         if part is not None:
             if entry.HasField("contents"):
                 raise InvalidInput(f"input {name!r}: is in shared memory and in the request; send one", field=name)
-            tensors[name] = decode_binary_tensor(name, entry.datatype, shape, count, regions.read(part))
+            shared = shared or SharedInputs(regions)
+            tensors[name] = shared.tensor(name, entry.datatype, shape, count, part)
         elif raw:
             if entry.HasField("contents"):
                 raise InvalidInput(
@@ -90,7 +92,7 @@ def decode_proto_request(
         raise _raw_count_error(message)
     return InferRequest(
         tensors,
-        _requested_outputs(signature, message),
+        _requested_outputs(signature, message, regions),
         checked_id(message.id),
         request_timeout_us(parameters) if parameters else 0,
         request_priority(parameters) if parameters else 0,
@@ -169,7 +171,7 @@ def _from_contents(entry: Any, shape: tuple[int, ...], count: int) -> WireTensor
         ) from None
 
 
-def _requested_outputs(signature: ModelSignature, message: Any) -> list[RequestedOutput]:
+def _requested_outputs(signature: ModelSignature, message: Any, regions: Regions) -> list[RequestedOutput]:
     if not message.outputs:
         return [RequestedOutput(index, True) for index in range(len(signature.outputs))]
     chosen: dict[int, RequestedOutput] = {}
@@ -178,7 +180,10 @@ def _requested_outputs(signature: ModelSignature, message: Any) -> list[Requeste
         given = _scalars(entry.parameters) if entry.parameters else {}
         check_parameters(f"output {entry.name!r}", given)
         classes = wanted_classes(entry.name, signature.outputs[place].dtype, given)
-        chosen.setdefault(place, RequestedOutput(place, True, classes, region_part(f"output {entry.name!r}", given)))
+        part = region_part(f"output {entry.name!r}", given)
+        if part is not None:
+            regions.check(part)
+        chosen.setdefault(place, RequestedOutput(place, True, classes, part))
     return list(chosen.values())
 
 

@@ -40,8 +40,15 @@ class Regions(Protocol):
     async def refresh(self) -> None:
         """Hears of what was registered and unregistered."""
 
+    @property
+    def max_read(self) -> int:
+        """How many bytes the inputs of one request may have there together."""
+
+    def check(self, part: RegionPart) -> None:
+        """Raises InvalidInput when there is no such part."""
+
     def read(self, part: RegionPart) -> memoryview:
-        """A copy of its bytes: what the client writes later does not reach it. Raises InvalidInput."""
+        """A copy of its bytes: what the client writes later does not reach it. Raises InvalidInput, Overloaded."""
 
     def write(self, part: RegionPart, data: bytes) -> None:
         """Puts bytes at its start. Raises InvalidInput when they do not fit."""

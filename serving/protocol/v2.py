@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.protocol.binary_tensors import decode_binary_tensor, encode_binary
+from serving.protocol.binary_tensors import SharedInputs, decode_binary_tensor, encode_binary
 from serving.protocol.classification import classify, wanted_classes
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_tensors import decode_json_tensor, encode_json
@@ -66,7 +66,7 @@ def decode_request(signature: ModelSignature, header: RequestHeader, regions: Re
     """Reads the tensors of a request, and which outputs it wants. Raises InvalidInput naming the field at fault."""
     content, parameters = header.content, header.parameters
     tensors = _decode_inputs(signature, content.get("inputs"), header.tail, regions)
-    outputs = _decode_outputs(signature, content.get("outputs"), parameters)
+    outputs = _decode_outputs(signature, content.get("outputs"), parameters, regions)
     request_id = content.get("id")
     return InferRequest(
         tensors,
@@ -127,6 +127,7 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, reg
         what = "is missing" if inputs is None else f"must be a list, got {type(inputs).__name__}"
         raise InvalidInput(f"'inputs' {what}", field="inputs")
     tensors: dict[str, WireTensor] = {}
+    shared: SharedInputs | None = None
     position = 0
     for index, entry in enumerate(inputs):
         if type(entry) is not dict or type(entry.get("name")) is not str:
@@ -150,7 +151,8 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, reg
         if part is not None:
             if size is not None or "data" in entry:
                 raise InvalidInput(f"input {name!r}: is in shared memory and in the request; send one", field=name)
-            tensors[name] = decode_binary_tensor(name, dtype, shape, count, regions.read(part))
+            shared = shared or SharedInputs(regions)
+            tensors[name] = shared.tensor(name, dtype, shape, count, part)
             continue
         if size is None:
             if "data" not in entry:
@@ -175,7 +177,9 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, reg
     return tensors
 
 
-def _decode_outputs(signature: ModelSignature, outputs: Any, parameters: dict[str, Any]) -> list[RequestedOutput]:
+def _decode_outputs(
+    signature: ModelSignature, outputs: Any, parameters: dict[str, Any], regions: Regions
+) -> list[RequestedOutput]:
     all_binary = parameters.get("binary_data_output", False)
     if type(all_binary) is not bool:
         raise InvalidInput("parameter 'binary_data_output' must be true or false", field="binary_data_output")
@@ -198,6 +202,8 @@ def _decode_outputs(signature: ModelSignature, outputs: Any, parameters: dict[st
             raise InvalidInput(f"output {name!r}: 'binary_data' must be true or false", field=name)
         classes = wanted_classes(name, signature.outputs[place].dtype, given)
         part = region_part(f"output {name!r}", given)
+        if part is not None:
+            regions.check(part)
         chosen.setdefault(place, RequestedOutput(place, binary, classes, part))
     return list(chosen.values())
 

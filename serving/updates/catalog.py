@@ -175,6 +175,7 @@ def _mark(path: Path) -> tuple[int, ...]:
     try:
         status = os.stat(path / MANIFEST)
     except FileNotFoundError:
+        os.stat(path)  # raises when the whole folder has gone meanwhile
         return (folder.st_ino, folder.st_mtime_ns)
     return (folder.st_ino, status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -184,6 +185,7 @@ def _manifest_bytes(path: Path) -> bytes:
         with (path / MANIFEST).open("rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError:
+        os.stat(path)  # raises when the whole folder has gone meanwhile: that is nothing to refuse
         raise IntegrityError(f"{path}: {MANIFEST} is missing; it was not published to the end") from None
     if len(data) > MAX_MANIFEST_BYTES:
         raise UnsafeArtifact(f"{path}: {MANIFEST} has over {MAX_MANIFEST_BYTES} bytes")

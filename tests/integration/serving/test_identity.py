@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from emberline.quickstart.server import ServerProcess
 from serving import Server, ServerConfig
-from tests.integration.serving.front_processes import ask
+from tests.integration.serving.front_processes import ask, until
 from tests.integration.serving.identity_models import (
     BINARY_ONLY,
     CONFIG_TYPES,
@@ -312,6 +312,31 @@ def test_a_model_that_changes_is_asked_as_it_is_now(tmp_path: Path) -> None:
         assert "identity" in answer.json["error"]
         answer = ask(server.http_port, "POST", "/v1/models/late:predict", {"instances": [{"in_A": 1}]})
         assert answer.status == 501
+
+
+def test_a_new_model_wakes_none_that_was_unloaded(tmp_path: Path) -> None:
+    repository = write_repository(tmp_path / "repository")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    config = ServerConfig(model_repository=repository, store=tmp_path / "store", open_admin=True, poll_s=0.05, **ports)
+    with Server(config) as server, triton_http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+        client.unload_model("flat")
+        write_identity(repository, "late", {"A": ("INT32", [1])})
+        until(lambda: client.is_model_ready("late"))
+        assert not client.is_model_ready("flat")
+        assert client.is_model_ready("every")
+
+
+def test_a_dtype_that_there_is_not_keeps_nobody_else_from_being_served(tmp_path: Path) -> None:
+    repository = write_repository(tmp_path / "repository")
+    write_identity(repository, "odd", {"A": ("INT32", [1])})
+    config = repository / "odd" / "config.pbtxt"
+    config.write_text(config.read_text().replace("TYPE_INT32", "99"))
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with Server(ServerConfig(model_repository=repository, store=tmp_path / "store", **ports)) as server:
+        index = {entry["name"]: entry for entry in ask(server.http_port, "POST", "/v2/repository/index", {}).json}
+        assert index["every"]["state"] == "READY"
+        assert index["odd"]["state"] == "UNAVAILABLE"
+        assert "data_type: is 99" in index["odd"]["reason"]
 
 
 def test_a_delay_is_for_tests_of_timeouts(tmp_path: Path) -> None:

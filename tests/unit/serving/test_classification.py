@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.protocol.classification import classify, wanted_classes
+from serving.protocol.classification import MAX_CLASSES, classify, wanted_classes
 from storage.errors import InvalidInput
 
 
@@ -26,6 +26,11 @@ def test_whole_numbers_of_any_size_are_ordered_exactly(row: list[int], count: in
     found = classify(np.array([row], np.uint64), count, [], has_batch=True)
     wanted = sorted(range(len(row)), key=lambda place: (-row[place], place))[:count]
     assert found[0].tolist() == [f"{row[place]}:{place}".encode() for place in wanted]
+
+
+def test_more_classes_than_anyone_reads_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="at most"):
+        classify(np.zeros((2, MAX_CLASSES), np.int8), MAX_CLASSES, [], has_batch=True)
 
 
 @pytest.mark.parametrize(("given_count", "count"), [(None, 0), (0, 0), (3, 3), ("3", 3)])

@@ -5,9 +5,11 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from serving.errors import AlreadyExists
+from serving.protocol.binary_tensors import SharedInputs
 from serving.protocol.regions import RegionPart, region_part
 from serving.regions import FOLDER, MAX_REGIONS, RegionName, SharedRegions
 from storage.errors import InvalidInput, NotFound, Overloaded, Unsupported
@@ -71,12 +73,26 @@ def test_a_segment_that_shrinks_under_the_server_is_an_error_and_no_crash(
     assert segment.stat().st_size == 8, "nothing grows it again"
 
 
-def test_a_tensor_is_bounded_though_its_region_is_not(segment: Path) -> None:
+def test_the_inputs_of_a_request_are_bounded_and_nothing_is_read_that_does_not_fit(segment: Path) -> None:
     regions = SharedRegions(1000)
     os.truncate(segment, 1 << 30)
     regions.register(RegionName("r", segment.name, 0, 1 << 30))
-    with pytest.raises(InvalidInput, match="at most 1000"):
-        regions.read(RegionPart("r", 0, 1 << 29))
+    inputs = SharedInputs(regions)
+    assert inputs.tensor("a", "INT64", (100, 1), 100, RegionPart("r", 0, 800)).values.shape == (100,)
+    with pytest.raises(InvalidInput, match="over 1000 bytes"):
+        inputs.tensor("b", "INT64", (26, 1), 26, RegionPart("r", 0, 208))
+    with pytest.raises(InvalidInput, match="needs 8 bytes"):
+        SharedInputs(regions).tensor("c", "INT64", (1, 1), 1, RegionPart("r", 0, 1 << 29))
+
+
+def test_what_all_requests_hold_is_bounded_and_given_back(segment: Path) -> None:
+    regions = SharedRegions(1 << 20, 100)
+    regions.register(RegionName("r", segment.name, 0, 64))
+    first = np.frombuffer(regions.read(RegionPart("r", 0, 64)), np.uint8)
+    with pytest.raises(Overloaded, match="64 bytes"):
+        regions.read(RegionPart("r", 0, 64))
+    del first
+    assert bytes(regions.read(RegionPart("r", 0, 64))) == bytes(range(64))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +147,8 @@ def test_who_listens_hears_of_every_change_before_its_caller(regions: SharedRegi
     end = regions.listen(heard.append)
     regions.register(RegionName("r", segment.name, 0, 64))
     assert heard == [0, 1]
+    regions.unregister("another")
+    assert heard == [0, 1], "nothing has changed"
     assert regions.status()[0].number == 1
     regions.unregister("r")
     end()
