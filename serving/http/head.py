@@ -17,7 +17,7 @@ _ONCE = frozenset((b"authorization", b"content-encoding", b"inference-header-con
 class RequestHead:
     """headers: names in lower case; of one that comes twice, the last."""
 
-    __slots__ = ("_count", "_read", "_size", "_twice", "headers", "url")
+    __slots__ = ("_count", "_size", "_twice", "headers", "url")
 
     def __init__(self) -> None:
         self.url = b""
@@ -25,7 +25,6 @@ class RequestHead:
         self._twice = b""
         self._count = 0
         self._size = 0
-        self._read = 0
 
     def add_url(self, url: bytes) -> None:
         """A piece of its target."""
@@ -40,14 +39,6 @@ class RequestHead:
         headers[name] = value
         self._count += 1
         self._size += len(name) + len(value) + 4
-
-    def is_endless(self, size: int) -> bool:
-        """Whether it is too long, now that another read of so many bytes did not end it.
-
-        A header that does not end is known to the parser alone, which keeps it.
-        """
-        self._read += size
-        return self._read > MAX_HEADER_BYTES
 
     def target(self) -> tuple[str, bytes]:
         """Path and query."""
@@ -70,5 +61,5 @@ class RequestHead:
 
 
 def long_head() -> InvalidInput:
-    """What is said of one that is too long."""
-    return InvalidInput(f"the head of the request is over {MAX_HEADER_BYTES} bytes", field="headers")
+    """What is said of one that is too long, or of trailers and chunk extensions that are."""
+    return InvalidInput(f"the head of the request, or its trailers, are over {MAX_HEADER_BYTES} bytes", field="headers")

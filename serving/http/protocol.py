@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 
 from serving.http.exchange import Exchange, response_head
-from serving.http.head import RequestHead, long_head
+from serving.http.head import MAX_HEADER_BYTES, RequestHead, long_head
 from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
 from serving.security.principals import NOBODY, Connection
@@ -29,6 +29,9 @@ _MAX_PIPELINED = 4
 _MAX_WAITING = 128
 # From here on head and body are handed over apart, which spares a copy of the body.
 _APART_BYTES = 16 << 10
+# Under TLS an answer is written in pieces: asyncio encrypts all of one write at once, however little the client reads,
+# and does not count what it made of it. Between two pieces it sees that the client is behind.
+_TLS_PIECE_BYTES = 64 << 10
 # How long a client whose request was refused may go on sending it, before the connection ends under it.
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 << 20
@@ -60,6 +63,9 @@ class HttpProtocol(asyncio.Protocol):
         self._caller = NOBODY
         self._head = RequestHead()
         self._unsent = 0
+        # Bytes of reads that brought neither the end of a head nor a piece of a body.
+        self._overhead = 0
+        self._is_tls = False
         self._arriving: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._active: Exchange | None = None
@@ -75,13 +81,15 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here."""
         self._transport = transport
+        handshake = transport.get_extra_info("ssl_object")
+        self._is_tls = handshake is not None
         if not self._limits.add(self):
             self._send(self._nothing(), error_response(Overloaded("too many connections are open; try later")))
+            self._loop.call_later(_LINGER_S, transport.abort)  # nobody else watches it
             return
         self._connections.add(self)
         peer = transport.get_extra_info("peername")
-        name = common_name(transport.get_extra_info("ssl_object"))
-        self._caller = Connection(str(peer[0]) if isinstance(peer, tuple) else "", name)
+        self._caller = Connection(str(peer[0]) if isinstance(peer, tuple) else "", common_name(handshake))
         self.idle_since = time.monotonic()
         self.due = self.idle_since + KEEP_ALIVE_S
 
@@ -101,7 +109,7 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
         while data and not (self._is_broken or self._transport.is_closing()):
-            was_in_head = self._in_head
+            self._overhead += len(data)
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
@@ -113,7 +121,8 @@ class HttpProtocol(asyncio.Protocol):
                 if not self._transport.is_closing():
                     self._give_up(InvalidInput(f"this is not HTTP/1.1: {error}", field="request"))
                 return
-            if was_in_head and self._in_head and self._head.is_endless(len(data)):
+            # A head, a trailer or a chunk's extension that does not end; the parser keeps what it has of it.
+            if self._overhead > MAX_HEADER_BYTES and (self._in_head or self._arriving is not None):
                 self._give_up(long_head(), 431)
             return
 
@@ -165,6 +174,7 @@ class HttpProtocol(asyncio.Protocol):
         """A request begins."""
         self._head = RequestHead()
         self._in_head = True
+        self._overhead = 0
         if not self._is_full:
             self.due = time.monotonic() + self._limits.body_timeout_s
 
@@ -173,12 +183,14 @@ class HttpProtocol(asyncio.Protocol):
         self._head.add_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self._head.add_header(name, value)
+        """One header. A trailer is none: what was checked stays as it was, and nobody keeps it."""
+        if self._in_head:
+            self._head.add_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request is admitted, or refused before its body is read."""
         self._in_head = False
+        self._overhead = 0
         self.idle_since = NEVER
         parser = self._parser
         version = parser.get_http_version()
@@ -205,6 +217,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of its body."""
+        self._overhead = 0
         exchange = self._arriving
         if exchange is None:
             return
@@ -311,6 +324,11 @@ class HttpProtocol(asyncio.Protocol):
         if len(content) < _APART_BYTES:
             head.append(content)
             transport.write(b"".join(head))
+        elif self._is_tls:
+            transport.write(b"".join(head))
+            pieces = memoryview(content)
+            for start in range(0, len(content), _TLS_PIECE_BYTES):
+                transport.write(pieces[start : start + _TLS_PIECE_BYTES])
         else:
             transport.writelines((b"".join(head), content))
         if not keep_alive:

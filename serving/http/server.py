@@ -17,6 +17,9 @@ from serving.http.protocol import HttpProtocol
 from serving.ports import BACKLOG
 from serving.security.tls import HANDSHAKE_S, ServerTls
 
+# asyncio would cut off what a slow client has not read of its last answer yet. The protocol's own clock ends it.
+_TLS_SHUTDOWN_S = 3600.0
+
 
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers; ours stop all front ends together."""
@@ -42,7 +45,7 @@ class HttpServer(uvicorn.Server):
                 backlog=BACKLOG,
                 ssl=None if self.tls is None else self.tls.context,
                 ssl_handshake_timeout=None if self.tls is None else HANDSHAKE_S,
-                ssl_shutdown_timeout=None if self.tls is None else HANDSHAKE_S,
+                ssl_shutdown_timeout=None if self.tls is None else _TLS_SHUTDOWN_S,
             )
             for bound in sockets or ()
         ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serving.errors import Unauthenticated
 from serving.security.access_file import AccessRules, read_access_file, rules_of, warn_of_mode
-from serving.security.principals import ADMIN, PREDICT, READ, Principal
+from serving.security.principals import ADMIN, ANONYMOUS_NAME, OWNER_NAME, PREDICT, READ, Principal
 from serving.security.tokens import digest_of, token_of
 from storage.errors import ConfigError
 
@@ -18,8 +18,7 @@ logger = logging.getLogger("emberline.serving")
 _LOOK_S = 1.0
 # Headers as they were sent, of those that are known: a client sends the same one each time.
 _MAX_HEADERS = 4096
-OWNER_NAME = "own-token"
-_HOW = "send 'Authorization: Bearer TOKEN'"
+SEND_TOKEN = "send 'Authorization: Bearer TOKEN'"
 
 
 class Access:
@@ -35,7 +34,7 @@ class Access:
         self._path = path
         self._owner = {own_digest: Principal(OWNER_NAME, PREDICT | READ | ADMIN)} if own_digest else {}
         roles = PREDICT | READ | (ADMIN if open_admin else 0)
-        self._rules = AccessRules(anonymous=Principal("anonymous", roles, is_known=False))
+        self._rules = AccessRules(anonymous=Principal(ANONYMOUS_NAME, roles, is_known=False))
         self._by_header: dict[bytes, Principal] = {}
         self._stamp: tuple[int, ...] | None = None
         self._look_at = 0.0
@@ -67,7 +66,7 @@ class Access:
             if found is not None:
                 return self._still_good(found)
             if not self.is_open:
-                raise Unauthenticated(f"the token is not one of this server's; {_HOW}")
+                raise Unauthenticated(f"the token is not one of this server's; {SEND_TOKEN}")
         elif certificate:
             found = self._rules.by_certificate.get(certificate)
             if found is not None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from serving.security.principals import ALL_MODELS, NEVER, ROLES, Principal
+from serving.security.principals import ALL_MODELS, ANONYMOUS_NAME, NEVER, OWNER_NAME, ROLES, Principal
 from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
@@ -24,10 +24,23 @@ logger = logging.getLogger("emberline.serving")
 # A server reads the file between two requests, so it has to be read quickly. Some six thousand tokens fit.
 MAX_FILE_BYTES = 1 << 20
 _FIELD = "access_file"
+_TAKEN = (OWNER_NAME, ANONYMOUS_NAME)
+_TAKEN_BEGINNINGS = ("@", "CN=")
 
 RoleName = Literal["predict", "read", "admin"]
-_Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.@:/+-]+$")]
 _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _not_taken(name: str) -> str:
+    """Refuses what the audit log and the rates call others by."""
+    if name in _TAKEN or name.startswith(_TAKEN_BEGINNINGS):
+        raise ValueError(
+            f"the server itself uses {', '.join(_TAKEN)}, and names that begin with @ or CN=; take another"
+        )
+    return name
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.@:/+-]+$"), AfterValidator(_not_taken)]
 
 
 def _as_date(value: Any) -> Any:
@@ -87,7 +100,7 @@ class AccessRules:
 
     by_digest: Mapping[str, Principal] = field(default_factory=dict)
     by_certificate: Mapping[str, Principal] = field(default_factory=dict)
-    anonymous: Principal = field(default_factory=lambda: Principal("anonymous", 0, is_known=False))
+    anonymous: Principal = field(default_factory=lambda: Principal(ANONYMOUS_NAME, 0, is_known=False))
 
 
 def read_access_file(path: Path) -> tuple[AccessFile, os.stat_result]:
@@ -138,7 +151,7 @@ def rules_of(file: AccessFile) -> AccessRules:
         {entry.sha256: _principal(entry.name, entry) for entry in file.tokens},
         {entry.common_name: _principal(f"CN={entry.common_name}", entry) for entry in file.certificates},
         Principal(
-            "anonymous",
+            ANONYMOUS_NAME,
             _bits(file.anonymous.roles),
             file.anonymous.models,
             requests_per_second=file.anonymous.requests_per_second,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from datetime import UTC, datetime
@@ -100,10 +101,16 @@ def arguments_of_body(body: bytes) -> Any:
     """What a call was sent, as the log shows it."""
     if len(body) <= _MAX_TEXT * 5:
         try:
-            return json.loads(body) if body.strip() else {}
+            return json.loads(body, parse_constant=str, parse_float=_number) if body.strip() else {}
         except (ValueError, RecursionError):
             pass
     return short_text(body[: _MAX_TEXT * 4].decode("utf-8", "replace"))
+
+
+def _number(text: str) -> float | str:
+    """Of a float in JSON; what is too large for one stays text, for JSON has no infinity."""
+    value = float(text)
+    return value if math.isfinite(value) else text
 
 
 def short_text(text: str) -> str:

@@ -8,14 +8,13 @@ from typing import Any
 
 from serving.config import ServerConfig
 from serving.errors import Forbidden, Unauthenticated
-from serving.security.access import Access
+from serving.security.access import SEND_TOKEN, Access
 from serving.security.audit import AuditLog
 from serving.security.needs import MODEL, SERVER, Need
 from serving.security.principals import ROLES, Caller, Principal
 from serving.security.rates import Rates, client_of
 from storage.errors import EmberlineError
 
-_TOKEN = "send 'Authorization: Bearer TOKEN'"
 _OWN_TOKEN = (
     "only the holder of the server's own token may do this: its file is named in the server's log, and the `emberline` "
     "command finds it on the server's machine; or start the server with an access file, or with --open-admin"
@@ -128,7 +127,7 @@ class Gate:
         if principal.roles & need.roles:
             return
         if not principal.is_known:
-            raise Unauthenticated(_OWN_TOKEN if self._access.is_open else f"this needs a token; {_TOKEN}")
+            raise Unauthenticated(_OWN_TOKEN if self._access.is_open else f"this needs a token; {SEND_TOKEN}")
         wanted = " or ".join(name for name, bits in ROLES.items() if bits & need.roles and name != "admin") or "admin"
         raise Forbidden(f"{principal.name!r} does not have the role {wanted}")
 
@@ -136,7 +135,7 @@ class Gate:
         if need.about == MODEL and principal.covers(model):
             return
         if not principal.is_known:
-            raise Unauthenticated(f"this needs a token; {_TOKEN}")
+            raise Unauthenticated(f"this needs a token; {SEND_TOKEN}")
         allowed = ", ".join(principal.models[:5])
         if need.about == MODEL:
             raise Forbidden(f"{principal.name!r} may ask for the models {allowed} only, not for {model[:200]!r}")

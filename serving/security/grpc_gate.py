@@ -11,6 +11,8 @@ from serving.security.audit import short_text
 from serving.security.gate import Admission, Gate
 from serving.security.needs import GRPC_NEEDS, INFER, UNKNOWN_CALL
 
+_MAX_SHOWN_BYTES = 4096
+
 
 class GrpcCaller:
     """See Caller. Asked of the call when somebody wants to know."""
@@ -74,7 +76,13 @@ class GrpcGate:
             outcome = type(error).__name__
             raise
         finally:
-            self._gate.done(admission, short_text(str(message)), outcome)
+            self._gate.done(admission, _arguments_of(message), outcome)
+
+
+def _arguments_of(message: Any) -> str:
+    """What a call was sent, as the log shows it. Printing a message of many megabytes would stop the loop."""
+    size = message.ByteSize()
+    return short_text(str(message)) if size <= _MAX_SHOWN_BYTES else f"{size} bytes"
 
 
 def authorization_of(metadata: Iterable[Any] | None) -> bytes | None:

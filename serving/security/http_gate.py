@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
+from serving.errors import Forbidden
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse
 from serving.security.audit import arguments_of_body
 from serving.security.gate import Gate
-from serving.security.needs import INFER, http_need
+from serving.security.needs import INFER, REGIONS, http_need
 from storage.errors import InvalidInput
+
+_OTHER_SITES = (b"cross-site", b"same-site")
 
 
 def admit_inference(gate: Gate, request: HttpRequest, model: str) -> None:
@@ -23,9 +26,24 @@ def admit(gate: Gate, request: HttpRequest) -> None:
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
     need, model, call = http_need(request.method, request.path)
+    if request.method == "POST" and (need.is_control or need is REGIONS) and _is_of_a_page(request.headers):
+        error = Forbidden("this call came from a web page of another origin; pages may not control this server")
+        gate.refused(need, model, request.caller, "http", call, error)
+        raise error
     request.admission = gate.admit(need, model, request.headers.get(b"authorization"), request.caller, "http", call)
     if isinstance(request.headers, dict):
         request.headers.pop(b"authorization", None)
+
+
+def _is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser sent a request for a page of another origin: it asks nobody before a simple POST.
+
+    Browsers say so themselves, in headers that pages cannot set; other clients send neither.
+    """
+    if headers.get(b"sec-fetch-site", b"").lower() in _OTHER_SITES:
+        return True
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 async def audited(

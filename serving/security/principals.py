@@ -12,6 +12,9 @@ PREDICT, READ, ADMIN = 1, 2, 4
 # An operator sees what it controls; it does not ask models.
 ROLES = {"predict": PREDICT, "read": READ, "admin": ADMIN | READ}
 ALL_MODELS = ("*",)
+# Of those who are in no access file.
+OWNER_NAME = "own-token"
+ANONYMOUS_NAME = "anonymous"
 NEVER = float("inf")
 
 

@@ -62,14 +62,19 @@ class _OneRegion:
     """One region of shared memory, `r`, of sixteen bytes."""
 
     is_stale = False
+    max_read = 64
+
+    def check(self, part: RegionPart) -> None:
+        """See Regions."""
+        if part.region != "r" or part.offset + part.size > 16:
+            raise InvalidInput("no such part", field="shared_memory_region")
 
     async def refresh(self) -> None:
         """Nothing is ever new."""
 
     def read(self, part: RegionPart) -> memoryview:
         """See Regions."""
-        if part.region != "r" or part.offset + part.size > 16:
-            raise InvalidInput("no such part", field="shared_memory_region")
+        self.check(part)
         return memoryview(bytes(part.size))
 
     def write(self, part: RegionPart, data: bytes) -> None:

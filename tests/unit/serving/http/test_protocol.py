@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from serving.http.limits import HttpLimits
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.server import http_server
 from serving.ports import listen
+from serving.security.tls import ServerTls
 from storage.errors import NotFound
 
 
@@ -27,12 +28,15 @@ class App:
         self.go = asyncio.Event()
         self.begun = asyncio.Event()
         self.cancelled = 0
+        self.large = 16_000_000
+        self.headers: list[Mapping[bytes, bytes]] = []
 
     def admit(self, request: HttpRequest) -> None:
         if request.path == "/none":
             raise NotFound("there is none")
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
+        self.headers.append(request.headers)
         if request.path == "/slow":
             self.begun.set()
             try:
@@ -43,7 +47,7 @@ class App:
         if request.path == "/broken":
             raise RuntimeError("a fault")
         if request.path == "/large":
-            return HttpResponse(200, b"x" * 16_000_000)
+            return HttpResponse(200, b"x" * self.large)
         return HttpResponse(200, request.path.encode() + b"|" + request.query + b"|" + request.body)
 
 
@@ -67,10 +71,10 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[Served]:
+async def serving(tls: ServerTls | None = None, **options: Any) -> AsyncIterator[Served]:
     config = ServerConfig(model_repository=Path(), **options)
     app, limits = App(), HttpLimits(config)
-    server = http_server(app, limits, 2.0)
+    server = http_server(app, limits, 2.0, tls)
     with listen("127.0.0.1", 0, "port") as bound:
         served = Served(app, limits, bound.getsockname()[1])
         running = asyncio.create_task(server.serve(sockets=[bound]))

@@ -84,6 +84,62 @@ def test_a_head_without_an_end_is_cut_off(begin: bytes) -> None:
     run(test)
 
 
+CHUNKED = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"3\r\nabc\r\n0\r\n", b"k%06d: v\r\n"),
+        (b"0\r\nk: ", b"%09d"),
+        (b"3;", b"k%06d=v;"),
+        (b"3\r\nabc\r\n0;", b"k%06d=v;"),
+    ],
+    ids=["trailers", "a trailer", "an extension", "the last extension"],
+)
+def test_what_follows_a_head_and_is_no_body_is_cut_off(begin: bytes, more: bytes) -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(CHUNKED + begin)
+        await until(lambda: any(each._arriving for each in served.limits._connections))
+        # Not a byte past the bound, for one that nobody reads would tear the answer off.
+        rest = b"".join(more % count for count in range(MAX_HEADER_BYTES // 8))
+        writer.write(rest[: MAX_HEADER_BYTES + 1])
+        status, head, content = await response(reader)
+        assert (status, b"connection: close" in head, b"trailers" in content) == (431, True, True)
+        await until(lambda: not served.limits._connections)
+
+    run(test)
+
+
+def test_a_trailer_is_no_header() -> None:
+    async def test(served: Served) -> None:
+        trailers = b"Authorization: Bearer b\r\nX-Late: 1\r\n\r\n"
+        first = CHUNKED.replace(b"Host: h", b"Authorization: Bearer a")
+        reader, _ = await served.connect(first + b"3\r\nabc\r\n0\r\n" + trailers + b"GET /b HTTP/1.1\r\n\r\n")
+        assert (await response(reader))[2].endswith(b"abc")
+        assert (await response(reader))[0] == 200
+        assert [dict(each) for each in served.app.headers] == [
+            {b"authorization": b"Bearer a", b"transfer-encoding": b"chunked"},
+            {},
+        ]
+
+    run(test)
+
+
+def test_a_long_body_in_small_chunks_has_no_such_bound() -> None:
+    async def test(served: Served) -> None:
+        chunks = b"1;%s\r\nx\r\n" % (b"e" * 40) * 20_000
+        reader, writer = await served.connect(CHUNKED)
+        for start in range(0, len(chunks), 5000):
+            writer.write(chunks[start : start + 5000])
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        status, _, content = await response(reader)
+        assert (status, content.count(b"x")) == (200, 20_000)
+
+    run(test)
+
+
 @pytest.mark.parametrize(("count", "status"), [(MAX_HEADERS, 200), (MAX_HEADERS + 1, 431)])
 def test_headers_are_counted(count: int, status: int) -> None:
     async def test(served: Served) -> None:

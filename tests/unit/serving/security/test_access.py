@@ -14,8 +14,8 @@ import yaml
 
 from serving.errors import Unauthenticated
 from serving.security import access as access_module
-from serving.security.access import OWNER_NAME, Access
-from serving.security.principals import ADMIN, PREDICT, READ, Principal
+from serving.security.access import Access
+from serving.security.principals import ADMIN, OWNER_NAME, PREDICT, READ, Principal
 from serving.security.tokens import MAX_TOKEN_BYTES, digest_of, new_token, token_of
 from storage.errors import ConfigError
 

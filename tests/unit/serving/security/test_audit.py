@@ -111,6 +111,7 @@ def test_lines_of_several_writers_are_whole(tmp_path: Path) -> None:
     [
         (b"", {}),
         (b'{"steps": 2}', {"steps": 2}),
+        (b'{"x": NaN, "y": [-Infinity, 1e999, 0.5]}', {"x": "NaN", "y": ["-Infinity", "1e999", 0.5]}),
         (b"{", "{"),
         (b"\xff\x00", "\ufffd\x00"),
         (b"a\r\n b", "a b"),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tritonclient.grpc import service_pb2
 
 from serving.config import ServerConfig
 from serving.errors import Forbidden, RateLimited, Unauthenticated
 from serving.http.messages import HttpRequest, error_response
 from serving.security.gate import Gate
-from serving.security.grpc_gate import address_of, authorization_of
+from serving.security.grpc_gate import GrpcGate, address_of, authorization_of
 from serving.security.http_gate import admit
 from serving.security.needs import ABOUT_MODEL, INFER, KNOWN, LOOK_AT_SERVER, MODEL, OPEN, UNKNOWN, Need
 from serving.security.principals import ADMIN, Connection
@@ -189,6 +191,73 @@ def test_refused_control_is_written_down_and_nothing_secret_with_it(tmp_path: Pa
 def test_a_path_that_a_router_may_read_otherwise_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidInput):
         admit(gate(tmp_path), HttpRequest("POST", path, b"", {}))
+
+
+FOREIGN: list[dict[bytes, bytes]] = [
+    {b"sec-fetch-site": b"cross-site"},
+    {b"sec-fetch-site": b"same-site"},
+    {b"origin": b"https://evil.example"},
+    {b"origin": b"http://127.0.0.1:3000"},
+    {b"origin": b"null"},
+]
+OWN: list[dict[bytes, bytes]] = [
+    {},
+    {b"sec-fetch-site": b"same-origin", b"origin": b"http://127.0.0.1:8000"},
+    {b"sec-fetch-site": b"none"},
+]
+CONTROLLING = ["/v2/repository/models/m/unload", "/v2/logging", "/v2/systemsharedmemory/region/r/register"]
+
+
+@pytest.mark.parametrize("path", CONTROLLING)
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_a_web_page_may_not_control_the_server_of_who_looks_at_it(
+    tmp_path: Path, path: str, headers: dict[bytes, bytes]
+) -> None:
+    audit = tmp_path / "audit"
+    made = gate(tmp_path, open_admin=True, audit_log=audit)
+    with pytest.raises(Forbidden, match="web page"):
+        admit(made, HttpRequest("POST", path, b"", {b"host": b"127.0.0.1:8000", **headers}))
+    outcomes = [json.loads(line)["outcome"] for line in audit.read_text().splitlines()]
+    assert outcomes == ([] if "sharedmemory" in path else ["Forbidden"])
+
+
+@pytest.mark.parametrize("headers", OWN)
+def test_other_clients_and_the_servers_own_origin_control_it(tmp_path: Path, headers: dict[bytes, bytes]) -> None:
+    for path in CONTROLLING:
+        admit(gate(tmp_path, open_admin=True), HttpRequest("POST", path, b"", {b"host": b"127.0.0.1:8000", **headers}))
+
+
+def test_a_web_page_may_look(tmp_path: Path) -> None:
+    for method, path in (("GET", "/v2/systemsharedmemory/status"), ("POST", "/v2/repository/index")):
+        admit(gate(tmp_path), HttpRequest(method, path, b"", {b"host": b"x", **FOREIGN[0]}))
+
+
+class Call:
+    """Of a gRPC client, on this side."""
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.7:5000"
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return []
+
+
+def test_a_large_message_is_not_printed_for_the_audit_log(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    made = GrpcGate(gate(tmp_path, open_admin=True, audit_log=path))
+
+    async def done() -> bytes:
+        return b""
+
+    for text in ("short", "x" * 5000):
+        message = service_pb2.RepositoryModelLoadRequest(model_name=text)
+        admission = made.admit("RepositoryModelLoad", message, Call())
+        assert admission is not None
+        asyncio.run(made.audited(admission, message, done))
+    assert [json.loads(line)["arguments"] for line in path.read_text().splitlines()] == [
+        'model_name: "short"',
+        f"{message.ByteSize()} bytes",
+    ]
 
 
 def test_a_token_goes_no_further_than_the_gate(tmp_path: Path) -> None:
