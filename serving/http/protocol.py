@@ -85,7 +85,7 @@ class HttpProtocol(asyncio.Protocol):
         self._is_tls = handshake is not None
         if not self._limits.add(self):
             self._send(self._nothing(), error_response(Overloaded("too many connections are open; try later")))
-            self._loop.call_later(_LINGER_S, transport.abort)  # nobody else watches it
+            self._loop.call_later(_LINGER_S, self._transport.abort)  # nobody else watches it
             return
         self._connections.add(self)
         peer = transport.get_extra_info("peername")

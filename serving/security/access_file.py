@@ -34,9 +34,7 @@ _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 def _not_taken(name: str) -> str:
     """Refuses what the audit log and the rates call others by."""
     if name in _TAKEN or name.startswith(_TAKEN_BEGINNINGS):
-        raise ValueError(
-            f"the server itself uses {', '.join(_TAKEN)}, and names that begin with @ or CN=; take another"
-        )
+        raise ValueError(f"{' and '.join(_TAKEN)}, and names that begin with @ or CN=, are the server's own")
     return name
 
 

@@ -100,7 +100,7 @@ CHUNKED = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 def test_what_follows_a_head_and_is_no_body_is_cut_off(begin: bytes, more: bytes) -> None:
     async def test(served: Served) -> None:
         reader, writer = await served.connect(CHUNKED + begin)
-        await until(lambda: any(each._arriving for each in served.limits._connections))
+        await until(lambda: any(each.idle_since == NEVER for each in served.limits._connections))
         # Not a byte past the bound, for one that nobody reads would tear the answer off.
         rest = b"".join(more % count for count in range(MAX_HEADER_BYTES // 8))
         writer.write(rest[: MAX_HEADER_BYTES + 1])
