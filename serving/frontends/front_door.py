@@ -211,11 +211,11 @@ class FrontDoor:
             priority=record.priority,
             routing_key=record.routing_key,
         )
-        if 0 < call.deadline_ns <= time.monotonic_ns():
-            self._fail(call, DeadlineExceeded("request timeout expired in the queue"))
-            return
         if record.min_snapshot or record.batch == 0:
             self._ask(call)
+            return
+        if 0 < call.deadline_ns <= time.monotonic_ns():
+            self._fail(call, DeadlineExceeded("request timeout expired in the queue"))
             return
         self._waiting[record.id] = call
         if call.deadline_ns:
