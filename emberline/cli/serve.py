@@ -115,5 +115,6 @@ def command(log_level: str, **options: Any) -> None:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         flag = _FLAGS.get(field, "--" + field.replace("_", "-"))
-        raise ConfigError(f"{flag}: {first['msg']}, got {first['input']!r}", field=field) from None
+        text = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{flag}: {text}, got {str(first['input'])!r}", field=field) from None
     serve(config)
