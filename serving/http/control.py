@@ -10,11 +10,11 @@ from starlette.exceptions import HTTPException
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
 from serving.errors import status_of
+from serving.http.control_messages import json_response, read_object
 from serving.http.model_control import add_model_control
 from serving.http.openapi import openapi_bytes
 from serving.http.shared_memory import add_settings, add_shared_memory
 from serving.protocol import metadata
-from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.proto_json import message_to_json
 from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
 
@@ -57,7 +57,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
     @app.get("/v2/models/{name}/config")
     @app.get("/v2/models/{name}/versions/{version}/config")
     async def model_config(name: str, version: str = "") -> Response:
-        return _json(message_to_json(repository.get(name, version).proto))
+        return json_response(message_to_json(repository.get(name, version).proto))
 
     @app.get("/v2/models/{name}/stats")
     @app.get("/v2/models/{name}/versions/{version}/stats")
@@ -67,16 +67,15 @@ def control_app(repository: ModelRepository) -> FastAPI:
 
     @app.post("/v2/repository/index")
     async def index(request: Request) -> Response:
-        body = await request.body()
-        ready_only = parse_object(body, what="the request").get("ready", False) if body.strip() else False
+        ready_only = (await read_object(request)).get("ready", False)
         if type(ready_only) is not bool:
             raise InvalidInput("'ready' must be true or false", field="ready")
         answer = metadata.repository_index(await calls.run(repository.index), ready_only=ready_only)
-        return _json([_without_empty(message_to_json(entry)) for entry in answer.models])
+        return json_response([_without_empty(message_to_json(entry)) for entry in answer.models])
 
     @app.get("/v1/models")
     async def v1_models() -> Response:
-        return _json({"models": repository.names})
+        return json_response({"models": repository.names})
 
     @app.get("/v1/models/{name}")
     async def v1_model(name: str) -> Response:
@@ -85,7 +84,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
         if not repository.is_model_ready(name):
             repository.get(name)  # raises with the reason
             raise Unavailable(f"model {name!r} is not ready")
-        return _json({"name": name, "ready": True})
+        return json_response({"name": name, "ready": True})
 
     add_shared_memory(app, repository, calls)
     add_settings(app, repository)
@@ -95,21 +94,17 @@ def control_app(repository: ModelRepository) -> FastAPI:
     @app.exception_handler(Exception)
     async def refuse(_: Request, error: Exception) -> Response:
         status, _, text = status_of(error)
-        return _json({"error": text}, status)
+        return json_response({"error": text}, status)
 
     @app.exception_handler(HTTPException)
     async def refuse_route(_: Request, error: HTTPException) -> Response:
-        return _json({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+        return json_response({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
 
     return app
 
 
 def _message(message: Any) -> Response:
-    return _json(message_to_json(message))
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(dump_json(content), status, headers, "application/json")
+    return json_response(message_to_json(message))
 
 
 def _without_empty(entry: dict[str, Any]) -> dict[str, Any]:

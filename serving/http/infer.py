@@ -9,7 +9,6 @@ from functools import partial
 
 from serving.http.encoding import compress
 from serving.http.messages import JSON, HttpRequest, HttpResponse
-from serving.identity import IdentityModel
 from serving.models import (
     Model,
     ModelAnswer,
@@ -23,7 +22,7 @@ from serving.protocol.routing import Routing, routing_of_headers, routing_of_par
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
 from serving.protocol.v2 import decode_request, encode_response, read_header
-from storage.errors import InvalidInput, Unsupported
+from storage.errors import InvalidInput
 
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -108,8 +107,6 @@ class InferenceRoutes:
 
     async def _predict(self, route: InferenceRoute, routing: Routing, body: bytes) -> HttpResponse:
         async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
-            if isinstance(model, IdentityModel):
-                raise Unsupported(f"model {route.name!r} (identity) answers v2 requests only")
             columns, batch, by_rows = decode_predict(model.signature, body)
             result = await model.infer(
                 columns,

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
+from serving.http.control_messages import json_response, read_object
 from serving.protocol import control_bodies as bodies
-from serving.protocol.json_text import dump_json, parse_object
 from storage.errors import NotFound
 
 _State = dict[str, JsonValue]
@@ -51,15 +51,15 @@ def add_model_control(app: FastAPI, repository: ModelRepository, calls: ControlC
 
     @app.get("/v2/repository/models/{name}/snapshots")
     async def snapshots(name: str) -> Response:
-        return _json(await calls.run(lambda: repository.snapshots(name)))
+        return json_response(await calls.run(lambda: repository.snapshots(name)))
 
     @app.get("/v2/repository/models/{name}/budget")
     async def budget(name: str) -> Response:
-        return _json(await calls.run(lambda: repository.budget(name)))
+        return json_response(await calls.run(lambda: repository.budget(name)))
 
     @app.get("/v2/repository/models/{name}/sessions")
     async def sessions(name: str) -> Response:
-        return _json(await calls.run(lambda: repository.sessions(name)))
+        return json_response(await calls.run(lambda: repository.sessions(name)))
 
     @app.post("/v2/repository/models/{name}/{verb}")
     async def control(name: str, verb: str, request: Request) -> Response:
@@ -68,11 +68,6 @@ def add_model_control(app: FastAPI, repository: ModelRepository, calls: ControlC
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(VERBS)}"
             raise NotFound(f"a model has no call {verb[:40]!r}; {hint}")
         body_type, call = VERBS[verb]
-        text = await request.body()
-        body = body_type.parse(parse_object(text, what="the request") if text.strip() else {})
+        body = body_type.parse(await read_object(request))
         state = await calls.run(lambda: call(repository, name, body))
-        return Response() if state is None else _json(state)
-
-
-def _json(content: Any) -> Response:
-    return Response(dump_json(content), media_type="application/json")
+        return Response() if state is None else json_response(state)

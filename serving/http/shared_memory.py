@@ -9,9 +9,10 @@ from fastapi import FastAPI, Request, Response
 
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
+from serving.http.control_messages import json_response, read_object
 from serving.protocol.control_bodies import RegisterBody
 from serving.protocol.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
-from serving.protocol.json_text import dump_json, parse_object
+from serving.protocol.json_text import parse_object
 from serving.regions import RegionName
 from storage.errors import Unsupported
 
@@ -23,7 +24,7 @@ def add_shared_memory(app: FastAPI, repository: ModelRepository, calls: ControlC
     @app.get("/v2/systemsharedmemory/status")
     @app.get("/v2/systemsharedmemory/region/{region}/status")
     async def status(region: str = "") -> Response:
-        return _json([_without_number(said) for said in regions.status(region)])
+        return json_response([_without_number(said) for said in regions.status(region)])
 
     @app.post("/v2/systemsharedmemory/region/{region}/register")
     async def register(region: str, request: Request) -> Response:
@@ -41,7 +42,7 @@ def add_shared_memory(app: FastAPI, repository: ModelRepository, calls: ControlC
     @app.get("/v2/cudasharedmemory/status")
     @app.get("/v2/cudasharedmemory/region/{region}/status")
     async def cuda_status(region: str = "") -> Response:
-        return _json([])
+        return json_response([])
 
     @app.post("/v2/cudasharedmemory/region/{region}/register")
     async def cuda_register(region: str) -> Response:
@@ -58,44 +59,35 @@ def add_settings(app: FastAPI, repository: ModelRepository) -> None:
 
     @app.get("/v2/trace/setting")
     async def trace() -> Response:
-        return _json(TRACE)
+        return json_response(TRACE)
 
     @app.post("/v2/trace/setting")
     async def set_trace(request: Request) -> Response:
-        check_trace_settings(await _object(request))
-        return _json(TRACE)
+        check_trace_settings(await read_object(request))
+        return json_response(TRACE)
 
     @app.get("/v2/models/{name}/trace/setting")
     async def model_trace(name: str) -> Response:
         repository.get(name)
-        return _json(TRACE)
+        return json_response(TRACE)
 
     @app.post("/v2/models/{name}/trace/setting")
     async def set_model_trace(name: str, request: Request) -> Response:
         repository.get(name)
-        check_trace_settings(await _object(request))
-        return _json(TRACE)
+        check_trace_settings(await read_object(request))
+        return json_response(TRACE)
 
     @app.get("/v2/logging")
     async def log() -> Response:
-        return _json(LOG)
+        return json_response(LOG)
 
     @app.post("/v2/logging")
     async def set_log(request: Request) -> Response:
-        check_log_settings(await _object(request))
-        return _json(LOG)
-
-
-async def _object(request: Request) -> dict[str, Any]:
-    body = await request.body()
-    return parse_object(body, what="the request") if body.strip() else {}
+        check_log_settings(await read_object(request))
+        return json_response(LOG)
 
 
 def _without_number(said: RegionName) -> dict[str, Any]:
     content = asdict(said)
     del content["number"]
     return content
-
-
-def _json(content: Any) -> Response:
-    return Response(dump_json(content), media_type="application/json")

@@ -8,9 +8,9 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from serving.protocol.binary_tensors import SharedInputs, decode_binary_tensor, encode_binary
-from serving.protocol.classification import classify, wanted_classes
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_tensors import bytes_values
+from serving.protocol.outputs import output_values, requested_output
 from serving.protocol.regions import Regions, region_part
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import (
@@ -116,12 +116,8 @@ def encode_proto_response(
     response = service_pb2.ModelInferResponse(model_name=signature.model, model_version=version, id=request.id)
     _fill_parameters(response.parameters, parameters)
     for wanted in request.outputs:
-        output = signature.outputs[wanted.index]
-        values, dtype = outputs[wanted.index], output.dtype
-        if wanted.classes:
-            has_batch = signature.max_batch_size > 0
-            values, dtype = classify(values, wanted.classes, output.labels, has_batch=has_batch), "BYTES"
-        entry = response.outputs.add(name=output.name, datatype=dtype, shape=values.shape)
+        name, dtype, values = output_values(signature, wanted, outputs)
+        entry = response.outputs.add(name=name, datatype=dtype, shape=values.shape)
         content = encode_binary(values)
         if wanted.part is not None:
             regions.write(wanted.part, content)
@@ -179,11 +175,7 @@ def _requested_outputs(signature: ModelSignature, message: Any, regions: Regions
         place = signature.output(entry.name)
         given = _scalars(entry.parameters) if entry.parameters else {}
         check_parameters(f"output {entry.name!r}", given)
-        classes = wanted_classes(entry.name, signature.outputs[place].dtype, given)
-        part = region_part(f"output {entry.name!r}", given)
-        if part is not None:
-            regions.check(part)
-        chosen.setdefault(place, RequestedOutput(place, True, classes, part))
+        chosen.setdefault(place, requested_output(signature, place, given, regions, binary=True))
     return list(chosen.values())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.signature import ModelSignature
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, InputSpec
 
 _ABSENT = object()
@@ -20,8 +20,11 @@ _ABSENT = object()
 def decode_predict(signature: ModelSignature, body: bytes) -> tuple[dict[str, Column], int, bool]:
     """Reads a v1 request: its columns, its batch, and whether it came by rows.
 
-    A key that a row does not have means what `missing` of that input says; null is null. Raises InvalidInput.
+    A key that a row does not have means what `missing` of that input says; null is null. Raises InvalidInput,
+    Unsupported for a model that takes tensors as they are.
     """
+    if not signature.raw:
+        raise Unsupported(f"model {signature.model!r} (identity) answers v2 requests only")
     request = parse_object(body, what="the request")
     extra = request.keys() - {"instances", "inputs", "signature_name"}
     if extra:

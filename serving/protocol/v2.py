@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from serving.protocol.binary_tensors import SharedInputs, decode_binary_tensor, encode_binary
-from serving.protocol.classification import classify, wanted_classes
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_tensors import decode_json_tensor, encode_json
 from serving.protocol.json_text import dump_json, dump_json_with_nan, parse_object
+from serving.protocol.outputs import output_values, requested_output
 from serving.protocol.regions import Regions, region_part
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import (
@@ -94,12 +94,8 @@ def encode_response(
     sections: list[bytes] = []
     has_nan = False
     for wanted in request.outputs:
-        output = signature.outputs[wanted.index]
-        values, dtype = outputs[wanted.index], output.dtype
-        if wanted.classes:
-            has_batch = signature.max_batch_size > 0
-            values, dtype = classify(values, wanted.classes, output.labels, has_batch=has_batch), "BYTES"
-        entry: dict[str, Any] = {"name": output.name, "datatype": dtype, "shape": values.shape}
+        name, dtype, values = output_values(signature, wanted, outputs)
+        entry: dict[str, Any] = {"name": name, "datatype": dtype, "shape": values.shape}
         if wanted.part is not None:
             # Nothing is said of where, as in Triton, whose C++ client takes any parameters for a size in the body.
             regions.write(wanted.part, encode_binary(values))
@@ -108,7 +104,7 @@ def encode_response(
             sections.append(section)
             entry["parameters"] = {"binary_data_size": len(section)}
         else:
-            entry["data"] = encode_json(output.name, dtype, values)
+            entry["data"] = encode_json(name, dtype, values)
             has_nan = has_nan or (values.dtype.kind == "f" and not np.isfinite(values).all())
         described.append(entry)
     header: dict[str, Any] = {"id": request.id} if request.id else {}
@@ -200,11 +196,7 @@ def _decode_outputs(
         binary = given.get("binary_data", all_binary)
         if type(binary) is not bool:
             raise InvalidInput(f"output {name!r}: 'binary_data' must be true or false", field=name)
-        classes = wanted_classes(name, signature.outputs[place].dtype, given)
-        part = region_part(f"output {name!r}", given)
-        if part is not None:
-            regions.check(part)
-        chosen.setdefault(place, RequestedOutput(place, binary, classes, part))
+        chosen.setdefault(place, requested_output(signature, place, given, regions, binary=binary))
     return list(chosen.values())
 
 

@@ -1,0 +1,36 @@
+"""The outputs of a request: which are wanted and how, and what becomes of them. The same for every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.protocol.classification import classify, wanted_classes
+from serving.protocol.regions import Regions, region_part
+from serving.protocol.signature import ModelSignature
+from serving.protocol.tensors import RequestedOutput
+
+
+def requested_output(
+    signature: ModelSignature, place: int, parameters: Mapping[str, Any], regions: Regions, *, binary: bool
+) -> RequestedOutput:
+    """The output at a place, as its parameters want it. Raises InvalidInput."""
+    output = signature.outputs[place]
+    classes = wanted_classes(output.name, output.dtype, parameters)
+    part = region_part(f"output {output.name!r}", parameters)
+    if part is not None:
+        regions.check(part)
+    return RequestedOutput(place, binary, classes, part)
+
+
+def output_values(
+    signature: ModelSignature, wanted: RequestedOutput, outputs: Sequence[np.ndarray]
+) -> tuple[str, str, np.ndarray]:
+    """Name, dtype and values of a wanted output: its own, or its largest classes. Raises InvalidInput."""
+    output, values = signature.outputs[wanted.index], outputs[wanted.index]
+    if not wanted.classes:
+        return output.name, output.dtype, values
+    has_batch = signature.max_batch_size > 0
+    return output.name, "BYTES", classify(values, wanted.classes, output.labels, has_batch=has_batch)
