@@ -364,8 +364,9 @@ class HttpProtocol(asyncio.Protocol):
             self._waiting.append(exchange)
             return
         if not exchange.is_answered and exchange.refused is not None:
-            self._send(exchange, exchange.refused)
-        self._close()
+            self._send(exchange, exchange.refused)  # the last one: it closes
+        else:
+            self._close()
 
     def _nothing(self) -> Exchange:
         """For an answer where nobody asked, the last thing on the connection."""

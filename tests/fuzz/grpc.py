@@ -26,7 +26,7 @@ from tests.fuzz import valid
 from tests.fuzz.campaign import Campaign, read_options
 from tests.fuzz.messages import mutate_message, random_message
 from tests.fuzz.mutations import mutate_bytes
-from tests.fuzz.served import ECHO, MODEL, SPARE, Sampler, Served
+from tests.fuzz.served import ECHO, MODEL, SPARE, Sampler, Served, run_served
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _METHODS = {method.name: method for method in _SERVICE.methods}
@@ -202,11 +202,7 @@ def main() -> int:
         if options.replay is not None:
             print("\n".join(replay(served, options.replay.name.split("-")[1], options.replay.read_bytes())))
             return 0
-        campaign.begin()
-        run(campaign, served)
-        print(f"memory: {served.memory_line()}")
-        if campaign.findings:
-            print(served.log_tail())
+        run_served(campaign, served, run)
     return campaign.finish()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.fuzz.campaign import Campaign, read_options
 from tests.fuzz.connection import Answer, Connection, NoAnswer
 from tests.fuzz.http_inputs import Framed, framed_request, raw_input
-from tests.fuzz.served import Sampler, Served
+from tests.fuzz.served import Sampler, Served, run_served
 
 _CONNECTIONS = 6
 # On each connection, ahead of their answers.
@@ -134,11 +134,7 @@ def main() -> int:
         if options.replay is not None:
             print("\n".join(replay(served, options.replay.read_bytes())))
             return 0
-        campaign.begin()
-        run(campaign, served)
-        print(f"memory: {served.memory_line()}")
-        if campaign.findings:
-            print(served.log_tail())
+        run_served(campaign, served, run)
     return campaign.finish()
 
 

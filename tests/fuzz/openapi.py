@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.fuzz.campaign import Campaign, read_options
-from tests.fuzz.served import ECHO, MODEL, SPARE, Sampler, Served
+from tests.fuzz.served import ECHO, MODEL, SPARE, Sampler, Served, run_served
 
 _CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 _FINE = frozenset({501, 503, 504})
@@ -143,11 +143,7 @@ def main() -> int:
         replay(options.replay.read_bytes())
         return 0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder), options.frontends) as served:
-        campaign.begin()
-        run(campaign, served)
-        print(f"memory: {served.memory_line()}")
-        if campaign.findings:
-            print(served.log_tail())
+        run_served(campaign, served, run)
     return campaign.finish()
 
 

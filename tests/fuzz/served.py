@@ -7,6 +7,7 @@ import http.client
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -14,6 +15,7 @@ import numpy as np
 import psutil
 
 from emberline.quickstart.server import ServerProcess
+from tests.fuzz.campaign import Campaign
 from tests.integration.serving.conftest import Published
 
 MODEL, SPARE, ECHO = "ranker", "spare", "echo"
@@ -177,3 +179,12 @@ def make_repository(published: Published, repository: Path) -> None:
     other.write_text(other.read_text().replace(f'"{MODEL}"', f'"{SPARE}"'))
     (repository / ECHO).mkdir()
     (repository / ECHO / "config.pbtxt").write_text(_ECHO)
+
+
+def run_served(campaign: Campaign, served: Served, run: Callable[[Campaign, Served], None]) -> None:
+    """Runs a campaign against a server, and tells how the server bore it."""
+    campaign.begin()
+    run(campaign, served)
+    print(f"memory: {served.memory_line()}")
+    if campaign.findings:
+        print(served.log_tail())
