@@ -15,6 +15,8 @@ from serving.config import ServerConfig
 from serving.engine.repository import ModelRepository
 from serving.event_loop import run_on_loop
 from serving.first_load import FirstLoad, say_hello
+from serving.gpu.cards import find_gpus
+from serving.gpu.driver import Gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp, LocalHttpControl
@@ -38,15 +40,21 @@ class Server:
     """One server. `start` and `stop` run it on a thread of its own; `serve` runs it in the foreground."""
 
     def __init__(
-        self, config: ServerConfig, on_step: OnStep | None = None, *, on_loaded: Callable[[], None] | None = None
+        self,
+        config: ServerConfig,
+        on_step: OnStep | None = None,
+        *,
+        on_loaded: Callable[[], None] | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
         """Finds the models; raises NotFound when the repository is not there.
 
         on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them.
         on_loaded: called on a thread of the server's when the models that were there at the start are loaded.
+        gpus: for sessions; None: none.
         """
         self.config = config
-        self.repository = ModelRepository(config, on_step)
+        self.repository = ModelRepository(config, on_step, gpus)
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0
@@ -154,7 +162,7 @@ class Server:
 def serve_in_process(config: ServerConfig) -> None:
     """As `serving.serve`, with front ends and engine in this process."""
     share_gil()
-    server = Server(config, on_loaded=freeze_heap)
+    server = Server(config, on_loaded=freeze_heap, gpus=find_gpus())
     signals = 0
 
     def stop() -> None:

@@ -5,7 +5,11 @@ EmberlineError
 ├── NotFound              unknown model, version, table, file                      HTTP 404  NOT_FOUND
 ├── Unsupported           asked for something that this build does not do          HTTP 501  UNIMPLEMENTED
 ├── Unavailable           not ready, draining                                      HTTP 503  UNAVAILABLE
-│   └── Overloaded        a bounded queue is full                                  HTTP 503  RESOURCE_EXHAUSTED
+│   ├── Overloaded        a bounded queue is full                                  HTTP 503  RESOURCE_EXHAUSTED
+│   └── DeviceError       a GPU did not do what it was asked                       HTTP 503  UNAVAILABLE
+│       ├── DeviceOutOfMemory  no memory left on it, or none left to pin
+│       ├── DeviceLost         it failed: nothing more can be asked of it in this process
+│       └── CaptureError       the operators do not go into a CUDA graph
 ├── DeadlineExceeded      the answer did not come in time                          HTTP 504  DEADLINE_EXCEEDED
 ├── Conflict              not while the model is in this state                     HTTP 409  FAILED_PRECONDITION
 ├── ConfigError           a config file or option is wrong; `field` names it       (refused at start-up)
@@ -51,6 +55,22 @@ class Unavailable(EmberlineError):
 
 class Overloaded(Unavailable):
     """A bounded queue is full; try again later."""
+
+
+class DeviceError(Unavailable):
+    """A GPU did not do what it was asked."""
+
+
+class DeviceOutOfMemory(DeviceError):
+    """The GPU has no memory left, or the host none that can be pinned; what was there before is still good."""
+
+
+class DeviceLost(DeviceError):
+    """The GPU failed. Nothing more can be asked of it until the process starts anew."""
+
+
+class CaptureError(DeviceError):
+    """Operators wait for the host or allocate, so that no CUDA graph can hold them; they can run without one."""
 
 
 class DeadlineExceeded(EmberlineError):

@@ -116,6 +116,14 @@ class RequestQueue:
             self.sessions -= sessions
             self._changed.notify_all()
 
+    def retire(self) -> bool:
+        """Whether the session that asks may end, because there are others: one of those that stay is always left."""
+        with self._changed:
+            if self.sessions <= 1:
+                return False
+            self.sessions -= 1
+            return True
+
     def close(self) -> list[QueuedRequest]:
         """No more requests from now on; those that wait are still taken. Returns what waits."""
         with self._changed:

@@ -13,6 +13,7 @@ import numpy as np
 
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
+from serving.engine.instance_groups import Place
 from serving.engine.options import ModelOptions
 from serving.engine.pipeline import ScoringPipeline
 from serving.engine.queue_settings import QueueSettings
@@ -44,16 +45,18 @@ class Endpoint:
         line: SnapshotLine,
         queue: QueueSettings,
         options: ModelOptions,
-        make_pipeline: Callable[[], ScoringPipeline],
+        make_pipeline: Callable[[Place], ScoringPipeline],
         *,
-        sessions: int,
+        places: Sequence[Place],
         cores: CoreShares,
+        sessions: int | None = None,
         owner: str = "",
         warm_ups: Sequence[WarmUp] = (),
     ) -> None:
-        """Starts the sessions, and waits until they are warm. Raises ConfigError when they cannot be.
+        """Starts the sessions, and waits until they are warm. Raises ConfigError when they cannot be, DeviceError.
 
-        owner: the model that its use of the cores counts for, "" for itself.
+        places: where its sessions are. sessions: how many there are, instead of one for each place. owner: the model
+        that its use of the cores counts for, "" for itself.
         """
         self.name = signature.model
         self.version = version
@@ -80,9 +83,10 @@ class Endpoint:
                 tuple(warm_ups),
             ),
             make_pipeline,
+            places,
         )
-        self.group.resize(sessions)
         try:
+            self.group.resize(sessions or len(places))
             self.group.wait_warm()
         except BaseException:
             self.group.close()
@@ -93,6 +97,11 @@ class Endpoint:
     def successor(self) -> Endpoint | None:
         """Who answers what comes too late for this one; None: nobody."""
         return None
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot answer until the server starts anew; "" when it can."""
+        return ""
 
     @property
     def arms(self) -> dict[str, ModelStatistics]:

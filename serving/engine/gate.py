@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from serving.engine.devices import ReplayPipeline
 from serving.engine.live_guard import GuardReport, judge
 from serving.engine.options import ModelOptions
 from serving.engine.recent import RecentRequest, RecentRequests
@@ -74,9 +76,13 @@ def gate(
         check_claims(parts, candidate, claims)
     if options.precision != "fp32":
         golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))
-    parts.choose_runner(candidate, golden, options.runners)
-    difference = replay_golden(parts, candidate, golden)
-    check_user_side(parts, candidate, golden)
+    difference = 0.0
+    if parts.devices.uses_processor:
+        parts.choose_runner(candidate, golden, options.processor_runners)
+        difference = replay_golden(parts, candidate, golden)
+    check_user_side(parts, candidate, golden, None if parts.devices.uses_processor else parts.devices.first())
+    on_gpus = parts.devices.check(partial(_replay_on, parts, candidate), candidate, golden, options.precision)
+    difference = max(difference, on_gpus)
     if on_step is not None:
         on_step("replayed")
     if not options.live_guard:
@@ -88,6 +94,10 @@ def gate(
     if on_step is not None:
         on_step("guarded")
     return GateReport(golden.batch, difference, report)
+
+
+def _replay_on(parts: ModelParts, candidate: Snapshot, golden: Golden, by: ReplayPipeline) -> float:
+    return replay_golden(parts, candidate, golden, by)
 
 
 def check_claims(parts: ModelParts, candidate: Snapshot, claims: Claims) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 from serving.engine.core_shares import CoreShares
@@ -15,6 +16,7 @@ from serving.engine.requests import LoopDoor, QueuedRequest
 from serving.engine.snapshot import Snapshot, SnapshotLine
 from serving.engine.table_endpoint import TableEndpoint
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
+from serving.gpu.driver import Gpus
 from serving.protocol.signature import ModelSignature
 from storage.checkpoint import PublishedVersion
 from storage.errors import NotFound, Unavailable
@@ -39,13 +41,15 @@ class LoadedModel(Endpoint):
         *,
         recent: RecentRequests | None = None,
         cores: CoreShares | None = None,
+        gpus: Gpus | None = None,
         sessions: int | None = None,
     ) -> None:
         """Starts the sessions.
 
         store: filled. snapshot: the first to be served. recent: requests of the version before, to go on with.
-        cores: shared with the other models. sessions: how many, instead of what the configuration says.
-        Raises ConfigError when config.pbtxt does not fit the version.
+        cores: shared with the other models. gpus: those that `config.places` names. sessions: how many, instead of
+        what the configuration says. Raises ConfigError when config.pbtxt does not fit the version, DeviceError when
+        a GPU has no room for it.
         """
         manifest = published.manifest
         options = config.options
@@ -59,6 +63,7 @@ class LoadedModel(Endpoint):
         lookup_timeout_ms = options.lookup_timeout_ms
         self._lookup_timeout_s = None if lookup_timeout_ms is None else lookup_timeout_ms / 1000
         self.parts = ModelParts(published, store, torch_threads=options.torch_threads)
+        config = replace(config, places=self.parts.open_devices(config, gpus, snapshot, signature.max_batch_size))
         self.recent = recent or RecentRequests(options.live_guard_requests if options.live_guard else 0)
         self._store = store
         self._options = options
@@ -67,15 +72,30 @@ class LoadedModel(Endpoint):
         self._tables: dict[str, TableEndpoint] = {}
         self._opening = threading.Lock()
         self._closed = False
+        try:
+            self._begin(config, published, snapshot, signature, sessions)
+        except BaseException:
+            self.parts.close()
+            raise
+
+    def _begin(
+        self,
+        config: ModelConfig,
+        published: PublishedVersion,
+        snapshot: Snapshot,
+        signature: ModelSignature,
+        sessions: int | None,
+    ) -> None:
         super().__init__(
             str(published.version),
             signature,
             complete_model_config(config, signature),
             SnapshotLine(config.name, snapshot, max_waiting=config.queue.max_size),
             config.queue,
-            options,
-            lambda: self.parts.pipeline(self._lookup_timeout_s),
-            sessions=sessions or config.sessions,
+            config.options,
+            lambda place: self.parts.pipeline(self._lookup_timeout_s, place, self.line.current),
+            places=config.places,
+            sessions=sessions,
             cores=self._cores,
             warm_ups=read_warm_ups(config.proto.model_warmup, signature, config.folder)
             or golden_warm_ups(published.golden()),
@@ -90,6 +110,11 @@ class LoadedModel(Endpoint):
     def successor(self) -> LoadedModel | None:
         """The version that replaced this one."""
         return self._successor
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot answer until the server starts anew; "" when it can."""
+        return self.parts.devices.trouble
 
     def store_stats(self) -> StoreStats:
         """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
@@ -140,6 +165,8 @@ class LoadedModel(Endpoint):
         left_s = max(0.0, deadline - time.monotonic())
         for table in self._tables.values():
             ended = table.close(left_s) and ended
+        if ended:
+            self.parts.close()
         return ended
 
     def answered(self, call: QueuedRequest) -> None:

@@ -10,6 +10,12 @@ from typing import Any
 from google.protobuf import text_format  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2
 
+from serving.engine.instance_groups import (
+    InstanceGroup,
+    Place,
+    place_sessions,
+    read_instance_groups,
+)
 from serving.engine.options import ModelOptions
 from serving.engine.queue_settings import (
     MAX_BATCH_SIZE,
@@ -19,17 +25,17 @@ from serving.engine.queue_settings import (
     read_queue_settings,
     refuse_others,
 )
+from serving.gpu.buckets import GraphSettings, read_graph_settings
+from serving.gpu.driver import Gpus
 from serving.model_folders import CONFIG
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature
 from storage.errors import ConfigError
 
 MAX_CONFIG_BYTES = 1 << 20
-MAX_SESSIONS = 256
 
 _KNOWN = ("name", "platform", "backend", "version_policy", "max_batch_size", "input", "output", "instance_group")
-_KNOWN_FIELDS = (*_KNOWN, "dynamic_batching", "parameters", "metric_tags", "model_warmup")
-_GROUP_FIELDS = ("name", "kind", "count")
+_KNOWN_FIELDS = (*_KNOWN, "dynamic_batching", "parameters", "metric_tags", "model_warmup", "optimization")
 _TENSOR_FIELDS = ("name", "data_type", "dims", "optional")
 _OUTPUT_FIELDS = ("name", "data_type", "dims", "label_filename")
 
@@ -38,17 +44,35 @@ _OUTPUT_FIELDS = ("name", "data_type", "dims", "label_filename")
 class ModelConfig:
     """A model's checked configuration. max_batch_size 0: the version's own limit. folder: the model's.
 
-    labels: of the classes of outputs, where config.pbtxt names a file of them.
+    labels: of the classes of outputs, where config.pbtxt names a file of them. groups: of sessions, as configured;
+    places: what `placed` made of them on this machine.
     """
 
     name: str
     proto: Any
     max_batch_size: int
-    sessions: int
     queue: QueueSettings
     options: ModelOptions
     folder: Path = Path()
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: tuple[InstanceGroup, ...] = ()
+    graphs: GraphSettings = field(default_factory=GraphSettings)
+    places: tuple[Place, ...] = (None,)
+
+    @property
+    def sessions(self) -> int:
+        """How many there are to be."""
+        return len(self.places)
+
+    @property
+    def may_use_processor(self) -> bool:
+        """Whether what a GPU cannot do is done on the processor: `on_gpu_failure`, by default what the kinds say."""
+        choice = self.options.on_gpu_failure
+        return choice == "cpu" or (choice is None and all(group.kind != "KIND_GPU" for group in self.groups))
+
+    def placed(self, gpus: Gpus | None) -> ModelConfig:
+        """With its sessions on this machine's GPUs. Raises ConfigError where KIND_GPU cannot be had."""
+        return replace(self, places=place_sessions(self.groups, gpus))
 
     def choose_versions(self, found: Iterable[int]) -> list[int]:
         """The versions to serve out of those in the folder, by the version policy; the newest one by default."""
@@ -115,7 +139,12 @@ def check_model_config(name: str, proto: Any) -> ModelConfig:
     check_range("max_batch_size", proto.max_batch_size, 0, MAX_BATCH_SIZE)
     options = ModelOptions.parse({key: value.string_value for key, value in proto.parameters.items()})
     queue = read_queue_settings(proto, timeout_ms=options.timeout_ms, max_wait_ms=options.max_wait_ms)
-    return ModelConfig(name, proto, proto.max_batch_size, _sessions(proto), queue, options)
+    groups = read_instance_groups(proto)
+    config = ModelConfig(
+        name, proto, proto.max_batch_size, queue, options, groups=groups, graphs=read_graph_settings(proto)
+    )
+    # Without GPUs where the processor will do; `placed` decides again.
+    return replace(config, places=(None,) * sum(group.count for group in groups))
 
 
 def complete_model_config(config: ModelConfig, signature: ModelSignature) -> Any:
@@ -131,7 +160,7 @@ def complete_model_config(config: ModelConfig, signature: ModelSignature) -> Any
     if not complete.HasField("version_policy"):
         complete.version_policy.latest.num_versions = 1
     if not complete.instance_group:
-        complete.instance_group.add(name=config.name, kind=_kind("KIND_CPU"), count=config.sessions)
+        _add_groups(complete, config)
     if complete.input:
         _check_inputs(complete.input, signature)
     else:
@@ -172,22 +201,13 @@ def _check_outputs(outputs: Any, signature: ModelSignature) -> None:
         raise config_error("output", f"lists {listed}, but the version has {own}")
 
 
-def _sessions(proto: Any) -> int:
-    count = 0
-    for index, group in enumerate(proto.instance_group):
-        refuse_others(group, _GROUP_FIELDS, f"instance_group[{index}].")
-        if group.kind not in (_kind("KIND_AUTO"), _kind("KIND_CPU")):
-            raise config_error(
-                f"instance_group[{index}].kind", "only KIND_CPU and KIND_AUTO sessions exist in this build"
-            )
-        check_range(f"instance_group[{index}].count", group.count, 0, MAX_SESSIONS)
-        count += group.count or 1
-    check_range("instance_group.count", count, 0, MAX_SESSIONS)
-    return count or 1
-
-
-def _kind(name: str) -> int:
-    return int(model_config_pb2.ModelInstanceGroup.Kind.Value(name))
+def _add_groups(complete: Any, config: ModelConfig) -> None:
+    """What KIND_AUTO, which nothing said, became on this machine."""
+    gpus = sorted({place for place in config.places if place is not None})
+    kind = "KIND_GPU" if gpus else "KIND_CPU"
+    number = int(model_config_pb2.ModelInstanceGroup.Kind.Value(kind))
+    count = config.sessions // (len(gpus) or 1)
+    complete.instance_group.add(name=config.name, kind=number, count=count, gpus=gpus)
 
 
 def _data_type(dtype: str) -> int:

@@ -17,8 +17,10 @@ _UNITS.update({"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40})
 _CPUS = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*")
 _SIZE = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
 
-# Ways to compute a dense graph; serving/engine/runners.py has them.
-RUNNER_NAMES = ("eager", "script")
+# Ways to compute a dense graph: serving/engine/runners.py has those of the processor, serving/gpu/runners.py of a GPU.
+PROCESSOR_RUNNERS = ("eager", "script")
+GPU_RUNNERS = ("eager", "compile")
+RUNNER_NAMES = (*PROCESSOR_RUNNERS, "compile")
 
 # One of at most 63 overlays is always left for what is being staged, and some for what waits to be merged.
 MAX_RETAINED = 48
@@ -70,8 +72,12 @@ class ModelOptions(BaseModel):
     held. timeout_ms: how long a request may wait for a session. max_wait_ms: one that would wait longer, by estimate,
     is refused at once. lookup_timeout_ms: rows that SSD has not delivered by then are unresolved.
 
-    precision: of matrix products: fp32, or bf16 where scores may differ by precision_tolerance from the trainer's.
-    runners: ways to compute the dense graph, compared when a version is loaded; the fastest is kept. torch_threads: of
+    precision: of matrix products: fp32, or bf16, fp16 and, on a GPU, tf32, where scores may differ by
+    precision_tolerance from the trainer's. on_gpu_failure: refuse (an error), eager (what no CUDA graph holds runs
+    operator by operator, other failures are errors) or cpu (that, and the processor answers what a GPU cannot); without
+    it, cpu unless a group is KIND_GPU, then eager.
+    runners: ways to compute the dense graph, compared when a version is loaded; the fastest is kept: eager anywhere,
+    script on the processor, compile on a GPU; by default all but compile, which takes its time. torch_threads: of
     one session. pick: which session a request goes to. cpus: processors of its sessions, such as
     "0-3,8". share: of the cores, beside the other models', when there are not enough for all.
 
@@ -96,9 +102,10 @@ class ModelOptions(BaseModel):
     pick: Literal["least_loaded", "round_robin", "key"] = "least_loaded"
     cpus: Annotated[frozenset[int], BeforeValidator(parse_cpus)] | None = None
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     precision_tolerance: Annotated[float, Field(gt=0, le=1)] = 0.01
-    runners: Annotated[tuple[str, ...], BeforeValidator(parse_runners)] = RUNNER_NAMES
+    runners: Annotated[tuple[str, ...], BeforeValidator(parse_runners)] = PROCESSOR_RUNNERS
+    on_gpu_failure: Literal["refuse", "eager", "cpu"] | None = None
     torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
     updates: bool = True
     retain_snapshots: Annotated[int, Field(ge=1, le=MAX_RETAINED)] = 4
@@ -112,6 +119,16 @@ class ModelOptions(BaseModel):
     live_guard_max_mean_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.15
     live_guard_min_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.3
     live_guard_max_absent_increase: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+    @property
+    def processor_runners(self) -> tuple[str, ...]:
+        """Those to be compared on the processor."""
+        return tuple(name for name in self.runners if name in PROCESSOR_RUNNERS)
+
+    @property
+    def gpu_runners(self) -> tuple[str, ...]:
+        """Those to be compared on a GPU."""
+        return tuple(name for name in self.runners if name in GPU_RUNNERS)
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str]) -> ModelOptions:

@@ -94,6 +94,9 @@ class ScoringPipeline(Protocol):
     def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
         """The outputs of several requests together, all on one snapshot that the caller has pinned."""
 
+    def close(self) -> None:
+        """Lets go of what it holds outside this process' own memory. Nothing is called after it."""
+
 
 def run_joined(engine: FeatureEngine, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
     """One run of an engine for requests that can be joined; none for none. Raises InvalidInput."""
@@ -101,6 +104,39 @@ def run_joined(engine: FeatureEngine, requests: Sequence[RawRequest]) -> list[Ma
         return []
     rows = sum([batch for _, batch in requests])
     return [(engine.run(join_columns([columns for columns, _ in requests]), rows), len(requests))]
+
+
+class RequestFeatures:
+    """How features are made of requests. Any thread. side: how the user's side is split, None where it is not."""
+
+    def __init__(self, engine: FeatureEngine, side: UserSide | None) -> None:
+        self._engine = engine
+        self.side = side
+
+    def make(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
+        """Runs the feature engine, once for neighbours that have the same inputs: a run costs more than a row.
+
+        Raises InvalidInput naming the input at fault; with several requests, it does not say whose.
+        """
+        made: list[MadeFeatures] = []
+        alike: list[RawRequest] = []
+        for request in requests:
+            columns, batch = request
+            # One row of a user stands for the rows of its own request only.
+            is_plain = is_row_by_row(columns, batch)
+            if not is_plain and self.side is not None and self.side.takes(columns, batch):
+                made += run_joined(self._engine, alike)
+                alike = []
+                made.append((self.side.run(columns, batch), 1))
+                continue
+            if alike and not (is_plain and can_join(alike[0][0], columns)):
+                made += run_joined(self._engine, alike)
+                alike = []
+            if is_plain:
+                alike.append(request)
+            else:
+                made.append((self._engine.run(columns, batch), 1))
+        return made + run_joined(self._engine, alike)
 
 
 class Pipeline:
@@ -112,50 +148,28 @@ class Pipeline:
     def __init__(
         self,
         spec: FeatureSpec,
-        engine: FeatureEngine,
+        requests: RequestFeatures,
         store: TieredStore,
         graph: GraphEntry,
         lookup_timeout_s: float | None,
-        side: UserSide | None = None,
     ) -> None:
-        """graph: the interface that the dense graphs of all its snapshots have. side: how the user's side is split."""
-        self._engine = engine
-        self._side = side
+        """graph: the interface that the dense graphs of all its snapshots have."""
+        self._requests = requests
+        self._side = side = requests.side
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
         self._inputs = len(graph.inputs)
         self._whole = _Lookup(spec, store, graph, range(self._inputs))
         if side is not None:
-            user = [place for place, entry in enumerate(graph.inputs) if side.is_graph_input(entry.kind, entry.source)]
+            user = side.places(graph)
             self._user_places = user
             self._user = _Lookup(spec, store, graph, user)
             self._item = _Lookup(spec, store, graph, [place for place in range(self._inputs) if place not in user])
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
-        """Runs the feature engine, once for neighbours that have the same inputs: a run costs more than a row.
-
-        Raises InvalidInput naming the input at fault; with several requests, it does not say whose.
-        """
-        made: list[MadeFeatures] = []
-        alike: list[RawRequest] = []
-        for request in requests:
-            columns, batch = request
-            # One row of a user stands for the rows of its own request only.
-            is_plain = is_row_by_row(columns, batch)
-            if not is_plain and self._side is not None and self._side.takes(columns, batch):
-                made += run_joined(self._engine, alike)
-                alike = []
-                made.append((self._side.run(columns, batch), 1))
-                continue
-            if alike and not (is_plain and can_join(alike[0][0], columns)):
-                made += run_joined(self._engine, alike)
-                alike = []
-            if is_plain:
-                alike.append(request)
-            else:
-                made.append((self._engine.run(columns, batch), 1))
-        return made + run_joined(self._engine, alike)
+        """What is made of requests, in their order. Raises InvalidInput naming the input at fault."""
+        return self._requests.make(requests)
 
     def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
         """Scores requests together, all on one snapshot that the caller has pinned. Raises StoreError."""
@@ -194,6 +208,9 @@ class Pipeline:
         found = self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, tensors)
         self.counted += found.by_table
         return tensors, found
+
+    def close(self) -> None:
+        """Nothing: its plans go with the store."""
 
     def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
         started_ns = time.monotonic_ns()

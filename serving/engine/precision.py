@@ -8,18 +8,28 @@ import torch
 
 from serving.engine.options import ModelOptions
 from storage.checkpoint import DenseGraph, PublishedVersion
+from storage.checkpoint.lowered import LOWERED
 
 logger = logging.getLogger("emberline.serving")
 
 
 def dense_graph(published: PublishedVersion, options: ModelOptions) -> DenseGraph:
-    """A version's graph with its own weights; other weights of it have the same precision. Raises CheckpointError."""
+    """A version's graph with its own weights; other weights of it have the same precision. Raises CheckpointError.
+
+    TF32 is no other graph: a GPU rounds the inputs of its products itself, a processor does not.
+    """
     graph = published.graph()
-    if options.precision == "fp32":
+    if options.precision not in LOWERED:
         return graph
-    if not has_bf16_products():
-        logger.warning("%s: this processor has no products of bfloat16; fp32 would be faster", published.path)
-    return graph.lowered()
+    return graph.lowered(options.precision)
+
+
+def warn_if_slow(where: str, precision: str) -> None:
+    """Says so when the processor computes in a precision that it has no products of."""
+    if precision == "bf16" and not has_bf16_products():
+        logger.warning("%s: this processor has no products of bfloat16; fp32 would be faster", where)
+    if precision == "fp16":
+        logger.warning("%s: products of fp16 are for GPUs; on a processor fp32 would be faster", where)
 
 
 def has_bf16_products() -> bool:

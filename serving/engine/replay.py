@@ -11,13 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from serving.engine.pipeline import Pipeline
+from serving.engine.devices import Devices, ReplayPipeline
+from serving.engine.instance_groups import Place
+from serving.engine.model_config import ModelConfig
+from serving.engine.pipeline import Pipeline, RequestFeatures, ScoringPipeline
 from serving.engine.recent import RecentRequest
 from serving.engine.runners import choose_runner, describe, largest_difference
 from serving.engine.snapshot import Snapshot
 from serving.engine.user_side import SidedBatch, UserSide, take_rows
+from serving.gpu.driver import Gpus
 from storage.checkpoint import Golden, GraphOutput, PublishedVersion
-from storage.errors import ParityError
+from storage.errors import DeviceError, ParityError
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
 from storage.tiers.tiered import TieredStore
 
@@ -46,19 +50,44 @@ class ModelParts:
     """
 
     def __init__(self, published: PublishedVersion, store: TieredStore, *, torch_threads: int = 1) -> None:
+        self.name = f"{published.path.parent.name}/{published.version}"
         self.spec: FeatureSpec = published.spec
         self.graph = published.manifest.graph
         self.engine = FeatureEngine(self.spec)
         self.user_side = UserSide.of(self.spec, self.graph)
+        self.requests = RequestFeatures(self.engine, self.user_side)
         self.store = store
+        self.devices = Devices(self)
         self._torch_threads = torch_threads
         self._lock = threading.Lock()
         # One for the life of the version: a plan belongs to the store for as long as that is open.
-        self._replay = self.pipeline(None)
+        self.processor = self.processor_pipeline(None)
 
-    def pipeline(self, lookup_timeout_s: float | None) -> Pipeline:
-        """A new pipeline, for one thread at a time."""
-        return Pipeline(self.spec, self.engine, self.store, self.graph, lookup_timeout_s, self.user_side)
+    def processor_pipeline(self, lookup_timeout_s: float | None) -> Pipeline:
+        """A new pipeline on the processor, for one thread at a time."""
+        return Pipeline(self.spec, self.requests, self.store, self.graph, lookup_timeout_s)
+
+    def pipeline(
+        self, lookup_timeout_s: float | None, place: Place = None, snapshot: Snapshot | None = None
+    ) -> ScoringPipeline:
+        """A new pipeline for one thread at a time, of a session that is at `place`.
+
+        snapshot: with which a GPU warms up. Raises DeviceError.
+        """
+        if place is None:
+            return self.processor_pipeline(lookup_timeout_s)
+        assert snapshot is not None
+        return self.devices.pipeline(lookup_timeout_s, place, snapshot)
+
+    def open_devices(
+        self, config: ModelConfig, gpus: Gpus | None, snapshot: Snapshot, max_batch_size: int
+    ) -> tuple[Place, ...]:
+        """Brings the weights to the GPUs of `config.places`; returns the places that are left. See `Devices.open`."""
+        return self.devices.open(config, gpus, snapshot, max_batch_size)
+
+    def close(self) -> None:
+        """Gives the memory of GPUs back."""
+        self.devices.close()
 
     def features(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
         """Runs the feature engine over one request. Raises InvalidInput naming the input at fault."""
@@ -75,7 +104,7 @@ class ModelParts:
     def graph_inputs(self, features: FeatureBatch, snapshot: Snapshot) -> list[torch.Tensor]:
         """What the dense graph takes for a batch, in memory of its own."""
         with self._lock:
-            return [tensor.clone() for tensor in self._replay.graph_inputs(features, snapshot)[0]]
+            return [tensor.clone() for tensor in self.processor.graph_inputs(features, snapshot)[0]]
 
     def choose_runner(self, snapshot: Snapshot, golden: Golden, names: Sequence[str]) -> None:
         """Lets the snapshot's graph run by the fastest of some runners, as golden requests show, the first time."""
@@ -89,15 +118,36 @@ class ModelParts:
         program.candidates = choose_runner(snapshot.graph, names, batches, golden.tolerance)
         logger.info("%s: the dense graph is run by %r; %s", snapshot, program.runner, describe(program.candidates))
 
-    def score_both_ways(self, batch: SidedBatch, snapshot: Snapshot) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def score_both_ways(
+        self, batch: SidedBatch, snapshot: Snapshot, by: ReplayPipeline
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The outputs of a batch computed row by row, and with the user's side once a user."""
         with self._lock:
             torch.set_num_threads(self._torch_threads)
-            whole = [values.copy() for values in self._replay.score([batch.whole()], snapshot).outputs]
-            return whole, self._replay.score_sided(batch, snapshot).outputs
+            whole = [values.copy() for values in by.score([batch.whole()], snapshot).outputs]
+            return whole, by.score_sided(batch, snapshot).outputs
 
-    def score(self, requests: Iterable[FeatureBatch], snapshot: Snapshot) -> Replayed:
-        """Scores requests on a snapshot, however slow the disk; rests after each slice for as long as it computed."""
+    def score_once(self, batch: FeatureBatch, snapshot: Snapshot, by: ReplayPipeline) -> list[np.ndarray]:
+        """The outputs of one batch as it is."""
+        with self._lock:
+            torch.set_num_threads(self._torch_threads)
+            return [values.copy() for values in by.score([batch], snapshot).outputs]
+
+    def score(self, requests: Iterable[FeatureBatch], snapshot: Snapshot, by: ReplayPipeline | None = None) -> Replayed:
+        """Scores requests on a snapshot, however slow the disk; rests after each slice for as long as it computed.
+
+        by: None for a GPU, where sessions are on one, else the processor.
+        """
+        first = by or self.devices.first() or self.processor
+        try:
+            return self._score(requests, snapshot, first)
+        except DeviceError as error:
+            if by is not None or not self.devices.falls_back:
+                raise
+            logger.warning("%s: requests are replayed on the processor: %s", self.name, error)
+            return self._score(requests, snapshot, self.processor)
+
+    def _score(self, requests: Iterable[FeatureBatch], snapshot: Snapshot, by: ReplayPipeline) -> Replayed:
         parts: list[list[np.ndarray]] = []
         ids = absent = 0
         with self._lock:
@@ -105,7 +155,7 @@ class ModelParts:
             torch.set_num_threads(self._torch_threads)
             started = time.thread_time()
             for part in _slices(requests):
-                scores = self._replay.score(part, snapshot)
+                scores = by.score(part, snapshot)
                 parts.append(scores.outputs)
                 counts = scores.counts
                 ids += sum(vars(counts).values())
@@ -116,13 +166,17 @@ class ModelParts:
         return Replayed(outputs, ids, absent)
 
 
-def replay_golden(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> float:
-    """The largest difference to the trainer's scores. Raises ParityError when one is over the tolerance."""
+def replay_golden(parts: ModelParts, snapshot: Snapshot, golden: Golden, by: ReplayPipeline | None = None) -> float:
+    """The largest difference to the trainer's scores. Raises ParityError when one is over the tolerance.
+
+    by: None for the processor.
+    """
     requests = (parts.features(columns, batch) for columns, batch in _cut(golden))
-    return compare_golden(parts.score(requests, snapshot).outputs, golden, parts.graph.outputs)
+    outputs = parts.score(requests, snapshot, by or parts.processor).outputs
+    return compare_golden(outputs, golden, parts.graph.outputs)
 
 
-def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> None:
+def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden, by: ReplayPipeline | None = None) -> None:
     """Compares the graph's halves with the whole on golden requests, four rows a user.
 
     Where they differ, because the graph mixes rows, the whole is computed from then on.
@@ -130,13 +184,7 @@ def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> No
     side = parts.user_side
     if side is None or side.is_checked or golden.batch == 0:
         return
-    columns, batch = next(_cut(golden))
-    user, item = side.parts(parts.features(columns, batch))
-    users = -(-batch // 4)
-    sided = SidedBatch(take_rows(user, np.arange(users)), item, np.arange(batch) // 4)
-    expected, got = parts.score_both_ways(sided, snapshot)
-    pairs = zip(parts.graph.outputs, expected, got, strict=True)
-    worst = max((largest_difference(other, one), entry.name) for entry, one, other in pairs)
+    worst = user_side_difference(parts, snapshot, golden, by or parts.processor)
     side.is_checked, side.is_on = True, worst[0] <= max(golden.tolerance, _SIDES_AGREE)
     if not side.is_on:
         logger.warning(
@@ -145,6 +193,22 @@ def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden) -> No
             worst[1],
             worst[0],
         )
+
+
+def user_side_difference(
+    parts: ModelParts, snapshot: Snapshot, golden: Golden, by: ReplayPipeline
+) -> tuple[float, str]:
+    """How far scores with the user's side once a user, four rows each, are from those row by row; of which output."""
+    side = parts.user_side
+    if side is None or golden.batch == 0:
+        return 0.0, ""
+    columns, batch = next(_cut(golden))
+    user, item = side.parts(parts.features(columns, batch))
+    users = -(-batch // 4)
+    sided = SidedBatch(take_rows(user, np.arange(users)), item, np.arange(batch) // 4)
+    expected, got = parts.score_both_ways(sided, snapshot, by)
+    pairs = zip(parts.graph.outputs, expected, got, strict=True)
+    return max((largest_difference(other, one), entry.name) for entry, one, other in pairs)
 
 
 def compare_golden(scores: Sequence[np.ndarray], golden: Golden, outputs: Sequence[GraphOutput]) -> float:

@@ -16,6 +16,7 @@ from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.identity_models import IdentityEndpoint, IdentityModels
 from serving.engine.model import LoadedModel
+from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.regions import SharedRegions
 from serving.updates import commands, report
@@ -42,12 +43,13 @@ class ModelRepository:
     The calls of operators are for any thread too, but may take as long as a load.
     """
 
-    def __init__(self, config: ServerConfig, on_step: OnStep | None = None) -> None:
+    def __init__(self, config: ServerConfig, on_step: OnStep | None = None, gpus: Gpus | None = None) -> None:
         """Finds the models. Raises NotFound when the repository or a model is not there, ConfigError.
 
-        on_step: called with (model, step) after every step of an update, for tests.
+        on_step: called with (model, step) after every step of an update, for tests. gpus: for sessions; None: none.
         """
         self._config = config
+        self.gpus = gpus
         self._on_step = on_step
         self._cores = CoreShares()
         self.regions = SharedRegions(
@@ -77,7 +79,9 @@ class ModelRepository:
         self._identity.expect(name for name in names if self._identity.is_one(name))
         # Replaced as a whole, so that a request reads it without a lock.
         self._models = {
-            name: ModelUpdater(name, config, self._cores, on_step) for name in names if name not in self._identity
+            name: ModelUpdater(name, config, self._cores, on_step, gpus=gpus)
+            for name in names
+            if name not in self._identity
         }
         # Of folders that have gone, until their stores are closed.
         self._leaving: dict[str, ModelUpdater] = {}
@@ -132,7 +136,8 @@ class ModelRepository:
         """Whether the server takes requests; see `strict_readiness`. A model that serves something is ready."""
         if not self.is_loaded or self._stopping:
             return False
-        serving = [updater.model.routes.served is not None for updater in self._models.values()]
+        served = [updater.model.routes.served for updater in self._models.values()]
+        serving = [each is not None and not each.trouble for each in served]
         serving += [entry.state == "READY" for entry in self._identity.entries()]
         return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
 
@@ -164,10 +169,14 @@ class ModelRepository:
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a request for it would be taken; False for a model that there is not."""
         try:
-            self.get(name, version)
+            found = self.get(name, version)
         except (NotFound, Unavailable):
             return False
-        return True
+        return not (isinstance(found, Endpoint) and found.trouble)
+
+    def is_live(self) -> bool:
+        """Whether a new start would not help: False when a model has lost its GPUs."""
+        return not any(model.trouble for model in self.loaded())
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""
@@ -343,7 +352,7 @@ class ModelRepository:
         before = self._models.get(name) or self._leaving.pop(name, None)
         if before is not None and before.closed.is_set():
             before = None
-        updater = ModelUpdater(name, self._config, self._cores, self._on_step, before)
+        updater = ModelUpdater(name, self._config, self._cores, self._on_step, before, self.gpus)
         self._models = {**self._models, name: updater}
         return updater
 

@@ -13,13 +13,14 @@ import torch
 
 from serving.engine.batcher import RequestQueue
 from serving.engine.core_shares import CoreAccount, CoreShares
+from serving.engine.instance_groups import Place
 from serving.engine.pipeline import ScoringPipeline
 from serving.engine.requests import Answers, InferenceResult, QueuedRequest, RequestCancelled
 from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.user_side import SidedFeatures
 from serving.engine.warm_up import WarmUp, failed
-from storage.errors import ConfigError, DeadlineExceeded, InvalidInput
+from storage.errors import ConfigError, DeadlineExceeded, DeviceLost, InvalidInput
 from storage.features import FeatureBatch
 
 logger = logging.getLogger("emberline.serving")
@@ -48,8 +49,12 @@ class Session:
     Each batch is scored on one snapshot, pinned for as long as it takes.
     """
 
-    def __init__(self, name: str, queue: RequestQueue, pipeline: ScoringPipeline, parts: SessionParts) -> None:
+    def __init__(
+        self, name: str, queue: RequestQueue, pipeline: ScoringPipeline, parts: SessionParts, place: Place = None
+    ) -> None:
+        """place: where the dense graph is computed; the thread itself is the processor's in any case."""
         self.name = name
+        self.place = place
         self.queue = queue
         self.pipeline = pipeline
         self.statistics = SessionStatistics()
@@ -94,15 +99,26 @@ class Session:
         # OpenMP keeps the number of threads a caller; more than one takes cores that the other sessions need.
         torch.set_num_threads(self._parts.torch_threads)
         self._warm_up()
+        try:
+            self._work_off()
+        finally:
+            self.pipeline.close()
+
+    def _work_off(self) -> None:
         while (batch := self.queue.take()) is not None:
             answers = Answers()
+            lost = False
             try:
                 with self._parts.cores.turn(self._parts.account):
                     self._work(batch, answers)
             except BaseException as error:
                 for request in batch:
                     answers.add(request, error)
+                lost = isinstance(error, DeviceLost)
             answers.send()
+            if lost and self.queue.retire():
+                logger.error("%s: ends, for its GPU is lost; other sessions go on", self.name)
+                return
 
     def _warm_up(self) -> None:
         try:

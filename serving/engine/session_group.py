@@ -10,13 +10,15 @@ import itertools
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from serving.engine.batcher import RequestQueue
+from serving.engine.instance_groups import Place, share
 from serving.engine.pipeline import ScoringPipeline
 from serving.engine.queue_settings import LevelSettings, QueueSettings
 from serving.engine.requests import QueuedRequest
@@ -37,9 +39,13 @@ class SessionGroup:
         max_batch_size: int,
         pick: Pick,
         parts: SessionParts,
-        make_pipeline: Callable[[], ScoringPipeline],
+        make_pipeline: Callable[[Place], ScoringPipeline],
+        places: Sequence[Place] = (None,),
     ) -> None:
-        """name: of the model, for messages. label: before the numbers of the sessions. It begins without any."""
+        """name: of the model, for messages. label: before the numbers of the sessions. It begins without any.
+
+        places: where the sessions are, as configured; other numbers of them are shared out like that.
+        """
         self.pick = pick
         self._name = name
         self._label = label
@@ -47,6 +53,7 @@ class SessionGroup:
         self._max_batch_size = max_batch_size
         self._parts = parts
         self._make_pipeline = make_pipeline
+        self._places = tuple(places)
         self._resizing = threading.Lock()
         self._numbers = itertools.count()
         self._turns = itertools.count()
@@ -103,7 +110,10 @@ class SessionGroup:
             return
 
     def resize(self, count: int) -> None:
-        """Starts sessions, or lets some end after the batch that they are at. count: 1 or more."""
+        """Starts sessions, or lets some end after the batch that they are at. count: 1 or more.
+
+        Raises DeviceError when a GPU has no room for them; those that could be started stay.
+        """
         with self._resizing:
             if self._closed:
                 return
@@ -158,25 +168,40 @@ class SessionGroup:
         if count < queue.sessions:
             queue.leave(queue.sessions - count)
             return
-        while queue.sessions < count:
+        there = Counter(session.place for session in self._sessions if not session.is_over)
+        for place in share(self._places, count):
+            if there[place]:
+                there[place] -= 1
+            elif queue.sessions < count:
+                self._start(queue, place)
+                queue.sessions += 1
+        while queue.sessions < count:  # some that are there are about to end
+            self._start(queue, self._places[queue.sessions % len(self._places)])
             queue.sessions += 1
-            self._start(queue)
 
     def _resize_own(self, count: int) -> None:
         # All new: which request goes to which session depends on their number. The old ones work off what they have.
         old = self._queues
         settings = _divided(self._settings, count)
         queues = tuple(RequestQueue(self._name, settings, self._max_batch_size) for _ in range(count))
-        leaving, self._sessions = self._sessions, []
-        for queue in queues:
-            self._start(queue)
+        before, self._sessions = self._sessions, []
+        try:
+            for queue, place in zip(queues, share(self._places, count), strict=True):
+                self._start(queue, place)
+        except BaseException:
+            for queue in queues:
+                queue.close()
+            self._leaving += self._sessions
+            self._sessions = before
+            raise
         self._queues = queues
-        self._leaving += leaving
+        self._leaving += before
         for queue in old:
             queue.close()
 
-    def _start(self, queue: RequestQueue) -> None:
-        session = Session(f"{self._label}#{next(self._numbers)}", queue, self._make_pipeline(), self._parts)
+    def _start(self, queue: RequestQueue, place: Place) -> None:
+        name = f"{self._label}#{next(self._numbers)}"
+        session = Session(name, queue, self._make_pipeline(place), self._parts, place)
         self._sessions.append(session)
         session.start()
 

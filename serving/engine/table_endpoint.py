@@ -60,6 +60,9 @@ class TablePipeline:
         outputs = [found.outputs[0][:, 0], mask[:, 0].astype(np.bool_)]
         return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
 
+    def close(self) -> None:
+        """Nothing: its plan goes with the store."""
+
 
 class TableEndpoint(Endpoint):
     """Answers for one table of a version: input `ids`, outputs `rows` and `found`. Its name is MODEL.TABLE.
@@ -88,8 +91,8 @@ class TableEndpoint(Endpoint):
             model.line,
             replace(model.queue_settings, merge=True),
             options,
-            lambda: TablePipeline(store, table.name, lookup_timeout_s),
-            sessions=1,
+            lambda _: TablePipeline(store, table.name, lookup_timeout_s),
+            places=(None,),
             cores=cores,
             owner=model.name,
         )

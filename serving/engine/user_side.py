@@ -75,9 +75,13 @@ class UserSide:
             return None
         return cls(spec, _part(spec, own), _part(spec, {feature.name for feature in spec.features} - own))
 
-    def is_graph_input(self, kind: str, source: str) -> bool:
-        """Whether an input of the graph is of the user's side."""
-        return source in (self.groups if kind == "dense" else self.features)
+    def places(self, graph: GraphEntry) -> list[int]:
+        """The numbers of the graph's inputs that are of the user's side."""
+        return [
+            place
+            for place, entry in enumerate(graph.inputs)
+            if entry.source in (self.groups if entry.kind == "dense" else self.features)
+        ]
 
     def takes(self, columns: Mapping[str, Column], batch: int) -> bool:
         """Whether a request has many rows and one user."""

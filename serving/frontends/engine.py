@@ -14,6 +14,7 @@ from serving.first_load import FirstLoad
 from serving.frontends.calls import EngineCalls
 from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.front_door import FrontDoor
+from serving.gpu.cards import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.http.app import LocalHttpControl
 from serving.http.control import control_app
@@ -46,7 +47,7 @@ def run_engine(orders: Orders) -> None:
 class _Engine:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._repository = ModelRepository(orders.config)
+        self._repository = ModelRepository(orders.config, gpus=find_gpus())
         self.loading = FirstLoad(self._repository, freeze_heap)
         self._doors: set[FrontDoor] = set()
 

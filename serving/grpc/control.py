@@ -44,8 +44,8 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
         return bytes(answer.SerializeToString(deterministic=True))
 
     async def ServerLive(self, request: Any) -> Any:  # noqa: N802
-        """Whether the process answers."""
-        return service_pb2.ServerLiveResponse(live=True)
+        """Whether the process answers, and a new start would not help it."""
+        return service_pb2.ServerLiveResponse(live=self._repository.is_live())
 
     async def ServerReady(self, request: Any) -> Any:  # noqa: N802
         """Whether models are loaded."""

@@ -26,7 +26,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
 
     @app.get("/v2/health/live")
     async def live() -> Response:
-        return Response(status_code=200)
+        return Response(status_code=200 if repository.is_live() else 400)
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:

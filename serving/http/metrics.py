@@ -9,6 +9,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.repository import ModelRepository
 from serving.engine.snapshot import Snapshot
 from serving.engine.statistics import ModelStatistics, SessionStatistics
+from serving.gpu.device_model import DeviceModel
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.prometheus import escaped, head, label_text
 from serving.http.triton_metrics import MachineGauges, triton_lines
@@ -74,6 +75,14 @@ _OF_SESSIONS: list[tuple[str, str, Callable[[SessionStatistics], float]]] = [
     ("session_rows_total", "Rows that a session scored", lambda s: s.rows),
     ("session_busy_seconds_total", "Time that a session worked on batches", lambda s: s.busy_ns / 1e9),
 ]
+# Labels: model, version, gpu.
+_OF_GPUS: list[tuple[str, str, str, Callable[[DeviceModel], int]]] = [
+    ("gpu_padded_rows_total", "counter", "Rows of zeros that fill batches up", lambda g: g.counters.padded_rows),
+    ("gpu_copied_bytes_total", "counter", "Bytes of inputs copied to the card", lambda g: g.counters.copied_bytes),
+    ("gpu_weight_uploads_total", "counter", "Weights copied into a bank", lambda g: g.banks.uploads),
+    ("gpu_on_processor_total", "counter", "Batches that the processor answered", lambda g: g.counters.on_processor),
+    ("gpu_given_up", "gauge", "1 when the card is not used any more", lambda g: int(bool(g.given_up))),
+]
 # Label: model.
 _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
     ("deltas_applied_total", "counter", "Deltas that became visible", lambda u: u.deltas_applied),
@@ -109,10 +118,28 @@ def metrics_text(repository: ModelRepository, machine: MachineGauges) -> str:
             for tier, count in getattr(stats, field).items():
                 lines.append(f'emberline_{name}{{{labels},tier="{tier}"}} {count}')
     _sessions(lines, models)
+    _gpus(lines, models)
     _tables(lines, [(stats, labels) for _, stats, labels in known])
     _updates(lines, repository)
     lines += triton_lines(repository.answerers(), machine)
     return "\n".join(lines) + "\n"
+
+
+def _gpus(lines: list[str], models: Iterable[LoadedModel]) -> None:
+    known = [
+        (device, f'{_labels(model)},gpu="{index}"')
+        for model in models
+        for index, device in sorted(model.parts.devices.models.items())
+    ]
+    if not known:
+        return
+    _head(lines, "gpu_batches_total", "counter", "Batches by the size of their CUDA graph, eager without one")
+    for device, labels in known:
+        for size, count in sorted(device.counters.batches.items()):
+            lines.append(f'emberline_gpu_batches_total{{{labels},graph="{size}"}} {count}')
+    for name, kind, meaning, value in _OF_GPUS:
+        _head(lines, name, kind, meaning)
+        lines.extend(f"emberline_{name}{{{labels}}} {value(device):d}" for device, labels in known)
 
 
 def _sessions(lines: list[str], models: Iterable[LoadedModel]) -> None:

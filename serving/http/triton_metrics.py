@@ -1,6 +1,6 @@
 """The metrics page under Triton's names, for dashboards and clients that were made for Triton.
 
-Times are microseconds since the start, counts are of the main arm and a canary together. Metrics of GPUs are left out.
+Times are microseconds since the start, counts are of the main arm and a canary together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from serving.engine.model import LoadedModel
 from serving.engine.repository import Answerer
 from serving.engine.statistics import FAILURE_REASONS, LATENCY_BUCKETS_MS, ModelStatistics
+from serving.gpu.gauges import GpuGauges
 from serving.http.prometheus import head, label_text
 
 
@@ -35,10 +36,12 @@ _HISTOGRAM = "nv_inference_first_response_histogram_ms"
 
 
 class MachineGauges:
-    """Processor and memory of the machine, from the kernel; nothing where it does not say. Any thread."""
+    """Processor and memory of the machine, from the kernel, and its GPUs; nothing where they do not say. Any thread."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), gpus: GpuGauges | None = None) -> None:
+        """gpus: None for those that this process may use."""
         self._proc = proc
+        self._gpus = gpus or GpuGauges()
         self._lock = threading.Lock()
         # Of all processors since the start, in ticks: at work, and altogether.
         self._before = (0, 0)
@@ -57,6 +60,9 @@ class MachineGauges:
         for name, meaning, value in found:
             head(lines, f"nv_cpu_{name}", "gauge", meaning)
             lines.append(f"nv_cpu_{name} {value}")
+        for metric in self._gpus.read():
+            head(lines, metric.name, metric.kind, metric.meaning)
+            lines.extend(f"{metric.name}{{{label_text(gpu_uuid=uuid)}}} {told}" for uuid, told in metric.values.items())
         return lines
 
     def _utilization(self) -> float | None:

@@ -69,7 +69,7 @@ class Scorer:
         pipeline: Pipeline | None = getattr(self._own, "pipeline", None)
         if pipeline is None:
             torch.set_num_threads(1)
-            pipeline = self._own.pipeline = self._parts.pipeline(None)
+            pipeline = self._own.pipeline = self._parts.processor_pipeline(None)
         made = pipeline.features([(columns, rows)])
         return pipeline.score([features for features, _ in made], self._snapshot).outputs
 

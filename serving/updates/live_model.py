@@ -19,6 +19,7 @@ from serving.engine.core_shares import CoreShares
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
+from serving.gpu.driver import Gpus
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, Lane, LineView, StoreLine
@@ -47,11 +48,17 @@ class LiveModel:
     """Any thread. `lock` guards `facts`, `lines`, `default` and every line's view."""
 
     def __init__(
-        self, name: str, config: ServerConfig, cores: CoreShares | None = None, on_step: OnStep | None = None
+        self,
+        name: str,
+        config: ServerConfig,
+        cores: CoreShares | None = None,
+        on_step: OnStep | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
-        """cores: shared with the other models of the process."""
+        """cores, gpus: shared with the other models of the process; None: no GPUs."""
         self.name = name
         self.cores = cores or CoreShares()
+        self.gpus = gpus
         self.folder = config.model_repository / name
         self.store_root = config.store_dir / name
         self.versions = Versions(self.folder, self.store_root)

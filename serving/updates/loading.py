@@ -116,6 +116,7 @@ def make_lane(
             snapshot,
             recent=recent,
             cores=model.cores,
+            gpus=model.gpus,
             sessions=model.facts.session_count(config.sessions),
         ),
         published,

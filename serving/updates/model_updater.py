@@ -11,6 +11,7 @@ from functools import partial
 from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
 from serving.engine.model_config import ModelConfig, read_model_config
+from serving.gpu.driver import Gpus
 from serving.model_folders import CONFIG
 from serving.updates import refusals
 from serving.updates.applying import Outdated, collect_kept, take_delta
@@ -55,12 +56,13 @@ class ModelUpdater:
         cores: CoreShares | None = None,
         on_step: OnStep | None = None,
         before: ModelUpdater | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
-        """cores: shared with the other models of the process.
+        """cores, gpus: shared with the other models of the process; None: no GPUs.
 
         before: of the same model, being stopped; its stores are not touched until it has closed them.
         """
-        self.model = LiveModel(name, config, cores, on_step)
+        self.model = LiveModel(name, config, cores, on_step, gpus)
         self.closed = threading.Event()
         self._before = before
         self._unclosed: list[StoreLine] = []
@@ -240,7 +242,7 @@ class ModelUpdater:
         except FileNotFoundError:
             mark = (0,)
         if model.config is None or mark != self._config_mark:
-            config = read_model_config(model.folder)
+            config = read_model_config(model.folder).placed(model.gpus)
             if model.config is not None:
                 logger.info("%s: %s changed", model.name, CONFIG)
                 refusals.forget(model, lambda refusal: refusal.kind == "ConfigError")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
 from serving.engine.model import LoadedModel
+from serving.gpu.device_model import DeviceModel
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, StoreLine
 from serving.updates.live_model import LiveModel
-from storage.checkpoint.graph_program import GraphProgram
+from storage.checkpoint.graph_program import Candidate
 from storage.errors import StoreError
 from storage.tiers.budget_report import budget_report
 
@@ -71,13 +73,33 @@ def budget(model: LiveModel) -> dict[str, JsonValue]:
     }
 
 
-def _runner(program: GraphProgram) -> dict[str, JsonValue]:
+def _runner(name: str, candidates: Sequence[Candidate]) -> dict[str, JsonValue]:
     return {
-        "name": program.runner,
+        "name": name,
         "compared": [
             {"name": each.name, "us": {str(rows): us for rows, us in each.us.items()}, "why_not": each.why_not}
-            for each in program.candidates
+            for each in candidates
         ],
+    }
+
+
+def _processor_runner(loaded: LoadedModel) -> dict[str, JsonValue]:
+    program = loaded.line.current.graph.program
+    return _runner(program.runner, program.candidates)
+
+
+def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
+    """What the sessions of a version do on one card."""
+    return {
+        "name": device.driver.info.name,
+        "runner": _runner(device.runner, device.candidates),
+        "graphs": [bucket.size for bucket in device.buckets.all],
+        "batches": dict(device.counters.batches),
+        "padded_rows": device.counters.padded_rows,
+        "on_processor": device.counters.on_processor,
+        "weight_uploads": device.banks.uploads,
+        "given_up": device.given_up,
+        "not_captured": device.not_captured,
     }
 
 
@@ -95,10 +117,12 @@ def sessions(model: LiveModel) -> dict[str, JsonValue]:
                 "count": each.sessions,
                 "pick": each.group.pick,
                 "queued": each.queued,
-                "runner": _runner(each.line.current.graph.program),
+                "runner": _processor_runner(each),
+                "gpus": {str(index): _gpu(device) for index, device in sorted(each.parts.devices.models.items())},
                 "sessions": [
                     {
                         "name": session.name,
+                        "device": "cpu" if session.place is None else f"cuda:{session.place}",
                         "batches": session.statistics.batches,
                         "requests": session.statistics.requests,
                         "rows": session.statistics.rows,
@@ -158,6 +182,9 @@ def versions(model: LiveModel) -> list[VersionEntry]:
                 entries.setdefault(number, VersionEntry(model.name, parts[0], "UNAVAILABLE", refusal.reason))
             else:
                 refused.setdefault(number, []).append(f"{number}.{int(parts[-1])}: {refusal.reason}")
+        for entry in entries.values():
+            if entry.loaded is not None and entry.loaded.trouble:
+                entry.state, entry.reason = "UNAVAILABLE", entry.loaded.trouble
         for number, reason in model.awaiting.items():
             entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", reason))
         for number, reasons in refused.items():

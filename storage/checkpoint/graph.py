@@ -52,13 +52,24 @@ class DenseGraph:
         self.program = program
         self._keys = tuple(keys)
         self._weights = dict(weights)
-        self._arguments = tuple(
-            None if key is None else self._weights[key].to(LOWERED) if slot in program.rounded else self._weights[key]
-            for slot, key in enumerate(keys)
-        )
+        self._arguments = tuple(None if key is None else self._argument(slot, key) for slot, key in enumerate(keys))
         self._slots = tuple(slots)
         self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
         self._dtypes = tuple(_TORCH_DTYPES[entry.dtype] for entry in inputs)
+
+    def _argument(self, slot: int, key: str) -> torch.Tensor:
+        """A weight as the program takes it."""
+        value = self._weights[key]
+        return value.to(self.program.rounded_to) if slot in self.program.rounded else value
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The program's argument that each of `inputs` is; the others are weights."""
+        return self._slots
+
+    def weight_arguments(self) -> dict[int, torch.Tensor]:
+        """The weights as the program takes them, rounded where it wants them so, by argument. Not to be written to."""
+        return {slot: value for slot, value in enumerate(self._arguments) if value is not None}
 
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
@@ -87,11 +98,12 @@ class DenseGraph:
         kept = {name: weights[name].detach() for name in self._weights}
         return DenseGraph(self.program, self._keys, kept, self._slots, self.inputs, self.outputs)
 
-    def lowered(self) -> DenseGraph:
-        """The same graph with its matrix products in bfloat16; its weights are rounded beside those it keeps."""
+    def lowered(self, precision: str = "bf16") -> DenseGraph:
+        """The same graph with its matrix products in bf16 or fp16; its weights are rounded beside those it keeps."""
+        dtype = LOWERED[precision]
         places = [slot for slot, key in enumerate(self._keys) if key is not None]
-        module, rounded = lower_products(self.program.module, places)
-        program = GraphProgram(module, self._slots, rounded)
+        module, rounded = lower_products(self.program.module, places, dtype)
+        program = GraphProgram(module, self._slots, rounded, dtype)
         return DenseGraph(program, self._keys, self._weights, self._slots, self.inputs, self.outputs)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

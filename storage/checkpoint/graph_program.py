@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from storage.checkpoint.halves import GraphHalves, split_graph
@@ -51,10 +52,17 @@ class GraphProgram:
     candidates: the runners that were compared, and how each did; empty as long as none were.
     """
 
-    def __init__(self, module: fx.GraphModule, slots: Sequence[int], rounded: frozenset[int] = frozenset()) -> None:
-        """slots: the argument of each input; the others are weights. rounded: those that it takes as bfloat16."""
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        slots: Sequence[int],
+        rounded: frozenset[int] = frozenset(),
+        rounded_to: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """slots: the argument of each input; the others are weights. rounded: those that it takes as `rounded_to`."""
         self.module = module
         self.rounded = rounded
+        self.rounded_to = rounded_to
         self.runner = "eager"
         self.candidates: Sequence[Candidate] = ()
         self.forward = eager(module)

@@ -1,4 +1,4 @@
-"""A dense graph whose matrix products are computed in bfloat16, everything between them in float32.
+"""A dense graph whose matrix products are computed in bfloat16 or float16, everything between them in float32.
 
 Inputs of a product are rounded, its result is widened again. Weights that only products read are rounded once, when the
 graph gets them; others, each time.
@@ -12,13 +12,16 @@ import torch
 from torch import fx
 
 PRODUCTS = frozenset({"aten::addmm", "aten::baddbmm", "aten::bmm", "aten::linear", "aten::matmul", "aten::mm"})
-LOWERED = torch.bfloat16
+# What `precision` of a model may say, and torch's name for it.
+LOWERED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def lower_products(module: fx.GraphModule, weights: Iterable[int]) -> tuple[fx.GraphModule, frozenset[int]]:
+def lower_products(
+    module: fx.GraphModule, weights: Iterable[int], dtype: torch.dtype
+) -> tuple[fx.GraphModule, frozenset[int]]:
     """The graph in lower precision, and which of its arguments it wants rounded.
 
-    weights: places of the arguments that are weights.
+    weights: places of the arguments that are weights. dtype: of the products.
     """
     graph = fx.Graph()
     done: dict[fx.Node, fx.Node] = {}
@@ -37,7 +40,7 @@ def lower_products(module: fx.GraphModule, weights: Iterable[int]) -> tuple[fx.G
         elif _is_product(node):
             for each in node.all_input_nodes:
                 if _is_wide(each) and each not in rounded:
-                    rounded[each] = _cast(graph, done[each], LOWERED)
+                    rounded[each] = _cast(graph, done[each], dtype)
             copy = graph.node_copy(node, lambda each: rounded.get(each, done[each]))
             done[node] = _cast(graph, copy, torch.float32) if _is_wide(node) else copy
         else:

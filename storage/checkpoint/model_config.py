@@ -36,7 +36,7 @@ def config_text(name: str, spec: FeatureSpec, outputs: Sequence[GraphOutput], ma
             f"max_batch_size: {max_batch_size}",
             f"input [\n{_joined(inputs)}\n]",
             f"output [\n{_joined(results)}\n]",
-            "instance_group [\n  {\n    count: 1\n    kind: KIND_CPU\n  }\n]",
+            "instance_group [\n  {\n    count: 1\n    kind: KIND_AUTO\n  }\n]",
             "dynamic_batching {\n}",
             "",
         ]

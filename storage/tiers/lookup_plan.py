@@ -69,12 +69,20 @@ class LookupPlan:
                 self._store.overlay_tables,
             )
 
-    def lookup(self, batch: int, ids: Sequence[Jagged], timeout_s: float | None = None, mask: int = 0) -> LookupResult:
+    def lookup(
+        self,
+        batch: int,
+        ids: Sequence[Jagged],
+        timeout_s: float | None = None,
+        mask: int = 0,
+        into: Sequence[np.ndarray | None] | None = None,
+    ) -> LookupResult:
         """Looks up all features of a batch.
 
         ids: one Jagged a feature, `batch` bags each, with weights for those that are weighted. timeout_s: how long rows
         may be waited for; what did not come by then is unresolved, counted, and answered with zeros. mask: bit i shows
-        overlay i (`TieredStore.stage`).
+        overlay i (`TieredStore.stage`). into: arrays that the outputs are written to, float32 of their shapes and
+        C-contiguous; None, as a whole or for one, for new memory.
         Raises StoreError when a disk fails.
         """
         if len(ids) != len(self._entries):
@@ -82,13 +90,14 @@ class LookupPlan:
         outputs: list[np.ndarray] = []
         masks: list[np.ndarray | None] = []
         lengths: list[np.ndarray | None] = []
-        for (spec, _, dim), bags in zip(self._entries, ids, strict=True):
+        given = into or [None] * len(ids)
+        for (spec, _, dim), bags, own in zip(self._entries, ids, given, strict=True):
+            shape = (batch, spec.length, dim) if spec.pooling == "none" else (batch, dim)
+            outputs.append(np.empty(shape, np.float32) if own is None else own)
             if spec.pooling == "none":
-                outputs.append(np.empty((batch, spec.length, dim), np.float32))
                 masks.append(np.empty((batch, spec.length), np.uint8))
                 lengths.append(np.minimum(np.diff(bags.offsets), spec.length))
             else:
-                outputs.append(np.empty((batch, dim), np.float32))
                 masks.append(None)
                 lengths.append(None)
         with self._busy:

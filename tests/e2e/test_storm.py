@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from emberline.quickstart.server import ServerProcess
+from serving import Server, ServerConfig
 from tests.e2e.planted_world import World
 from tests.e2e.storm_clients import Clients, Operator
+from tests.simulated_gpu import SimulatedGpus
 
 CLIENTS = 16
 ROUNDS = 3
@@ -24,8 +28,35 @@ def set_options(model: Path, options: dict[str, str]) -> None:
     config.write_text(config.read_text() + "".join(lines))
 
 
-@pytest.mark.parametrize("dram_bytes", ["", "12000"], ids=["all rows in DRAM", "mostly on SSD"])
-def test_every_answer_comes_from_exactly_one_snapshot(tmp_path: Path, dram_bytes: str) -> None:
+@contextmanager
+def serving(place: str, repository: Path, folder: Path) -> Iterator[ServerProcess | Server]:
+    """A server process; or one in this process, whose sessions are on a simulated GPU."""
+    if place != "a simulated GPU":
+        with ServerProcess(repository, folder / "store", folder / "server.log") as server:
+            yield server
+            assert server.process.poll() is None
+        return
+    gpus = SimulatedGpus(schedule="random", seed=2)
+    config = ServerConfig(
+        model_repository=repository, store=folder / "store", http_port=0, grpc_port=0, metrics_port=0, open_admin=True
+    )
+    with Server(config, gpus=gpus) as running:
+        yield running
+        for loaded in running.repository.loaded():
+            card = loaded.parts.devices.models[0]
+            assert not card.given_up
+            assert not card.counters.on_processor
+    gpus.driver(0).enter_thread()
+    gpus.driver(0).finish()
+    assert not gpus.driver(0).errors
+
+
+@pytest.mark.parametrize(
+    ("place", "dram_bytes"),
+    [("all rows in DRAM", ""), ("mostly on SSD", "12000"), ("a simulated GPU", "12000")],
+    ids=["all rows in DRAM", "mostly on SSD", "a simulated GPU"],
+)
+def test_every_answer_comes_from_exactly_one_snapshot(tmp_path: Path, place: str, dram_bytes: str) -> None:
     repository = tmp_path / "models"
     world, second = World(repository, "main", seed=3), World(repository, "second", ids=60, seed=4)
     options = OPTIONS | ({"dram_bytes": dram_bytes} if dram_bytes else {})
@@ -34,7 +65,7 @@ def test_every_answer_comes_from_exactly_one_snapshot(tmp_path: Path, dram_bytes
         set_options(repository / each.name, options)
     rng = np.random.default_rng(8)
     with (
-        ServerProcess(repository, tmp_path / "store", tmp_path / "server.log") as server,
+        serving(place, repository, tmp_path) as server,
         Operator(server.http_port, "main") as main,
         Operator(server.http_port, "second") as other,
     ):
@@ -71,4 +102,3 @@ def test_every_answer_comes_from_exactly_one_snapshot(tmp_path: Path, dram_bytes
         assert set(clients.statuses) == {200}
         assert len(clients.snapshots) > 3 * ROUNDS, "the clients saw too few of the snapshots to prove anything"
         assert others.statuses[200] > 0
-        assert server.process.poll() is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from serving import Server, ServerConfig
+from serving.gpu.driver import Gpus
 from serving.updates.steps import OnStep
 from tests.integration.serving.planted import NAME, Planted, World, ask, check_answer
 
@@ -15,12 +16,13 @@ from tests.integration.serving.planted import NAME, Planted, World, ask, check_a
 class Live:
     """A world, a server over it that can be stopped and started again, and every snapshot that was published."""
 
-    def __init__(self, folder: Path, **parameters: object) -> None:
+    def __init__(self, folder: Path, *, gpus: Gpus | None = None, **parameters: object) -> None:
         self.folder = folder
         self.world = World(folder / "repository")
         if parameters:
             self.world.configure(**parameters)
         self.snapshots: dict[str, Planted] = {}
+        self.gpus = gpus
         self._server: Server | None = None
         self.on_step: OnStep | None = None
 
@@ -38,7 +40,7 @@ class Live:
         config = ServerConfig(
             model_repository=self.world.repository, store=self.folder / "store", **{**usual, **options}
         )
-        self._server = Server(config, on_step=self.on_step)
+        self._server = Server(config, on_step=self.on_step, gpus=self.gpus)
         self._server.start()
         return self
 

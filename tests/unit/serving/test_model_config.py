@@ -57,9 +57,8 @@ def test_every_supported_field_is_read(tmp_path: Path) -> None:
         ("nonsense: 1", "config.pbtxt"),
         ("sequence_batching { }", "sequence_batching"),
         ("response_cache { enable: true }", "response_cache"),
-        ("instance_group { kind: KIND_GPU }", "instance_group[0].kind"),
         ("instance_group { count: -2 }", "instance_group[0].count"),
-        ("instance_group { gpus: 1 }", "instance_group[0].gpus"),
+        ("instance_group { kind: KIND_CPU gpus: 1 }", "instance_group[0].gpus"),
         ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.default_priority_level"),
         ("dynamic_batching { priority_levels: 65 }", "dynamic_batching.priority_levels"),
         (

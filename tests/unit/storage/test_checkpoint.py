@@ -164,7 +164,7 @@ def test_the_first_config_is_what_triton_reads(publish: Publish, tmp_path: Path)
     assert inputs["history"].data_type == model_config_pb2.TYPE_INT64
     assert inputs["history.lengths"].data_type == model_config_pb2.TYPE_INT64
     assert parsed.output[0].name == "score"
-    assert parsed.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_CPU
+    assert parsed.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_AUTO
     assert parsed.HasField("dynamic_batching")
 
 

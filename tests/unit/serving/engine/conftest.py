@@ -13,6 +13,7 @@ import torch
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import read_model_config
 from serving.engine.snapshot import Snapshot
+from serving.gpu.driver import Gpus
 from storage import Golden, GraphInput, GraphOutput, PublishedVersion, TableData, open_version, write_version
 from storage.checkpoint import DenseGraph
 from storage.features import Column, FeatureSpec
@@ -116,12 +117,13 @@ def make_model(
     """Makes models with these lines in their config.pbtxt; they are closed at the end."""
     made: list[LoadedModel] = []
 
-    def make(text: str = "", *, first: Snapshot | None = None) -> LoadedModel:
+    def make(text: str = "", *, first: Snapshot | None = None, gpus: Gpus | None = None) -> LoadedModel:
         folder = tmp_path / "tiny"
         folder.mkdir(exist_ok=True)
         (folder / "config.pbtxt").write_text(text)
         snapshot = first or Snapshot.of_version(world.published, graph)
-        model = LoadedModel(read_model_config(folder), world.published, store, snapshot)
+        config = read_model_config(folder).placed(gpus)
+        model = LoadedModel(config, world.published, store, snapshot, gpus=gpus)
         made.append(model)
         return model
 

@@ -1,0 +1,231 @@
+"""The GPUs that one version is on: brought up when it is loaded, checked at the gate, left when they fail."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from serving.engine.instance_groups import Place
+from serving.engine.pipeline import Pipeline
+from serving.engine.precision import warn_if_slow
+from serving.engine.snapshot import Snapshot
+from serving.engine.user_side import take_rows
+from serving.gpu.device_model import DeviceModel
+from serving.gpu.driver import Gpus
+from serving.gpu.pipeline import GpuPipeline
+from storage.checkpoint import Golden
+from storage.errors import DeviceError, ParityError, Unsupported
+from storage.features import FeatureBatch
+
+if TYPE_CHECKING:
+    from serving.engine.model_config import ModelConfig
+    from serving.engine.replay import ModelParts
+
+logger = logging.getLogger("emberline.serving")
+
+# What scores requests beside live traffic.
+ReplayPipeline = Pipeline | GpuPipeline
+# A GPU adds in another order than the trainer's processor: fp32 scores differ by this much, times the largest output
+# if that is above 1, where a version asks for less.
+FP32_TOLERANCE = 1e-5
+
+
+class Devices:
+    """Empty for a version on the processor alone. `open` once; then any thread, one replay at a time."""
+
+    def __init__(self, parts: ModelParts) -> None:
+        self.models: dict[int, DeviceModel] = {}
+        # Whether the processor answers: sessions of its own, or what a GPU cannot.
+        self.uses_processor = True
+        self.falls_back = False
+        self._parts = parts
+        self._replays: dict[int, GpuPipeline] = {}
+
+    def open(
+        self, config: ModelConfig, gpus: Gpus | None, snapshot: Snapshot, max_batch_size: int
+    ) -> tuple[Place, ...]:
+        """Brings the weights to the GPUs of `config.places`, and returns the places of the sessions.
+
+        A GPU that cannot be used is an error, or its sessions are on the processor, as configured. Raises DeviceError,
+        Unsupported.
+        """
+        places = list(config.places)
+        wanted = list(dict.fromkeys(place for place in places if place is not None))
+        self.falls_back = config.may_use_processor
+        self.uses_processor = self.falls_back or None in places
+        for index in wanted:
+            try:
+                assert gpus is not None
+                self._open_one(index, config, gpus, snapshot, max_batch_size)
+            except (DeviceError, Unsupported) as error:
+                self._drop(index)
+                if not self.falls_back:
+                    self.close()
+                    raise
+                logger.warning("%s: the sessions of GPU %d are on the processor: %s", self._parts.name, index, error)
+                places = [None if place == index else place for place in places]
+        if None in places:
+            warn_if_slow(self._parts.name, config.options.precision)
+        return tuple(places)
+
+    def pipeline(self, lookup_timeout_s: float | None, place: int, snapshot: Snapshot) -> GpuPipeline:
+        """For a session on a GPU, with everything captured. Raises DeviceError."""
+        parts = self._parts
+        processor = (lambda: parts.processor_pipeline(lookup_timeout_s)) if self.falls_back else None
+        made = self._make(lookup_timeout_s, self.models[place], processor)
+        try:
+            made.capture_all(snapshot)
+        except DeviceError as error:
+            if not self.falls_back:
+                made.close()
+                raise
+            self.models[place].give_up(str(error))
+        return made
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be scored any more: every GPU is given up, and nothing else may answer. "" otherwise."""
+        models = list(self.models.values())
+        if self.uses_processor or not models or not all(each.given_up for each in models):
+            return ""
+        return f"{models[0].driver.info}: {models[0].given_up}"
+
+    def first(self) -> GpuPipeline | None:
+        """A pipeline for replays on a GPU that is in use."""
+        return next((each for each in self._replays.values() if not each.model.given_up), None)
+
+    def check(
+        self, replay: Callable[[Golden, GpuPipeline], float], snapshot: Snapshot, golden: Golden, precision: str
+    ) -> float:
+        """Replays golden requests on every GPU in use; the first time, batches of every size too.
+
+        replay: gives the largest difference to golden requests. Returns the largest of all. Raises ParityError, or
+        gives a GPU up for this version where the processor may answer.
+        """
+        worst = 0.0
+        golden = replace(golden, tolerance=max(golden.tolerance, _scaled(golden))) if precision == "fp32" else golden
+        for each in self._replays.values():
+            if each.model.given_up:
+                continue
+            try:
+                worst = max(worst, replay(golden, each))
+                if not each.model.is_checked and golden.batch:
+                    self._check_sizes(each, snapshot, golden)
+                    each.model.is_checked = True
+            except (DeviceError, ParityError) as error:
+                if not self.falls_back:
+                    raise
+                each.model.give_up(str(error))
+        return worst
+
+    def close(self) -> None:
+        """Gives the memory back. No session is left."""
+        for index in list(self.models):
+            self._drop(index)
+
+    def _open_one(self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int) -> None:
+        parts = self._parts
+        side = parts.user_side
+        busy_wait = config.graphs.busy_wait
+        if busy_wait is None:
+            # Who waits for an event that way keeps a core.
+            busy_wait = 2 * config.sessions <= len(os.sched_getaffinity(0))
+        model = self.models[index] = DeviceModel(
+            parts.name,
+            gpus.driver(index),
+            snapshot.graph,
+            parts.graph,
+            [] if side is None else side.places(parts.graph),
+            max_batch_size,
+            config.graphs,
+            tf32=config.options.precision == "tf32",
+            busy_wait=busy_wait,
+            eager_allowed=config.options.on_gpu_failure != "refuse",
+        )
+        replay = self._replays[index] = self._make(None, model, None)
+        options = config.options
+        tolerance = FP32_TOLERANCE if options.precision == "fp32" else options.precision_tolerance
+        replay.choose_runner(snapshot, options.gpu_runners, tolerance)
+        memory = model.memory()
+        logger.info(
+            "%s: on %s: graphs for batches of %s; %.0f MiB of weights, %.0f MiB of %.0f MiB are free",
+            parts.name,
+            model.driver.info,
+            ", ".join(str(bucket.size) for bucket in model.buckets.all) or "no size",
+            model.banks.layout.bytes / 2**20,
+            memory.free / 2**20,
+            memory.total / 2**20,
+        )
+
+    def _make(
+        self, lookup_timeout_s: float | None, model: DeviceModel, processor: Callable[[], Pipeline] | None
+    ) -> GpuPipeline:
+        parts = self._parts
+        side = parts.user_side
+        return GpuPipeline(
+            parts.spec,
+            parts.requests,
+            parts.store,
+            parts.graph,
+            [] if side is None else side.places(parts.graph),
+            lookup_timeout_s,
+            model,
+            processor,
+        )
+
+    def _drop(self, index: int) -> None:
+        replay = self._replays.pop(index, None)
+        if replay is not None:
+            replay.close()
+        model = self.models.pop(index, None)
+        if model is not None:
+            model.close()
+
+    def _check_sizes(self, pipeline: GpuPipeline, snapshot: Snapshot, golden: Golden) -> None:
+        """Compares batches of every size, those that are filled up with zeros, and the user's side once a user, with
+        the processor's scores.
+
+        Where filling up changes the scores of the other rows, it is not done. Raises ParityError.
+        """
+        from serving.engine.replay import user_side_difference
+
+        model, parts = pipeline.model, self._parts
+        differs, output = user_side_difference(parts, snapshot, golden, pipeline)
+        if not differs <= golden.tolerance:
+            raise ParityError(
+                f"{model.driver.info}: with the user's side once a user, output {output!r} differs by {differs:.3g}, "
+                f"at most {golden.tolerance:.3g} is allowed"
+            )
+        features = parts.features(golden.columns, golden.batch)
+        for bucket in model.buckets.all:
+            full = take_rows(features, np.arange(bucket.size) % golden.batch)
+            differs = self._difference(pipeline, snapshot, full)
+            if not differs <= golden.tolerance:
+                raise ParityError(
+                    f"{model.driver.info}: the scores of a batch of {bucket.size} rows differ by {differs:.3g} from "
+                    f"the processor's, at most {golden.tolerance:.3g} is allowed"
+                )
+            if bucket.low == bucket.size:
+                continue
+            differs = self._difference(pipeline, snapshot, take_rows(full, np.arange(bucket.low)))
+            if not differs <= golden.tolerance:
+                model.no_padding(f"zeros beside {bucket.low} rows change their scores by {differs:.3g}")
+                return
+
+    def _difference(self, pipeline: GpuPipeline, snapshot: Snapshot, batch: FeatureBatch) -> float:
+        from serving.engine.runners import largest_difference
+
+        parts = self._parts
+        expected = parts.score_once(batch, snapshot, parts.processor)
+        got = parts.score_once(batch, snapshot, pipeline)
+        return max(largest_difference(one, other) for one, other in zip(got, expected, strict=True))
+
+
+def _scaled(golden: Golden) -> float:
+    largest = max((float(np.abs(values).max(initial=0.0)) for values in golden.outputs.values()), default=1.0)
+    return FP32_TOLERANCE * max(1.0, largest)

@@ -1,0 +1,93 @@
+"""Batch sizes that CUDA graphs are captured for. A batch runs in the smallest that holds it, filled up with zeros."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.engine.queue_settings import check_range, config_error, refuse_others
+
+MAX_SPECS = 64
+_CUDA_FIELDS = ("graphs", "busy_wait_events", "graph_spec")
+_SPEC_FIELDS = ("batch_size", "graph_lower_bound")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Batches of `low` to `size` rows."""
+
+    low: int
+    size: int
+
+
+@dataclass(frozen=True)
+class GraphSettings:
+    """`optimization.cuda`. specs: None for powers of two. busy_wait: None for: as the cores allow."""
+
+    graphs: bool = True
+    specs: tuple[Bucket, ...] | None = None
+    busy_wait: bool | None = None
+
+    def buckets(self, max_batch_size: int) -> Buckets:
+        """Those of a model."""
+        if not self.graphs:
+            return Buckets(())
+        if self.specs is not None:
+            return Buckets([spec for spec in self.specs if spec.size <= max_batch_size])
+        sizes = [1 << power for power in range((max_batch_size - 1).bit_length())]
+        return Buckets([Bucket(size // 2 + 1, size) for size in sizes] + [Bucket(sum(sizes[-1:]) + 1, max_batch_size)])
+
+
+class Buckets:
+    """Looked up by rows."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self.all = tuple(sorted(buckets, key=lambda bucket: bucket.size))
+        self._sizes = [bucket.size for bucket in self.all]
+
+    def of(self, rows: int) -> int | None:
+        """The size to run so many rows at; None where no graph is for them."""
+        place = bisect.bisect_left(self._sizes, rows)
+        # A later one may begin lower: bounds are the user's.
+        for bucket in self.all[place:]:
+            if bucket.low <= rows:
+                return bucket.size
+        return None
+
+    def exact(self) -> Buckets:
+        """Those without filling up."""
+        return Buckets([Bucket(bucket.size, bucket.size) for bucket in self.all])
+
+
+def read_graph_settings(proto: Any) -> GraphSettings:
+    """From a ModelConfig. Raises ConfigError naming the field.
+
+    As in Triton, a graph_spec is for its own batch size, and with graph_lower_bound for smaller batches too.
+    """
+    if not proto.HasField("optimization"):
+        return GraphSettings()
+    refuse_others(proto.optimization, ("cuda",), "optimization.")
+    if not proto.optimization.HasField("cuda"):
+        return GraphSettings()
+    cuda = proto.optimization.cuda
+    where = "optimization.cuda"
+    refuse_others(cuda, _CUDA_FIELDS, f"{where}.")
+    if cuda.graph_spec and not cuda.graphs:
+        raise config_error(f"{where}.graph_spec", "is given, but graphs is not true; add graphs: true, or remove it")
+    check_range(f"{where}.graph_spec", len(cuda.graph_spec), 0, MAX_SPECS)
+    specs: list[Bucket] = []
+    for index, spec in enumerate(cuda.graph_spec):
+        field = f"{where}.graph_spec[{index}]"
+        refuse_others(spec, _SPEC_FIELDS, f"{field}.")
+        check_range(f"{field}.batch_size", spec.batch_size, 1, proto.max_batch_size or 2**31 - 1)
+        low = spec.batch_size
+        if spec.HasField("graph_lower_bound"):
+            refuse_others(spec.graph_lower_bound, ("batch_size",), f"{field}.graph_lower_bound.")
+            low = spec.graph_lower_bound.batch_size
+            check_range(f"{field}.graph_lower_bound.batch_size", low, 1, spec.batch_size)
+        if any(other.size == spec.batch_size for other in specs):
+            raise config_error(f"{field}.batch_size", f"{spec.batch_size} stands twice")
+        specs.append(Bucket(low, spec.batch_size))
+    return GraphSettings(cuda.graphs, tuple(specs) or None, cuda.busy_wait_events)

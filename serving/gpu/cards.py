@@ -1,0 +1,218 @@
+"""The GPUs that this process sees, and why there is none: what stands in the way is said in one sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.util
+import logging
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from serving.gpu.device_errors import first_line
+from serving.gpu.driver import Driver, GpuInfo, Gpus
+from storage.errors import ConfigError, DeviceError
+
+logger = logging.getLogger("emberline.serving")
+
+# Of the oldest card: Volta. Older ones have neither the atomics nor the shared memory that kernels here count on.
+OLDEST_CAPABILITY = (7, 0)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process finds. Later fields are looked at only when the ones before leave hope.
+
+    torch, cuda, rocm: versions of torch, and of what it was built for. driver: the newest CUDA of NVIDIA's driver, as
+    12040 for 12.4, None without a driver. failure: of CUDA when it was started. infos: the cards. built_for: what torch
+    has kernels for, such as sm_90. cupy: why it cannot be used, "" when it can.
+    """
+
+    torch: str
+    cuda: str | None
+    rocm: str | None = None
+    driver: int | None = None
+    failure: str = ""
+    infos: tuple[GpuInfo, ...] = ()
+    built_for: tuple[str, ...] = ()
+    cupy: str = ""
+
+
+def look_around() -> Surroundings:
+    """Never raises. Without a build for CUDA or without a driver it takes no time, otherwise it starts CUDA."""
+    build = Surroundings(str(torch.__version__), torch.version.cuda, torch.version.hip)
+    if build.cuda is None:
+        return build
+    driver = driver_version()
+    if driver is None:
+        return Surroundings(build.torch, build.cuda)
+    failure, infos, built_for = "", (), ()  # type: tuple[str, tuple[GpuInfo, ...], tuple[str, ...]]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            if torch.cuda.is_available():
+                infos = tuple(_info(index) for index in range(torch.cuda.device_count()))
+                built_for = tuple(torch.cuda.get_arch_list())
+        except Exception as error:
+            failure = first_line(error)
+    if not infos and not failure and said:
+        failure = first_line(Exception(said[-1].message))
+    cupy = cupy_trouble() if infos else ""
+    return Surroundings(build.torch, build.cuda, None, driver, failure, infos, built_for, cupy)
+
+
+def judge(found: Surroundings) -> tuple[tuple[GpuInfo, ...], str]:
+    """The cards that can be used, and ""; otherwise those that there are, and why they cannot."""
+    if found.rocm is not None:
+        return (), f"torch {found.torch} is built for ROCm; sessions on a GPU need one built for CUDA"
+    if found.cuda is None:
+        return (), (
+            f"torch {found.torch} is built without CUDA; `pip install --force-reinstall torch` installs the build for "
+            f"CUDA, unless pip is told to take another index"
+        )
+    if found.driver is None:
+        return (), (
+            "there is no NVIDIA driver (libcuda.so.1); in a container, start it with `docker run --gpus all` and the "
+            "NVIDIA Container Toolkit"
+        )
+    has, needs = version_text(found.driver), found.cuda.split(".")[0]
+    if not found.infos:
+        if found.driver // 1000 < int(needs):
+            return (), (
+                f"NVIDIA's driver goes up to CUDA {has}, torch {found.torch} needs {found.cuda}: install a newer "
+                f"driver, or torch built for CUDA {found.driver // 1000}"
+            )
+        why = f": {found.failure}" if found.failure else ""
+        return (), f"CUDA sees no GPU{why}; look at `nvidia-smi` and at CUDA_VISIBLE_DEVICES"
+    good, why = [], ""
+    for info in found.infos:
+        trouble = _trouble(info, found)
+        good += [] if trouble else [info]
+        why = why or trouble
+    if not good:
+        return found.infos, why
+    if found.cupy:
+        extra = "gpu13" if needs == "13" else "gpu"
+        return found.infos, f"{found.cupy}; `pip install 'emberline[{extra}]'` is for CUDA {needs}"
+    return tuple(good), ""
+
+
+class CudaGpus:
+    """See Gpus."""
+
+    def __init__(self, infos: Sequence[GpuInfo], why_none: str) -> None:
+        self.infos: Sequence[GpuInfo] = tuple(infos)
+        self.why_none = why_none
+        self._lock = threading.Lock()
+        self._drivers: dict[int, Driver] = {}
+
+    def driver(self, index: int) -> Driver:
+        """See Gpus. DeviceError, too, when the card does not start or the kernels do not compile."""
+        info = next((each for each in self.infos if each.index == index), None)
+        if info is None or self.why_none:
+            why = self.why_none or f"there are {', '.join(str(each.index) for each in self.infos)}"
+            raise ConfigError(f"GPU {index} cannot be used: {why}", field="instance_group.gpus")
+        with self._lock:
+            if index not in self._drivers:
+                self._drivers[index] = _start(info)
+            return self._drivers[index]
+
+
+def find_gpus() -> Gpus:
+    """The cards of this process, looked for once. Starts CUDA where it can: a process that forks does so before."""
+    with _LOOKING:
+        return _find_gpus()
+
+
+def known_gpus() -> Gpus | None:
+    """What find_gpus found; None as long as nobody asked."""
+    return _find_gpus() if _find_gpus.cache_info().currsize else None
+
+
+_LOOKING = threading.Lock()
+
+
+@functools.cache
+def _find_gpus() -> Gpus:
+    gpus: Gpus
+    try:
+        gpus = CudaGpus(*judge(look_around()))
+    except Exception as error:
+        logger.exception("looking for GPUs failed")
+        gpus = CudaGpus((), f"looking for GPUs failed: {first_line(error)}")
+    return gpus
+
+
+def driver_version() -> int | None:
+    """The newest CUDA that NVIDIA's driver does, as 12040 for 12.4; None when there is no driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        version = ctypes.c_int(0)
+        status = library.cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return version.value if status == 0 else None
+
+
+def version_text(version: int) -> str:
+    """Such as 12.4 for 12040."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def cupy_trouble() -> str:
+    """Why CuPy cannot be used with the cards that torch sees, "" when it can. Imports it: half a second."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed"
+    try:
+        seen = importlib.import_module("cupy.cuda.runtime").getDeviceCount()
+    except Exception as error:
+        return f"CuPy cannot be used: {first_line(error)}"
+    return "" if seen else "CuPy sees no GPU"
+
+
+def _info(index: int) -> GpuInfo:
+    card = torch.cuda.get_device_properties(index)
+    uuid = str(getattr(card, "uuid", ""))
+    if uuid and not uuid.startswith(("GPU-", "MIG-")):
+        uuid = f"GPU-{uuid}"
+    return GpuInfo(index, card.name, (card.major, card.minor), card.total_memory, uuid)
+
+
+def _trouble(info: GpuInfo, found: Surroundings) -> str:
+    major, minor = info.capability
+    if info.capability < OLDEST_CAPABILITY:
+        return f"{info} has compute capability {major}.{minor}; {OLDEST_CAPABILITY[0]}.0 (Volta) is the oldest"
+    if not covers(found.built_for, info.capability):
+        return f"torch {found.torch} has no kernels for {info}, sm_{major}{minor}: {', '.join(found.built_for)}"
+    return ""
+
+
+def covers(built_for: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether code for any of these, such as sm_90 or compute_80, runs on a card. No list: nothing is known against."""
+    major, minor = capability
+    for each in built_for:
+        kind, _, number = each.partition("_")
+        digits = "".join(filter(str.isdigit, number))
+        if not digits:
+            return True
+        code = (int(digits[:-1] or 0), int(digits[-1]))
+        # Machine code runs on later cards of the same generation, PTX on all later ones.
+        if (code[0] == major and code[1] <= minor) or (kind == "compute" and code <= (major, minor)):
+            return True
+    return not built_for
+
+
+def _start(info: GpuInfo) -> Driver:
+    try:
+        from serving.gpu.torch_driver import TorchDriver
+
+        return TorchDriver(info)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceError(f"{info} cannot be used: {first_line(error)}") from error

@@ -1,0 +1,137 @@
+"""What the GPU sessions of one version share on one card: weights in banks, the program, the sizes of batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from serving.gpu.buckets import Buckets, GraphSettings
+from serving.gpu.device_program import on_device
+from serving.gpu.driver import DeviceMemory, Driver
+from serving.gpu.staging import InputLayout, OutputLayout
+from serving.gpu.weight_banks import WeightBanks
+from storage.checkpoint import DenseGraph
+from storage.checkpoint.graph_program import Candidate, Forward, eager
+from storage.checkpoint.manifest import GraphEntry
+from storage.errors import DeviceError, DeviceLost
+
+logger = logging.getLogger("emberline.serving")
+
+
+class DeviceCounters:
+    """What the sessions of one version on one card did. Any thread.
+
+    batches: by the size that they ran at, "eager" for those without a CUDA graph. padded_rows: zeros computed beside
+    them. on_processor: batches that the processor answered instead. copied_bytes: to the card.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.batches: Counter[str] = Counter()
+        self.padded_rows = 0
+        self.on_processor = 0
+        self.copied_bytes = 0
+
+    def ran(self, rows: int, bucket: int | None, copied_bytes: int) -> None:
+        """Counts a batch."""
+        with self._lock:
+            self.batches["eager" if bucket is None else str(bucket)] += 1
+            self.padded_rows += 0 if bucket is None else bucket - rows
+            self.copied_bytes += copied_bytes
+
+    def fell_back(self) -> None:
+        """Counts a batch that the processor answered."""
+        with self._lock:
+            self.on_processor += 1
+
+
+class DeviceModel:
+    """Any thread.
+
+    runner: how the graph is computed; candidates: what it was compared with. buckets: sizes that graphs are for now.
+    tf32: whether products may round their inputs so. given_up: why the card is not used for this version any more, ""
+    as long as it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        driver: Driver,
+        graph: DenseGraph,
+        entry: GraphEntry,
+        user_places: Sequence[int],
+        max_batch_size: int,
+        settings: GraphSettings,
+        *,
+        tf32: bool = False,
+        busy_wait: bool = False,
+        eager_allowed: bool = True,
+    ) -> None:
+        """name: of model and version, for messages. graph: with any weights of the version. entry: its interface.
+
+        eager_allowed: what no graph can hold runs without one. Raises DeviceError, Unsupported.
+        """
+        self.name = name
+        self.driver = driver
+        self.counters = DeviceCounters()
+        self.tf32 = tf32
+        self.busy_wait = busy_wait
+        self.eager_allowed = eager_allowed
+        self.given_up = ""
+        self.not_captured = ""
+        self.is_checked = False
+        self.buckets: Buckets = settings.buckets(max_batch_size)
+        self.inputs = InputLayout(entry.inputs, frozenset(user_places), max_batch_size)
+        self.outputs = OutputLayout(entry.outputs)
+        self.slots = graph.slots
+        driver.enter_thread()
+        self.banks = WeightBanks(driver, graph)
+        self._program = graph.program
+        self.device = self.banks.all[0].buffer.device
+        self.module = on_device(graph.program.module, self.device)
+        self.runner = "eager"
+        self.forward: Forward = eager(self.module)
+        self.candidates: Sequence[Candidate] = ()
+
+    def use(self, name: str, forward: Forward) -> None:
+        """From now on graphs are captured of this; those that were before stay what they are."""
+        self.runner, self.forward = name, forward
+
+    def close(self) -> None:
+        """Gives the card's memory back; no session and no replay uses it any more."""
+        self.banks.close()
+
+    def memory(self) -> DeviceMemory:
+        """Of the card."""
+        return self.driver.memory()
+
+    def check_program(self, graph: DenseGraph) -> None:
+        """Snapshots of one version have one program: its graphs were captured from that."""
+        assert graph.program is self._program, f"{self.name}: another program"
+
+    def give_up(self, reason: str) -> None:
+        """Uses the card no more for this version; sessions that may use the processor do."""
+        if not self.given_up:
+            self.given_up = reason
+            logger.error("%s: %s is given up: %s", self.name, self.driver.info, reason)
+
+    def check_usable(self) -> None:
+        """Raises DeviceLost when it was given up."""
+        if self.given_up:
+            raise DeviceLost(f"{self.driver.info} is not used any more for {self.name}: {self.given_up}")
+
+    def no_padding(self, why: str) -> None:
+        """From now on only batches of exactly a graph's size use it."""
+        self.buckets = self.buckets.exact()
+        logger.warning("%s: batches are not filled up with zeros: %s", self.name, why)
+
+    def cannot_capture(self, error: DeviceError) -> None:
+        """Runs without graphs from now on, or raises the error where that is not wanted."""
+        if not self.eager_allowed:
+            raise error
+        if not self.not_captured:
+            self.not_captured = str(error)
+            self.buckets = Buckets(())
+            logger.warning("%s: runs operator by operator on %s: %s", self.name, self.driver.info, error)

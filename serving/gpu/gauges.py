@@ -1,0 +1,157 @@
+"""What the GPUs of this process do, as NVIDIA's management library (NVML) counts it: Triton's metrics of GPUs."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from serving.gpu.cards import known_gpus
+from serving.gpu.driver import GpuInfo
+
+logger = logging.getLogger("emberline.serving")
+
+# As often as Triton looks: a page that is read more often repeats itself.
+_GOOD_FOR_S = 1.0
+
+
+@dataclass
+class GpuMetric:
+    """One metric. kind: as Prometheus calls it. values: by the card's UUID; cards that do not tell are not there."""
+
+    name: str
+    kind: str
+    meaning: str
+    values: dict[str, str] = field(default_factory=dict)
+
+
+class GpuGauges:
+    """Any thread; never raises. Nothing at all in a process that uses no GPU: this does not start CUDA."""
+
+    def __init__(self, find: Callable[[], Sequence[GpuInfo] | None] | None = None, nvml: Any = None) -> None:
+        """find: gives the cards, None as long as they are not known. nvml: has the functions of pynvml; None: that, if
+        it is installed.
+        """
+        self._find = find or _cards
+        self._given = nvml
+        self._lock = threading.Lock()
+        self._cards: list[_Card] | None = None
+        self._read_at = 0.0
+        self._last: list[GpuMetric] = []
+
+    def read(self) -> list[GpuMetric]:
+        """The metrics that any card tells, as they were within the last second."""
+        with self._lock:
+            try:
+                if self._cards is None and (infos := self._find()) is not None:
+                    self._cards = self._look([info for info in infos if info.uuid])
+                if not self._cards:
+                    return []
+                now = time.monotonic()
+                if not self._last or now - self._read_at > _GOOD_FOR_S:
+                    self._read_at = now
+                    self._last = _metrics(self._cards)
+            except Exception:
+                logger.debug("no metrics of GPUs", exc_info=True)
+                self._last = []
+            return self._last
+
+    def _look(self, infos: list[GpuInfo]) -> list[_Card]:
+        if not infos:
+            return []
+        nvml = self._given
+        try:
+            if nvml is None:
+                nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+        except Exception as error:
+            logger.info("metrics of GPUs: memory alone, for NVML is not there: %s", error)
+            nvml = None
+        return [_Card(info, nvml) for info in infos]
+
+
+class _Card:
+    def __init__(self, info: GpuInfo, nvml: Any) -> None:
+        self.uuid = info.uuid
+        self._info = info
+        self._nvml = nvml
+        self._handle = self._ask(lambda: nvml.nvmlDeviceGetHandleByUUID(info.uuid)) if nvml is not None else None
+        self._energy_mj = self._number("nvmlDeviceGetTotalEnergyConsumption")
+
+    def utilization(self) -> str | None:
+        rates = self._asked("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else f"{rates.gpu / 100:.2f}"
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that there are, and bytes in use."""
+        info = self._asked("nvmlDeviceGetMemoryInfo")
+        if info is not None:
+            return int(info.total), int(info.used)
+        # Without NVML: torch knows it too, but would start CUDA for it.
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return None
+        told: tuple[int, int] | None = self._ask(lambda: torch.cuda.mem_get_info(self._info.index))
+        return None if told is None else (told[1], told[1] - told[0])
+
+    def watts(self, function: str) -> str | None:
+        milliwatts = self._number(function)
+        return None if milliwatts is None else f"{milliwatts / 1000:.3f}"
+
+    def joules(self) -> str | None:
+        now = self._number("nvmlDeviceGetTotalEnergyConsumption")
+        if now is None or self._energy_mj is None:
+            return None
+        return f"{(now - self._energy_mj) / 1000:.3f}"
+
+    def _number(self, function: str) -> int | None:
+        told = self._asked(function)
+        return None if told is None else int(told)
+
+    def _asked(self, function: str) -> Any:
+        if self._handle is None:
+            return None
+        return self._ask(lambda: getattr(self._nvml, function)(self._handle))
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception:  # not every card tells everything
+            return None
+
+
+def _metrics(cards: list[_Card]) -> list[GpuMetric]:
+    metrics = [
+        GpuMetric("nv_gpu_utilization", "gauge", "Share of the time that the GPU computed, 0 to 1"),
+        GpuMetric("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU"),
+        GpuMetric("nv_gpu_memory_used_bytes", "gauge", "Memory of the GPU in use, by anyone"),
+        GpuMetric("nv_gpu_power_usage", "gauge", "Watts that the GPU takes"),
+        GpuMetric("nv_gpu_power_limit", "gauge", "Watts that the GPU may take"),
+        GpuMetric("nv_energy_consumption", "counter", "Joules that the GPU took since the page was read first"),
+    ]
+    for card in cards:
+        memory = card.memory()
+        told = (
+            card.utilization(),
+            None if memory is None else str(memory[0]),
+            None if memory is None else str(memory[1]),
+            card.watts("nvmlDeviceGetPowerUsage"),
+            card.watts("nvmlDeviceGetEnforcedPowerLimit"),
+            card.joules(),
+        )
+        for metric, value in zip(metrics, told, strict=True):
+            if value is not None:
+                metric.values[card.uuid] = value
+    return [metric for metric in metrics if metric.values]
+
+
+def _cards() -> Sequence[GpuInfo] | None:
+    gpus = known_gpus()
+    if gpus is None:
+        return None
+    return () if gpus.why_none else gpus.infos

@@ -1,0 +1,144 @@
+"""Raw columns to scores with the dense graph on a GPU: features and lookup as everywhere, then one lane's way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from serving.engine.pipeline import MadeFeatures, Pipeline, RawRequest, RequestFeatures, Scores, ScoringPipeline
+from serving.engine.snapshot import Snapshot
+from serving.engine.user_side import SidedBatch, SidedFeatures
+from serving.gpu.device_model import DeviceModel
+from serving.gpu.lane import GpuLane
+from serving.gpu.runners import choose_runner
+from serving.gpu.staged_lookup import StagedLookup
+from storage.checkpoint.manifest import GraphEntry
+from storage.errors import DeviceError, DeviceLost, DeviceOutOfMemory
+from storage.features import FeatureBatch, FeatureSpec, concat_batches
+from storage.tiers.tiered import COUNTED, LookupResult, TieredStore
+
+logger = logging.getLogger("emberline.serving")
+
+
+class GpuPipeline:
+    """Not thread-safe: it owns lookup plans and a lane. counted: as of every pipeline."""
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        requests: RequestFeatures,
+        store: TieredStore,
+        graph: GraphEntry,
+        user_places: Sequence[int],
+        lookup_timeout_s: float | None,
+        model: DeviceModel,
+        processor: Callable[[], Pipeline] | None,
+    ) -> None:
+        """user_places: inputs of the user's side. processor: what answers what the card cannot; None: an error does.
+
+        Raises DeviceError.
+        """
+        self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
+        self.output_names = tuple(entry.name for entry in graph.outputs)
+        self.model = model
+        self._requests = requests
+        self._lookup_timeout_s = lookup_timeout_s
+        self._make_processor = processor
+        self._processor: Pipeline | None = None
+        everything = range(len(graph.inputs))
+        self._whole = StagedLookup(spec, store, graph, everything)
+        self._user = StagedLookup(spec, store, graph, user_places)
+        self._item = StagedLookup(spec, store, graph, [place for place in everything if place not in user_places])
+        self._lane = GpuLane(model)
+
+    def capture_all(self, snapshot: Snapshot) -> None:
+        """Captures what a session needs, so that no request waits for it. Raises DeviceError."""
+        self._lane.capture_all(snapshot.graph)
+
+    def choose_runner(self, snapshot: Snapshot, names: Sequence[str], tolerance: float) -> None:
+        """Keeps the fastest of some runners for the card, before sessions capture their graphs. Raises DeviceError."""
+        if len(names) > 1 or "eager" not in names:
+            choose_runner(self.model, self._lane, snapshot.graph, names, tolerance)
+
+    def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
+        """What is made of requests, in their order. Raises InvalidInput naming the input at fault."""
+        return self._requests.make(requests)
+
+    def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
+        """Scores requests together, all on one snapshot that the caller has pinned. Raises StoreError, DeviceError."""
+        side = self._requests.side
+        if side is not None and any(isinstance(batch, SidedFeatures) for batch in batches):
+            merged = side.merge(batches)
+            if side.is_on:
+                return self.score_sided(merged, snapshot)
+            return self._score_whole(merged.whole(), snapshot)
+        whole = concat_batches([batch for batch in batches if isinstance(batch, FeatureBatch)])
+        return self._score_whole(whole, snapshot)
+
+    def score_sided(self, batch: SidedBatch, snapshot: Snapshot) -> Scores:
+        """Scores a batch with a user's row looked up, and moved to the card, once."""
+
+        def fill() -> list[LookupResult]:
+            views = self._lane.begin(batch.item.batch, batch.rows, batch.user.batch)
+            return [
+                self._item.run(batch.item, self._lookup_timeout_s, snapshot.mask, views),
+                self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, views),
+            ]
+
+        return self._score(fill, snapshot, lambda processor: processor.score_sided(batch, snapshot))
+
+    def close(self) -> None:
+        """Gives the card's memory back. Nothing else may be called then."""
+        self._lane.close()
+        del self._lane
+
+    def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
+        def fill() -> list[LookupResult]:
+            return [self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, self._lane.begin(batch.batch))]
+
+        return self._score(fill, snapshot, lambda processor: processor.score([batch], snapshot))
+
+    def _score(
+        self,
+        fill: Callable[[], list[LookupResult]],
+        snapshot: Snapshot,
+        otherwise: Callable[[Pipeline], Scores],
+    ) -> Scores:
+        """fill: writes the inputs of the batch. otherwise: scores it without the card."""
+        started_ns = time.monotonic_ns()
+        model = self.model
+        try:
+            model.check_usable()
+            model.check_program(snapshot.graph)
+            model.driver.enter_thread()
+            found = fill()
+            with model.banks.pinned(snapshot.graph) as bank:
+                outputs = self._lane.finish(bank)
+        except DeviceError as error:
+            if isinstance(error, DeviceLost):
+                model.give_up(str(error))
+            return self._without_card(error, otherwise)
+        counts = found[0].counts
+        for each in found:
+            self.counted += each.by_table
+        for more in found[1:]:
+            counts.add(more.counts)
+        return Scores(outputs, counts, time.monotonic_ns() - started_ns)
+
+    def _without_card(self, error: DeviceError, otherwise: Callable[[Pipeline], Scores]) -> Scores:
+        if self._make_processor is None:
+            raise error
+        if isinstance(error, DeviceOutOfMemory):
+            logger.warning("%s: a batch is answered by the processor: %s", self.model.name, error)
+        if self._processor is None:
+            self._processor = self._make_processor()
+            self._processor.counted = self.counted
+        self.model.counters.fell_back()
+        return otherwise(self._processor)
+
+
+def _conforms(pipeline: GpuPipeline) -> ScoringPipeline:
+    return pipeline

@@ -1,0 +1,97 @@
+"""How a GPU computes the dense graph: candidates are compared when a version is loaded, and the fastest is kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import fx
+
+from serving.engine.runners import describe, largest_difference
+from serving.gpu.device_model import DeviceModel
+from serving.gpu.lane import GpuLane
+from storage.checkpoint import DenseGraph
+from storage.checkpoint.graph_program import Candidate, Forward, Runner, eager
+from storage.checkpoint.program import TORCH_LOCK
+from storage.errors import DeviceError, DeviceLost, Unsupported
+
+logger = logging.getLogger("emberline.serving")
+
+# Batches of each before it is measured, and measured ones, of which the median counts.
+_WARM, _MEASURED = 3, 21
+_ROWS = 64
+
+
+def compiled(module: fx.GraphModule) -> Forward:
+    """Kernels that torch's compiler writes for the graph, for any batch: fewer than the operators that it fuses."""
+    # One program for all sizes: a batch of one row has its own, whatever is asked for.
+    found: Forward = torch.compile(module, dynamic=True, fullgraph=True, options={"triton.cudagraphs": False})
+    return found
+
+
+# By name, as the option `runners` has them. The first is what the others are compared with.
+RUNNERS: Mapping[str, Runner] = {"eager": eager, "compile": compiled}
+
+
+def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: Sequence[str], tolerance: float) -> None:
+    """Lets graphs be captured of the fastest of the runners that agree with the eager one.
+
+    graph: with weights to compute with. The time that counts is the mean over two sizes of the time relative to the
+    eager runner's, from packed inputs to results. Raises DeviceError.
+    """
+    sizes = sorted({min(_ROWS, model.inputs.max_rows), model.inputs.max_rows})
+    reference = eager(model.module)
+    expected, base = _measure(model, lane, graph, "eager", reference, sizes)
+    found: list[tuple[Candidate, Forward]] = [(Candidate("eager", base), reference)] if "eager" in names else []
+    for name in names:
+        if name == "eager":
+            continue
+        try:
+            with TORCH_LOCK:  # the compiler is not made for several threads
+                forward = RUNNERS[name](model.module)
+                outputs, times = _measure(model, lane, graph, name, forward, sizes)
+        except DeviceLost:
+            raise
+        except (Unsupported, DeviceError, RuntimeError, OSError, ImportError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            found.append((Candidate(name, {}, reason), reference))
+            continue
+        differs = max(largest_difference(one, other) for one, other in zip(outputs, expected, strict=True))
+        why_not = "" if differs <= tolerance else f"its outputs differ by {differs:.3g}"
+        found.append((Candidate(name, {} if why_not else times, why_not), forward))
+    good = [pair for pair in found if not pair[0].why_not] or [(Candidate("eager", base), reference)]
+    best, forward = min(good, key=lambda pair: sum(pair[0].us[size] / base[size] for size in sizes))
+    lane.forget_graphs()
+    model.use(best.name, forward)
+    model.candidates = [candidate for candidate, _ in found]
+    logger.info(
+        "%s: on %s the graph is run by %r; %s", model.name, model.driver.info, best.name, describe(model.candidates)
+    )
+
+
+def _measure(
+    model: DeviceModel, lane: GpuLane, graph: DenseGraph, name: str, forward: Forward, sizes: Sequence[int]
+) -> tuple[list[np.ndarray], dict[int, float]]:
+    """Outputs for made-up inputs, the same for each runner; and microseconds of a batch, by its rows."""
+    lane.forget_graphs()
+    model.use(name, forward)
+    rng = np.random.default_rng(0)
+    outputs: list[np.ndarray] = []
+    times: dict[int, float] = {}
+    for size in sizes:
+        took: list[int] = []
+        for turn in range(_WARM + _MEASURED):
+            for view in lane.begin(size):
+                # Small numbers, whatever an input means; one that indexes something stays in any range.
+                view[...] = rng.random(view.shape) if view.dtype.kind == "f" else 0
+            started = time.perf_counter_ns()
+            with model.banks.pinned(graph) as bank:
+                made = lane.finish(bank)
+            if turn >= _WARM:
+                took.append(time.perf_counter_ns() - started)
+        outputs += made
+        times[size] = sorted(took)[_MEASURED // 2] / 1000
+    return outputs, times

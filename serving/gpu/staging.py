@@ -1,0 +1,156 @@
+"""The inputs of a batch, packed into one pinned buffer: one copy moves exactly the bytes that are used.
+
+On the device a kernel unpacks them into tensors at fixed addresses, which is what a CUDA graph needs
+(cuda/assemble.cuh): rows past the batch become zeros, and one row of a user becomes a row for each of their items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+
+from storage.checkpoint.manifest import GraphInput, GraphOutput
+from storage.features.dtypes import NUMPY_DTYPES
+
+# Words of the header before the offsets of the sections: stamp, batch, users, offset of the rows' users.
+_HEADER_WORDS = 4
+_SECTION_ALIGN = 16
+_TENSOR_ALIGN = 256
+_TORCH_DTYPES = {
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+    "INT64": torch.int64,
+    "INT32": torch.int32,
+    "BOOL": torch.bool,
+}
+STAMP_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Section:
+    """One input of the graph. offset: where its tensor begins on the device, for as many rows as there may be."""
+
+    name: str
+    dtype: str
+    row_shape: tuple[int, ...]
+    row_bytes: int
+    is_user: bool
+    offset: int
+
+
+def aligned(size: int, to: int) -> int:
+    """`size`, rounded up to a multiple."""
+    return -(-size // to) * to
+
+
+class InputLayout:
+    """Where the inputs of a graph lie, packed and unpacked. Shared by all sessions of a model; any thread.
+
+    packed_bytes, target_bytes: of a batch of max_rows rows. bytes_of_a_row: that cross the bus.
+    """
+
+    def __init__(self, inputs: Sequence[GraphInput], user_places: Set[int], max_rows: int) -> None:
+        """user_places: numbers of the inputs that are the user's side."""
+        self.max_rows = max_rows
+        self.sections: list[Section] = []
+        offset = 0
+        for number, entry in enumerate(inputs):
+            row_shape = tuple(entry.shape[1:])
+            row_bytes = prod(row_shape) * np.dtype(NUMPY_DTYPES[entry.dtype]).itemsize
+            section = Section(entry.name, entry.dtype, row_shape, row_bytes, number in user_places, offset)
+            self.sections.append(section)
+            offset += aligned(row_bytes * max_rows, _TENSOR_ALIGN)
+        self.target_bytes = max(offset, _TENSOR_ALIGN)
+        self.widest = max((section.row_bytes for section in self.sections), default=1)
+        self.bytes_of_a_row = sum(section.row_bytes for section in self.sections)
+        self._header_bytes = aligned((_HEADER_WORDS + len(self.sections)) * 8, _SECTION_ALIGN)
+        self.packed_bytes = self._place(max_rows, max_rows)[1]
+
+    def table(self) -> np.ndarray:
+        """(inputs, 4) int64, as the kernel takes it."""
+        rows = [
+            (section.offset, section.row_bytes, _unit(section.row_bytes), int(section.is_user))
+            for section in self.sections
+        ]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+    def tensors(self, target: torch.Tensor, rows: int) -> list[torch.Tensor]:
+        """The graph's inputs on the device, of so many rows."""
+        return [
+            target[section.offset : section.offset + rows * section.row_bytes]
+            .view(_TORCH_DTYPES[section.dtype])
+            .view(rows, *section.row_shape)
+            for section in self.sections
+        ]
+
+    def pack(
+        self, buffer: np.ndarray, stamp: int, rows: int, users: np.ndarray | None, count: int
+    ) -> tuple[list[np.ndarray], int]:
+        """Writes the header for a batch; gives the sections, to be written to, and the bytes that are used.
+
+        buffer: uint8, of packed_bytes. users: (rows,) the user of each row, of `count` users; None where all inputs
+        have `rows` rows.
+        """
+        count = 0 if users is None else count
+        offsets, size = self._place(rows, count)
+        header = buffer[: self._header_bytes].view(np.int64)
+        header[: _HEADER_WORDS + len(offsets) - 1] = (stamp, rows, count, offsets[0], *offsets[1:])
+        if users is not None:
+            buffer[offsets[0] : offsets[0] + 4 * rows].view(np.int32)[:] = users
+        views = [
+            np.ndarray(
+                (count if count and section.is_user else rows, *section.row_shape),
+                NUMPY_DTYPES[section.dtype],
+                buffer,
+                offset,
+            )
+            for section, offset in zip(self.sections, offsets[1:], strict=True)
+        ]
+        return views, size
+
+    def _place(self, rows: int, users: int) -> tuple[list[int], int]:
+        """Where the users of rows and every section begin; and the end."""
+        at = self._header_bytes
+        offsets = [at]
+        if users:
+            at = aligned(at + 4 * rows, _SECTION_ALIGN)
+        for section in self.sections:
+            offsets.append(at)
+            at = aligned(at + section.row_bytes * (users if users and section.is_user else rows), _SECTION_ALIGN)
+        return offsets, at
+
+
+class OutputLayout:
+    """Where the outputs of a batch lie: the stamp of the batch that they are of, then one after the other."""
+
+    def __init__(self, outputs: Sequence[GraphOutput]) -> None:
+        self.names = tuple(entry.name for entry in outputs)
+        self._dtypes = [entry.dtype for entry in outputs]
+        self._shapes = [tuple(entry.shape[1:]) for entry in outputs]
+        self._row_bytes = [
+            prod(shape) * np.dtype(NUMPY_DTYPES[dtype]).itemsize
+            for shape, dtype in zip(self._shapes, self._dtypes, strict=True)
+        ]
+
+    def bytes_for(self, rows: int) -> int:
+        """Of a batch, stamp included."""
+        return STAMP_BYTES + sum(aligned(size * rows, _SECTION_ALIGN) for size in self._row_bytes)
+
+    def tensors(self, buffer: torch.Tensor, rows: int) -> list[torch.Tensor]:
+        """The outputs of a batch in a buffer, on the device or off it."""
+        found = []
+        at = STAMP_BYTES
+        for dtype, shape, size in zip(self._dtypes, self._shapes, self._row_bytes, strict=True):
+            part = buffer[at : at + rows * size].view(_TORCH_DTYPES[dtype])
+            found.append(part.view(rows, *shape))
+            at += aligned(size * rows, _SECTION_ALIGN)
+        return found
+
+
+def _unit(row_bytes: int) -> int:
+    """log2 of the bytes that can be moved at once: rows and tensors begin at multiples of 16, sections too."""
+    return min(4, (row_bytes & -row_bytes).bit_length() - 1) if row_bytes else 0

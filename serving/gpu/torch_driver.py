@@ -1,0 +1,346 @@
+"""The driver for CUDA: torch's allocators, events and graphs, streams of our own, one kernel of ours.
+
+Nothing here waits for a whole card, and nothing that a batch needs allocates. What is known of the libraries, and kept
+to:
+
+- torch hands out 32 streams a card in turn, so that two sessions would come to share one, and a capture would swallow
+  what the other puts on it. So every stream is made here, one that does not wait for the default stream (a capture may
+  not). It is never destroyed, because torch's allocators remember the streams of a buffer, but the next session's when
+  it and all graphs captured on it are gone.
+- A graph keeps the address of cuBLAS's workspace, which torch has one of for each stream and thread, and gives back
+  when any graph that was captured on that stream goes (torch 2.12 and 2.13). So the graphs of one stream go together,
+  and a graph is launched on the stream that it was captured on.
+- Two captures at once may not use one pool, and while one goes on, torch frees nothing to make room for another
+  thread: captures of a card, and allocations of buffers, come one after the other. Copies, kernels and launches of
+  other threads go on (`thread_local`).
+- torch.cuda.graph would wait for the whole card and empty its caches, which others are using.
+- Python's garbage collector may destroy events, graphs and buffers of anyone on the thread that captures, which makes
+  the capture invalid: it pauses.
+- A capture that became invalid makes torch's capture_end raise before it has told its allocators that it is over: they
+  would go on sending allocations to the graph's pool. `_abandon` lets it end well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from serving.gpu.device_errors import Asking, CardState, first_line
+from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
+from storage.errors import CaptureError
+from storage.kernels import Kernels
+
+logger = logging.getLogger("emberline.serving")
+
+_SCRATCH_BYTES = 16
+
+
+class CudaStream:
+    """A stream that nobody else has. torch, raw: as torch and as CUDA call it. name: for traces."""
+
+    def __init__(self, name: str, raw: int, device: torch.device, free: deque[int]) -> None:
+        """free: takes the stream when this object goes."""
+        self.name = name
+        self.raw = raw
+        self.torch = torch.cuda.ExternalStream(raw, device=device)  # type: ignore[no-untyped-call]
+        # Graphs that were captured on it, while any of them is in use.
+        self.captured: weakref.ref[_Captured] | None = None
+        weakref.finalize(self, free.append, raw).atexit = False
+
+
+class _Captured:
+    """The graphs of one stream, which go together, before the stream does."""
+
+    def __init__(self, stream: CudaStream) -> None:
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self._stream = stream
+
+    def __del__(self) -> None:
+        self.graphs.clear()
+
+
+class CudaGraph:
+    """A captured graph, until nobody has it or another one of its stream."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, captured: _Captured) -> None:
+        self.replay = graph.replay
+        self._captured = captured
+
+
+class CudaPool:
+    """Memory of graphs. torch has a pool as long as a graph uses it, and wants another name for the next one."""
+
+    def __init__(self) -> None:
+        self._name: Any = None
+        self._users: weakref.ref[_Captured] | None = None
+
+    def name_for(self, captured: _Captured) -> Any:
+        """What torch calls it, for a capture that `captured` will hold."""
+        if self._users is None or self._users() is None:
+            self._name = torch.cuda.graph_pool_handle()
+        self._users = weakref.ref(captured)
+        return self._name
+
+    def forget(self) -> None:
+        """The next capture takes another pool."""
+        self._users = None
+
+
+class _Tally:
+    """Bytes of buffers that are there. Any thread, and the garbage collector in the middle of anything."""
+
+    def __init__(self) -> None:
+        self._changes: deque[int] = deque()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def hold(self, buffer: torch.Tensor) -> None:
+        """Counts a buffer until the last view of it is gone."""
+        size = buffer.nbytes
+        self._changes.append(size)
+        weakref.finalize(buffer.untyped_storage(), self._changes.append, -size).atexit = False
+
+    def total(self) -> int:
+        """Bytes now."""
+        with self._lock:
+            while self._changes:
+                self._total += self._changes.popleft()
+            return self._total
+
+
+class _CollectorPause:
+    """No garbage collection while any thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._was_on = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._was_on:
+                gc.enable()
+
+
+_NO_COLLECTION = _CollectorPause()
+
+
+class TorchDriver:
+    """See Driver. A stream, an event, a graph and a pool of it are a CudaStream, a torch.cuda.Event, a CudaGraph and a
+    CudaPool.
+
+    capture: warm up before, on the same thread and stream: libraries take their workspaces and load their kernels the
+    first time.
+    """
+
+    def __init__(self, info: GpuInfo) -> None:
+        """Starts CUDA on the card, for the calling thread too, and loads the kernels. Raises DeviceError."""
+        self.info = info
+        self._device = torch.device("cuda", info.index)
+        self._runtime: Any = importlib.import_module("cupy.cuda.runtime")
+        self._state = CardState(info, lambda: torch.cuda.mem_get_info(info.index))
+        self._asking = Asking(self._state)
+        self._free_streams: deque[int] = deque()
+        self._device_bytes = _Tally()
+        self._pinned_bytes = _Tally()
+        self._exclusive = threading.RLock()
+        # Of captures that torch could not end: its allocators still call them.
+        self._kept: list[torch.cuda.CUDAGraph] = []
+        self.enter_thread()
+        with self._asking:
+            self._kernels = Kernels(info.index, info.capability)
+            self._kernels.load()
+        self._buffers_stream = self.new_stream("buffers")
+        self._scratch = self.device(_SCRATCH_BYTES)
+
+    def enter_thread(self) -> None:
+        """See Driver."""
+        with self._asking:
+            torch.cuda.set_device(self._device)
+            self._runtime.setDevice(self.info.index)  # CuPy's runtime is one of its own
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """See Driver. Takes the next power of two; what was freed stays pinned, for the next buffer."""
+        with Asking(self._state, size, pinned=True), torch.inference_mode(False):
+            buffer = torch.zeros(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+        self._pinned_bytes.hold(buffer)
+        return buffer
+
+    def device(self, size: int) -> torch.Tensor:
+        """See Driver. Begins at a multiple of 512 bytes."""
+        with (
+            Asking(self._state, size),
+            self._exclusive,
+            torch.inference_mode(False),
+            torch.cuda.stream(self._buffers_stream.torch),
+        ):
+            buffer = torch.zeros(size, dtype=torch.uint8, device=self._device)
+            # The zeros are there for every stream when this returns.
+            self._buffers_stream.torch.synchronize()
+        self._device_bytes.hold(buffer)
+        return buffer
+
+    def new_stream(self, name: str) -> CudaStream:
+        """See Driver."""
+        with self._asking:
+            try:
+                raw = self._free_streams.popleft()
+            except IndexError:
+                raw = self._runtime.streamCreateWithFlags(self._runtime.streamNonBlocking)
+            return CudaStream(name, raw, self._device, self._free_streams)
+
+    def new_event(self, *, busy_wait: bool = False) -> torch.cuda.Event:
+        """See Driver."""
+        with self._asking:
+            event: torch.cuda.Event = torch.cuda.Event(blocking=not busy_wait)  # type: ignore[no-untyped-call]
+            return event
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: CudaStream) -> None:
+        """See Driver."""
+        with self._asking, torch.cuda.stream(stream.torch):
+            target.copy_(source, non_blocking=True)
+
+    def assemble(self, assembly: Assembly, rows: int, stream: CudaStream) -> None:
+        """See Driver."""
+        with self._asking:
+            self._kernels.assemble(
+                staging=assembly.staging.data_ptr(),
+                table=assembly.table.data_ptr(),
+                inputs=assembly.table.shape[0],
+                target=assembly.target.data_ptr(),
+                stamp=assembly.stamp.data_ptr(),
+                rows=rows,
+                widest=assembly.widest,
+                stream=stream.raw,
+            )
+
+    def compute(
+        self,
+        work: Callable[[], None],
+        stream: CudaStream,
+        *,
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
+    ) -> None:
+        """See Driver."""
+        with self._asking, torch.cuda.stream(stream.torch):
+            work()
+
+    def record(self, event: torch.cuda.Event, stream: CudaStream) -> None:
+        """See Driver."""
+        with self._asking:
+            event.record(stream.torch)
+
+    def wait(self, stream: CudaStream, event: torch.cuda.Event) -> None:
+        """See Driver."""
+        with self._asking:
+            event.wait(stream.torch)
+
+    def synchronize(self, event: torch.cuda.Event) -> None:
+        """See Driver. Other Python threads run meanwhile."""
+        with self._asking:
+            event.synchronize()
+
+    def new_pool(self) -> CudaPool:
+        """See Driver."""
+        return CudaPool()
+
+    def capture(self, work: Callable[[], None], pool: CudaPool, stream: CudaStream, *, name: str) -> CudaGraph:
+        """See Driver. The stream goes on as before, whether or not this raises."""
+        with (
+            Asking(self._state, capturing=name),
+            self._exclusive,
+            _NO_COLLECTION,
+            torch.cuda.stream(stream.torch),
+        ):
+            captured = None if stream.captured is None else stream.captured()
+            if captured is None:
+                captured = _Captured(stream)
+                stream.captured = weakref.ref(captured)
+            pool_name = pool.name_for(captured)
+            graph = torch.cuda.CUDAGraph()
+            # Also one that fails: it may not go before the others of the stream.
+            captured.graphs.append(graph)
+            try:
+                graph.capture_begin(pool=pool_name, capture_error_mode="thread_local")
+                work()
+                if not self._is_capturing(stream):
+                    raise CaptureError(f"{name}: {self.info}: something in it made the capture invalid")
+            except BaseException as error:
+                invalid = not self._is_capturing(stream)
+                self._abandon(graph, pool, pool_name, stream)
+                self._state.translated(error, capturing=name)
+                if invalid and isinstance(error, RuntimeError):
+                    said = first_line(error)
+                    raise CaptureError(f"{name}: {self.info}: no CUDA graph holds this: {said}") from error
+                raise
+            try:
+                graph.capture_end()
+            except BaseException:
+                self._end_recording(graph, pool, pool_name)
+                raise
+            return CudaGraph(graph, captured)
+
+    def launch(self, graph: CudaGraph, stream: CudaStream) -> None:
+        """See Driver. On the stream that it was captured on, whose workspaces it uses."""
+        with self._asking, torch.cuda.stream(stream.torch):
+            graph.replay()
+
+    def memory(self) -> DeviceMemory:
+        """See Driver."""
+        with self._asking:
+            free, total = torch.cuda.mem_get_info(self.info.index)
+        return DeviceMemory(total, free, self._device_bytes.total(), self._pinned_bytes.total())
+
+    def _is_capturing(self, stream: CudaStream) -> bool:
+        """Whether a capture goes on that is still good."""
+        try:
+            return bool(self._runtime.streamIsCapturing(stream.raw))
+        except RuntimeError:  # it is not, or the card is lost
+            return False
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, pool_name: Any, stream: CudaStream) -> None:
+        """Ends a capture that nobody wants as torch ends a good one; an invalid one is replaced by a trivial one."""
+        runtime = self._runtime
+        try:
+            if not self._is_capturing(stream):
+                with contextlib.suppress(RuntimeError):
+                    runtime.streamEndCapture(stream.raw)  # says again what made it invalid
+                runtime.streamBeginCapture(stream.raw, runtime.streamCaptureModeThreadLocal)
+            # torch warns of empty graphs.
+            runtime.memsetAsync(self._scratch.data_ptr(), 0, _SCRATCH_BYTES, stream.raw)
+            graph.capture_end()
+        except Exception as error:
+            logger.debug("%s: a capture could not be ended: %s", self.info, error)
+            if self._is_capturing(stream):
+                with contextlib.suppress(RuntimeError):
+                    runtime.streamEndCapture(stream.raw)
+            self._end_recording(graph, pool, pool_name)
+
+    def _end_recording(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, pool_name: Any) -> None:
+        """After a capture_end that raised: torch's allocator stops sending allocations to the graph's pool."""
+        with contextlib.suppress(Exception):  # it has stopped already
+            torch._C._cuda_endAllocateToPool(self.info.index, pool_name)
+            self._kept.append(graph)
+        pool.forget()
+
+
+# mypy looks whether it is one.
+_DRIVER: type[Driver] = TorchDriver

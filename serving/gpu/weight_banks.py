@@ -1,0 +1,157 @@
+"""Dense weights on a GPU: a few banks at fixed addresses, because a captured graph keeps the addresses of its inputs.
+
+The graphs of a session are captured once for every bank. New weights are copied into a bank that nobody uses, beside
+what is served; a batch then takes the graphs of the bank that holds its snapshot's weights. So nothing is captured
+again, and no batch waits for another one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from math import prod
+from weakref import ref
+
+import torch
+
+from serving.gpu.driver import Driver
+from serving.gpu.staging import aligned
+from storage.checkpoint import DenseGraph
+from storage.errors import DeviceError
+
+# What is served, what is a canary, and what comes next.
+BANKS = 3
+_WEIGHT_ALIGN = 256
+# A batch lasts milliseconds; whoever waits longer for a bank would wait forever.
+_WAIT_S = 30.0
+
+
+class WeightLayout:
+    """Where each weight argument of a program lies in a bank. bytes: of a bank."""
+
+    def __init__(self, graph: DenseGraph) -> None:
+        self._entries: list[tuple[int, torch.dtype, torch.Size, int]] = []
+        at = 0
+        for slot, value in graph.weight_arguments().items():
+            self._entries.append((slot, value.dtype, value.shape, at))
+            at += aligned(value.nbytes, _WEIGHT_ALIGN)
+        self.bytes = max(at, _WEIGHT_ALIGN)
+
+    def tensors(self, buffer: torch.Tensor) -> dict[int, torch.Tensor]:
+        """The weights in a buffer, by the program's argument."""
+        return {
+            slot: buffer[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            for slot, dtype, shape, at in self._entries
+        }
+
+
+class Bank:
+    """One set of weights. number: of the bank. tensors: by the program's argument. ready: when they have arrived."""
+
+    def __init__(self, number: int, driver: Driver, layout: WeightLayout) -> None:
+        self.number = number
+        self.buffer = driver.device(layout.bytes)
+        self.tensors = layout.tensors(self.buffer)
+        self.ready = driver.new_event()
+        self.pins = 0
+        self.used_at = 0
+        self.is_loading = False
+        self._holds: ref[DenseGraph] | None = None
+
+    def holds(self, graph: DenseGraph) -> bool:
+        """Whether these are the weights of a graph."""
+        return self._holds is not None and self._holds() is graph
+
+    def take(self, graph: DenseGraph | None) -> None:
+        """From now on it is that graph's."""
+        self._holds = None if graph is None else ref(graph)
+
+
+class WeightBanks:
+    """The banks of one model on one GPU. Any thread. uploads: how many times weights were copied."""
+
+    def __init__(self, driver: Driver, graph: DenseGraph, count: int = BANKS) -> None:
+        """graph: of the layout that all weights have. Raises DeviceOutOfMemory."""
+        self.layout = WeightLayout(graph)
+        self.uploads = 0
+        self._driver = driver
+        self._stream = driver.new_stream("weights")
+        self._host = driver.pinned(self.layout.bytes)
+        self._host_tensors = self.layout.tensors(self._host)
+        self._staged = driver.new_event()
+        self._uploading = threading.Lock()
+        self._changed = threading.Condition()
+        self._clock = 0
+        self.all = [Bank(number, driver, self.layout) for number in range(count)]
+
+    def close(self) -> None:
+        """Gives the memory back. Nobody uses a bank any more."""
+        if self.uploads:
+            with suppress(DeviceError):
+                self._driver.enter_thread()
+                self._driver.synchronize(self._staged)
+        self.all = []
+        self._host_tensors = {}
+        self._host = self._host[:0].clone()
+
+    @contextmanager
+    def pinned(self, graph: DenseGraph) -> Iterator[Bank]:
+        """The bank with a graph's weights, which stay there meanwhile. Streams wait for its `ready` before they read.
+
+        Leave it only when nothing on the device reads them any more. Raises DeviceError.
+        """
+        bank = self._acquire(graph)
+        try:
+            yield bank
+        finally:
+            with self._changed:
+                bank.pins -= 1
+                self._changed.notify_all()
+
+    def _acquire(self, graph: DenseGraph) -> Bank:
+        deadline = time.monotonic() + _WAIT_S
+        with self._changed:
+            while True:
+                self._clock += 1
+                bank = next((each for each in self.all if each.holds(graph)), None)
+                if bank is not None and not bank.is_loading:
+                    bank.pins += 1
+                    bank.used_at = self._clock
+                    return bank
+                if bank is None:
+                    free = [each for each in self.all if each.pins == 0 and not each.is_loading]
+                    if free:
+                        bank = min(free, key=lambda each: each.used_at)
+                        bank.take(graph)
+                        bank.is_loading = True
+                        bank.used_at = self._clock
+                        break
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise DeviceError(f"{self._driver.info}: all {len(self.all)} banks of weights are in use")
+        try:
+            self._upload(bank, graph)
+        except BaseException:
+            with self._changed:
+                bank.take(None)
+                bank.is_loading = False
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            bank.is_loading = False
+            bank.pins += 1
+            self._changed.notify_all()
+        return bank
+
+    def _upload(self, bank: Bank, graph: DenseGraph) -> None:
+        driver = self._driver
+        with self._uploading:
+            if self.uploads:
+                driver.synchronize(self._staged)  # what lies in the staging buffer has left it
+            for slot, value in graph.weight_arguments().items():
+                self._host_tensors[slot].copy_(value)
+            driver.copy(bank.buffer, self._host, self._stream)
+            driver.record(bank.ready, self._stream)
+            driver.record(self._staged, self._stream)
+            self.uploads += 1

@@ -1,0 +1,287 @@
+"""The kernels of cuda/: compiled for a card, kept on disk, launched. Nothing else reads that folder at run time.
+
+NVRTC compiles them, through CuPy; neither a CUDA toolkit nor a GPU is needed for that. A compiled kernel is kept under a
+key over all that it could depend on: the bytes of every source in cuda/ (an include is no less than the kernel), the
+options, the card's architecture, and the versions of CuPy and of NVRTC.
+
+CuPy is imported when it is first needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ConfigError, DeviceError, NotFound
+
+logger = logging.getLogger("emberline.storage")
+
+# No -ftz, which CuPy's own way to compile would add. --no-source-include: files named in an #include come from cuda/ only,
+# never from the folder that the process runs in.
+OPTIONS = ("--std=c++17", "--no-source-include")
+# Of each block; __launch_bounds__ of the kernels say the same.
+THREADS = 256
+# Units of 16 bytes for each thread of `assemble`, and blocks for each input: a first guess, not measured.
+_UNITS_EACH = 4
+_BLOCKS_AT_MOST = 1024
+
+_ENTRIES_AT_MOST = 64
+_ENTRY = re.compile(r".+-sm_\d+-[0-9a-f]{64}\.cubin|kernel-.+\.part")
+_DIGEST_BYTES = 32
+_LOG_LINES = 12
+_INSTALL = "pip install 'emberline[gpu13]' for drivers of CUDA 13, 'emberline[gpu]' for those of CUDA 12"
+
+
+def _default_cache() -> Path | None:
+    try:
+        return Path.home() / ".cache" / "emberline" / "kernels"
+    except RuntimeError:
+        return None
+
+
+# None where the user has no home.
+DEFAULT_CACHE = _default_cache()
+
+
+def source_folder() -> Path:
+    """Where the sources lie: beside this file in a wheel, beside the package in a checkout. Raises NotFound."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "cuda", package.parent / "cuda"):
+        if next(folder.glob("*.cu"), None) is not None:
+            return folder
+    raise NotFound(f"no kernel sources in {package / 'cuda'}; this installation is not whole: install emberline anew")
+
+
+def read_sources(folder: Path) -> dict[str, bytes]:
+    """Name -> bytes of every .cu and .cuh file of a folder, in order of names."""
+    paths = (path for pattern in ("*.cu", "*.cuh") for path in folder.glob(pattern))
+    return {path.name: path.read_bytes() for path in sorted(paths)}
+
+
+def compile_source(
+    name: str, arch: str, sources: Mapping[str, bytes], options: Sequence[str] = OPTIONS
+) -> tuple[bytes, str]:
+    """The cubin of NAME.cu, and what the compiler said. arch: such as "sm_90". Needs no GPU and keeps nothing.
+
+    Raises ConfigError without CuPy or NVRTC, DeviceError when the compiler refuses.
+    """
+    nvrtc = _compiler()
+    if re.fullmatch(r"sm_\d+", arch) is None or int(arch[3:]) not in nvrtc.getSupportedArchs():
+        known = ", ".join(f"sm_{number}" for number in nvrtc.getSupportedArchs())
+        raise DeviceError(f"the installed NVRTC compiles nothing for {arch!r}, only for {known}; {_INSTALL}")
+    headers = [file for file in sources if file.endswith(".cuh")]
+    program = nvrtc.createProgram(
+        sources[f"{name}.cu"].decode(), f"{name}.cu", [sources[file] for file in headers], [h.encode() for h in headers]
+    )
+    try:
+        nvrtc.compileProgram(program, (*options, f"-arch={arch}"))
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError as error:
+        lines = nvrtc.getProgramLog(program).strip().splitlines()
+        shown = "\n".join(lines[:_LOG_LINES] + ["..."] * (len(lines) > _LOG_LINES))
+        raise DeviceError(f"cuda/{name}.cu does not compile for {arch}: {error}\n{shown}") from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def compile_kernel(name: str, arch: str, cache: Path | None, *, folder: Path | None = None) -> bytes:
+    """The cubin of a kernel, from the cache when it is there. Needs no GPU.
+
+    cache: a folder, made when it is missing; None to keep nothing. One that cannot be written to costs a compilation at
+    each start. folder: of the sources; None for ours. Raises NotFound for a name that no source has, else as
+    compile_source does.
+    """
+    folder = source_folder() if folder is None else folder
+    sources = read_sources(folder)
+    if f"{name}.cu" not in sources:
+        known = ", ".join(file.removesuffix(".cu") for file in sources if file.endswith(".cu"))
+        raise NotFound(f"no kernel is called {name!r} in {folder}; there are: {known}")
+    if cache is None:
+        return compile_source(name, arch, sources)[0]
+    key = _cache_key(name, arch, sources)
+    path = cache / f"{name}-{arch}-{key.hex()}.cubin"
+    cubin = _read_entry(path, key)
+    if cubin is None:
+        cubin = compile_source(name, arch, sources)[0]
+        _write_entry(path, key, cubin)
+    return cubin
+
+
+def card_arch(capability: tuple[int, int]) -> str:
+    """What to compile for: the card's own architecture, or the last before it of the same generation.
+
+    capability: such as (9, 0). Raises ConfigError without CuPy or NVRTC, DeviceError for a card that is newer than NVRTC,
+    or too old for it.
+    """
+    major, minor = capability
+    supported = _compiler().getSupportedArchs()
+    fits = [number for number in supported if number // 10 == major and number % 10 <= minor]
+    if not fits:
+        known = ", ".join(f"{number // 10}.{number % 10}" for number in supported)
+        raise DeviceError(
+            f"the installed NVRTC compiles nothing for a card of compute capability {major}.{minor}, only for {known}"
+        )
+    return f"sm_{max(fits)}"
+
+
+class Kernels:
+    """The kernels on one card. Any thread whose current card it is.
+
+    What was loaded stays: graphs may hold it. Work is put on the given stream and nothing else happens, once a kernel is
+    loaded: no allocation, no waiting, so that a stream may be capturing. Every call may raise DeviceError, caused by
+    CuPy's CUDADriverError when it is the card that refuses.
+    """
+
+    def __init__(self, device: int, capability: tuple[int, int], cache: Path | None = DEFAULT_CACHE) -> None:
+        """device: as CUDA counts the visible cards. capability: such as (9, 0). cache: see compile_kernel."""
+        self.device = device
+        self._capability = capability
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._assemble: int | None = None
+
+    def load(self) -> None:
+        """Compiles and loads what was not yet. Before the first capture: loading does not belong into a graph.
+
+        Raises ConfigError without CuPy or NVRTC.
+        """
+        with self._lock:
+            if self._assemble is None:
+                self._assemble = self._function("assemble")
+
+    def assemble(
+        self,
+        *,
+        staging: int,
+        table: int,
+        inputs: int,
+        target: int,
+        stamp: int,
+        rows: int,
+        widest: int,
+        stream: int,
+    ) -> None:
+        """Unpacks a batch; see cuda/assemble.cuh. Addresses are the card's, the stream is a cudaStream_t.
+
+        inputs: rows of the table, at most 65535. rows: of every target tensor. widest: bytes of the longest row.
+        """
+        if self._assemble is None:
+            self.load()
+        # The addresses of six values of eight bytes each, which the call copies.
+        values = (ctypes.c_int64 * 6)(staging, table, inputs, target, stamp, rows)
+        first = ctypes.addressof(values)
+        parameters = (ctypes.c_void_p * 6)(*range(first, first + 48, 8))
+        blocks = min(max(rows * widest // (16 * _UNITS_EACH * THREADS), 1), _BLOCKS_AT_MOST)
+        try:
+            _driver().launchKernel(
+                self._assemble, blocks, max(inputs, 1), 1, THREADS, 1, 1, 0, stream, ctypes.addressof(parameters), 0
+            )
+        except RuntimeError as error:
+            raise DeviceError(f"GPU {self.device} did not start kernel assemble: {error}") from error
+
+    def _function(self, name: str) -> int:
+        cubin = compile_kernel(name, card_arch(self._capability), self._cache)
+        import cupy
+
+        driver = _driver()
+        try:
+            with cupy.cuda.Device(self.device):
+                # The driver's own calls make no context; this one does.
+                cupy.cuda.runtime.free(0)
+                return int(driver.moduleGetFunction(driver.moduleLoadData(cubin), name))
+        except RuntimeError as error:
+            raise DeviceError(f"GPU {self.device} does not load kernel {name}: {error}") from error
+
+
+@functools.cache
+def _driver() -> Any:
+    from cupy.cuda import driver
+
+    return driver
+
+
+@functools.cache
+def _compiler() -> Any:
+    """CuPy's binding of NVRTC. Raises ConfigError."""
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError as error:
+        raise ConfigError(f"kernels for a GPU need CuPy: {_INSTALL} ({error})") from error
+    try:
+        nvrtc.getVersion()
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"CuPy finds no NVRTC, which compiles kernels: {_INSTALL} ({error})") from error
+    return nvrtc
+
+
+@functools.cache
+def _versions() -> str:
+    """Of CuPy and of NVRTC, with its build, which only the head of a compiled empty program tells."""
+    import cupy
+
+    nvrtc = _compiler()
+    program = nvrtc.createProgram("", "empty.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, ())
+        head = [line for line in nvrtc.getPTX(program).decode().splitlines() if line.startswith("//")]
+    finally:
+        nvrtc.destroyProgram(program)
+    return "\n".join((cupy.__version__, str(nvrtc.getVersion()), *head))
+
+
+def _cache_key(name: str, arch: str, sources: Mapping[str, bytes]) -> bytes:
+    digest = hashlib.sha256()
+    parts = [name, arch, _versions(), *OPTIONS]
+    for part in (*(part.encode() for part in parts), *(part for item in sources.items() for part in item)):
+        encoded = part.encode() if isinstance(part, str) else part
+        # Lengths keep apart what would read the same one after the other.
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.digest()
+
+
+def _read_entry(path: Path, key: bytes) -> bytes | None:
+    """A cubin that is whole and under its own key; None otherwise."""
+    try:
+        entry = path.read_bytes()
+    except OSError:
+        return None
+    cubin = entry[_DIGEST_BYTES:]
+    if hashlib.sha256(key + cubin).digest() == entry[:_DIGEST_BYTES]:
+        return cubin
+    logger.warning("%s is damaged; the kernel is compiled anew", path)
+    return None
+
+
+def _write_entry(path: Path, key: bytes, cubin: bytes) -> None:
+    # A name of its own, so that processes that compile the same do not write into each other's.
+    part = path.with_name(f"kernel-{secrets.token_hex(8)}.part")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part.write_bytes(hashlib.sha256(key + cubin).digest() + cubin)
+        os.replace(part, path)
+    except OSError as error:
+        logger.warning("compiled kernels cannot be kept in %s, so each start compiles them: %s", path.parent, error)
+        with contextlib.suppress(OSError):
+            part.unlink()
+        return
+    # What another process drops meanwhile is no concern.
+    with contextlib.suppress(OSError):
+        _drop_oldest(path.parent)
+
+
+def _drop_oldest(cache: Path) -> None:
+    """Every change of a source or a version leaves an entry that nobody asks for again; a killed process, a part."""
+    entries = [(path.stat().st_mtime_ns, path) for path in cache.iterdir() if _ENTRY.fullmatch(path.name)]
+    for _, path in sorted(entries, reverse=True)[_ENTRIES_AT_MOST:]:
+        path.unlink()

@@ -1,0 +1,129 @@
+"""Deltas, rollbacks and canaries while sessions on a simulated GPU answer: each answer is one snapshot's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integration.serving.live import Live
+from tests.integration.serving.planted import NAME, ask, check_answer
+from tests.simulated_gpu import SimulatedGpus
+
+GROUP = "instance_group { kind: KIND_GPU count: 3 }"
+
+
+@pytest.fixture(params=["lazy", "random"])
+def gpus(request: pytest.FixtureRequest) -> SimulatedGpus:
+    return SimulatedGpus(schedule=request.param, seed=4)
+
+
+@pytest.fixture
+def live(tmp_path: Path, gpus: SimulatedGpus) -> Iterator[Live]:
+    with Live(tmp_path, gpus=gpus) as running:
+        running.world.configure(GROUP, retain_snapshots=3)
+        yield running
+    for driver in gpus.drivers:
+        if not driver.lost:
+            driver.enter_thread()
+            driver.finish()
+        assert not driver.errors
+
+
+def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> None:
+    newest = live.version()
+    live.start()
+    driver = gpus.driver(0)
+    driver.enter_thread()
+    stop = threading.Event()
+    wrong: list[BaseException] = []
+    answered = [0] * 4
+
+    def call(number: int) -> None:
+        rng = np.random.default_rng(number)
+        rows = live.world.rows_of(next(iter(live.snapshots.values())), 40)
+        while not stop.is_set():
+            first = int(rng.integers(0, 30))
+            part = rows[first : first + int(rng.integers(1, 10))]
+            try:
+                check_answer(ask(live.repository, part), part, live.snapshots)
+            except BaseException as error:
+                wrong.append(error)
+                return
+            answered[number] += 1
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(len(answered))]
+    for caller in callers:
+        caller.start()
+    try:
+        for _ in range(4):  # the replays' graphs are captured meanwhile, the sessions' were before
+            newest = live.delta(newest)
+            live.reaches(newest)
+        captured, taken = driver.counts["capture"], (driver.memory().device, driver.memory().pinned)
+        driver.forbid_allocation()
+        for _ in range(6):
+            newest = live.delta(newest)
+            live.reaches(newest)
+        live.repository.rollback(NAME, steps=2)
+        assert live.served() is not newest
+        live.repository.resume(NAME)
+        live.reaches(newest)
+        live.until(lambda: min(answered) > 20 or wrong)
+    finally:
+        driver.forbid_allocation(False)
+        stop.set()
+        for caller in callers:
+            caller.join()
+    assert not wrong
+    driver.enter_thread()
+    assert driver.counts["capture"] == captured
+    assert (driver.memory().device, driver.memory().pinned) == taken
+    report = live.repository.sessions(NAME)
+    (version,) = report["versions"]
+    assert {session["device"] for session in version["sessions"]} == {"cuda:0"}
+    assert version["gpus"]["0"]["given_up"] == ""
+    assert version["gpus"]["0"]["on_processor"] == 0
+    assert version["gpus"]["0"]["weight_uploads"] >= 11  # a rollback may find its weights still there
+
+
+def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(
+    live: Live, gpus: SimulatedGpus
+) -> None:
+    live.version()
+    live.start()
+    driver = gpus.driver(0)
+    driver.enter_thread()
+    one = driver.memory().device
+    second = live.version(slope=2.0)
+    live.reaches(second)
+    live.until(lambda: driver.memory().device == one)
+    assert live.served() is second
+
+
+def test_a_refused_delta_leaves_the_card_as_it_was(live: Live, gpus: SimulatedGpus) -> None:
+    start = live.version()
+    live.start()
+    live.world.publish_delta(start, changed={"item": [3]}, wrong_by=0.5)
+    live.until(lambda: live.refused())
+    assert "golden requests" in live.refused()[0]
+    assert live.served() is start
+
+
+def test_a_lost_card_is_told_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
+    live.version()
+    live.start()
+    assert live.repository.is_ready()
+    assert live.repository.is_live()
+    gpus.driver(0).lose()
+    rows = live.world.rows_of(next(iter(live.snapshots.values())), 3)
+    with pytest.raises(Exception, match="is lost"):
+        ask(live.repository, rows)
+    assert not live.repository.is_ready()
+    assert not live.repository.is_live()
+    assert not live.repository.is_model_ready(NAME)
+    (entry,) = live.repository.index()
+    assert entry.state == "UNAVAILABLE"
+    assert "is lost" in entry.reason

@@ -1,0 +1,146 @@
+"""Memory of a simulated GPU: numpy arrays that torch tensors borrow. Only the tensors keep them.
+
+So an array goes when the last tensor goes that looks at it, and the driver, which knows it by a weak reference, hears
+of it then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import ref
+
+import numpy as np
+import torch
+
+from tests.simulated_gpu.host_view import HostView
+from tests.simulated_gpu.mistakes import LifetimeError
+from tests.simulated_gpu.ordering import History
+
+ALIGNMENT = 256
+PINNED, DEVICE = "pinned", "device"
+
+
+class Buffer:
+    """One allocation. kind: PINNED or DEVICE. start: its address. host_view: of pinned ones, what the host sees."""
+
+    def __init__(self, kind: str, number: int, array: np.ndarray, freed: deque[int]) -> None:
+        """freed: gets `start` when the memory goes; in whatever thread, so nothing else happens then."""
+        self.kind = kind
+        self.number = number
+        self.size = array.size
+        self.start = start = _address(array)
+        self.history = History()
+        self.host_view = HostView(str(self)) if kind == PINNED else None
+        self._array = ref(array, lambda _: freed.append(start))
+
+    def __str__(self) -> str:
+        return f"{self.kind} buffer {self.number}"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a tensor still looks at it."""
+        return self._array() is not None
+
+    def array(self) -> np.ndarray:
+        """Its bytes. Raises LifetimeError."""
+        array = self._array()
+        if array is None:
+            raise LifetimeError(f"{self} of {self.size} bytes has been dropped, and the device still needs it")
+        return array
+
+
+class Part(NamedTuple):
+    """Bytes `begin` to `end` of a buffer."""
+
+    buffer: Buffer
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{self.begin}:{self.end}]"
+
+    def bytes(self) -> np.ndarray:
+        """They themselves. Raises LifetimeError."""
+        return self.buffer.array()[self.begin : self.end]
+
+
+class Buffers:
+    """All buffers of a driver, by address. Its lock is held. taken: bytes of those that live, by kind."""
+
+    def __init__(self) -> None:
+        self.taken = {PINNED: 0, DEVICE: 0}
+        self._starts: list[int] = []
+        self._at: dict[int, Buffer] = {}
+        self._freed: deque[int] = deque()
+        self._made = 0
+
+    def allocate(self, kind: str, size: int) -> tuple[torch.Tensor, list[Buffer]]:
+        """A tensor of zeros that is the only owner of its memory; and what `collect` gives."""
+        memory = np.zeros(size + ALIGNMENT, np.uint8)
+        offset = -_address(memory) % ALIGNMENT
+        array = memory[offset : offset + size]
+        # The memory may be that of a buffer that went just now.
+        gone = self.collect()
+        self._made += 1
+        buffer = Buffer(kind, self._made, array, self._freed)
+        self._at[buffer.start] = buffer
+        insort(self._starts, buffer.start)
+        self.taken[kind] += size
+        return torch.from_numpy(array), gone
+
+    def collect(self) -> list[Buffer]:
+        """Those that went since the last call."""
+        gone: list[Buffer] = []
+        while self._freed:
+            buffer = self._at.pop(self._freed.popleft())
+            self._starts.remove(buffer.start)
+            self.taken[buffer.kind] -= buffer.size
+            gone.append(buffer)
+        return gone
+
+    def find(self, tensor: torch.Tensor) -> Part | None:
+        """Where a tensor lies; all that lies between its first byte and its last one counts. None: in no buffer."""
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            return None
+        if tensor.is_contiguous():
+            size = tensor.nbytes
+        else:
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            size = (sum((length - 1) * stride for length, stride in steps) + 1) * tensor.element_size()
+        address = tensor.data_ptr()
+        place = bisect_right(self._starts, address) - 1
+        if place < 0 or tensor.numel() == 0:
+            return None
+        buffer = self._at[self._starts[place]]
+        begin = address - buffer.start
+        if begin + size > buffer.size or not buffer.is_alive:
+            return None
+        return Part(buffer, begin, begin + size)
+
+    def living(self) -> list[Buffer]:
+        """In the order of their addresses."""
+        return [self._at[start] for start in self._starts if self._at[start].is_alive]
+
+
+def without(parts: Sequence[Part], others: Sequence[Part]) -> list[Part]:
+    """What of the parts lies in none of the others."""
+    left = list(parts)
+    for other in others:
+        pieces: list[Part] = []
+        for part in left:
+            if part.buffer is not other.buffer or part.end <= other.begin or other.end <= part.begin:
+                pieces.append(part)
+                continue
+            if part.begin < other.begin:
+                pieces.append(Part(part.buffer, part.begin, other.begin))
+            if other.end < part.end:
+                pieces.append(Part(part.buffer, other.end, part.end))
+        left = pieces
+    return left
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,123 @@
+"""Pinned memory as the host sees it while copies are under way: no test can watch the host, so its bytes are.
+
+A copy to the device takes its bytes when it is put on a stream; they must still be there when the host learns that it
+is complete. A copy to the host fills its target with POISON at once, and its bytes appear when the host learns that it
+is complete; nobody may have changed the poison. So neither depends on when the copy runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.simulated_gpu.ordering import Clock, Operation
+
+# As floats NaN, as integers -1 or the largest.
+POISON = 0xFF
+
+
+class Flight:
+    """Bytes under way, `begin` to `end` of a pinned buffer.
+
+    content: None as long as a copy to the host has not run. under: earlier copies into these bytes whose results the
+    host does not see yet, but the device does.
+    """
+
+    __slots__ = ("begin", "content", "end", "operation", "under")
+
+    def __init__(self, operation: Operation, begin: int, end: int, content: np.ndarray | None) -> None:
+        self.operation = operation
+        self.begin = begin
+        self.end = end
+        self.content = content
+        self.under: tuple[Flight, ...] = ()
+
+    def meets(self, begin: int, end: int) -> bool:
+        """Whether some byte is in both."""
+        return self.begin < end and begin < self.end
+
+    def sent(self) -> np.ndarray:
+        """What a copy to the device moves, once all that comes before it ran."""
+        assert self.content is not None
+        for earlier in self.under:
+            if earlier.content is not None:
+                begin, end = max(self.begin, earlier.begin), min(self.end, earlier.end)
+                self.content[begin - self.begin : end - self.begin] = earlier.content[
+                    begin - earlier.begin : end - earlier.begin
+                ]
+        return self.content
+
+
+class HostView:
+    """Of one pinned buffer. Methods give what the host did wrong, for a RaceError."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outgoing: list[Flight] = []
+        self._incoming: list[Flight] = []
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._outgoing and not self._incoming
+
+    def send(self, array: np.ndarray, operation: Operation, begin: int, end: int) -> tuple[Flight, list[str]]:
+        """The operation reads these bytes."""
+        wrong = self._changed([flight for flight in self._outgoing if flight.meets(begin, end)], array)
+        flight = Flight(operation, begin, end, array[begin:end].copy())
+        flight.under = tuple(earlier for earlier in self._incoming if earlier.meets(begin, end))
+        if not flight.under:
+            self._outgoing.append(flight)
+        return flight, wrong
+
+    def receive(self, array: np.ndarray, operation: Operation, begin: int, end: int) -> tuple[Flight, list[str]]:
+        """The operation writes these bytes."""
+        met = [flight for flight in self._outgoing if flight.meets(begin, end)]
+        wrong = self._changed(met, array) + self._touched(array)
+        self._outgoing = [flight for flight in self._outgoing if flight not in met]
+        array[begin:end] = POISON
+        flight = Flight(operation, begin, end, None)
+        self._incoming.append(flight)
+        return flight, wrong
+
+    def settle(self, array: np.ndarray, clock: Clock) -> list[str]:
+        """The host learns that all that a clock has reached is complete; it all ran."""
+        wrong = self._changed([flight for flight in self._outgoing if flight.operation.is_known(clock)], array)
+        wrong += self._touched(array)
+        self._outgoing = [flight for flight in self._outgoing if not flight.operation.is_known(clock)]
+        for flight in self._incoming:
+            if flight.operation.is_known(clock) and flight.content is not None:
+                array[flight.begin : flight.end] = flight.content
+        self._incoming = [flight for flight in self._incoming if not flight.operation.is_known(clock)]
+        for flight in self._incoming:
+            array[flight.begin : flight.end] = POISON
+        return wrong
+
+    def clear(self) -> None:
+        """The card is lost: nothing is under way any more."""
+        self._outgoing = []
+        self._incoming = []
+
+    def _changed(self, flights: list[Flight], array: np.ndarray) -> list[str]:
+        """Those whose bytes are others now, each told once."""
+        wrong: list[str] = []
+        for flight in flights:
+            assert flight.content is not None
+            if not np.array_equal(array[flight.begin : flight.end], flight.content):
+                wrong.append(
+                    f"the host wrote to {self._name}[{flight.begin}:{flight.end}] while {flight.operation} copies from "
+                    "it: synchronize before that"
+                )
+                self._outgoing.remove(flight)
+        return wrong
+
+    def _touched(self, array: np.ndarray) -> list[str]:
+        """Copies to the host whose poison somebody wrote over, each told once."""
+        wrong: list[str] = []
+        for flight in self._incoming:
+            if (array[flight.begin : flight.end] != POISON).any():
+                wrong.append(
+                    f"the host wrote to {self._name}[{flight.begin}:{flight.end}] while {flight.operation} copies to "
+                    "it: synchronize before that"
+                )
+                array[flight.begin : flight.end] = POISON
+        return wrong

@@ -1,0 +1,163 @@
+"""What operations do when they run: copies, kernels and work of torch. They know buffers, and keep none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from tests.simulated_gpu.assembly import Memory, assemble
+from tests.simulated_gpu.buffers import DEVICE, Buffer, Buffers, Part, without
+from tests.simulated_gpu.host_view import POISON, Flight
+from tests.simulated_gpu.mistakes import RaceError
+
+
+class Step(ABC):
+    """kind: the driver's call. reads, writes: all that it may touch. pinned: what of it lies in the host's memory."""
+
+    kind = ""
+    name = ""  # for messages and traces
+    reads: Sequence[Part]
+    writes: Sequence[Part]
+    pinned: Part | None = None
+
+    @abstractmethod
+    def run(self, flight: Flight | None) -> None:
+        """flight: its pinned bytes under way."""
+
+
+class Copy(Step):
+    """Between the host and the device."""
+
+    kind = "copy"
+
+    def __init__(self, target: Part, source: Part) -> None:
+        self.reads = (source,)
+        self.writes = (target,)
+        self.pinned = target if source.buffer.kind == DEVICE else source
+        self.name = f"{source} to {target}"
+
+    def run(self, flight: Flight | None) -> None:
+        """Moves the bytes; those for the host wait in the flight."""
+        assert flight is not None
+        target, source = self.writes[0].bytes(), self.reads[0].bytes()
+        if self.pinned is self.writes[0]:
+            flight.content = source.copy()
+        else:
+            target[:] = flight.sent()
+
+
+class Assemble(Step):
+    """Unpacks inputs. All of the target counts as written: what is, the table says, and that is on the device."""
+
+    kind = "assemble"
+
+    def __init__(self, staging: Part, table: Part | None, target: Part, stamp: Part, rows: int, widest: int) -> None:
+        """table: None for no inputs."""
+        self.reads = (staging,) if table is None else (staging, table)
+        self.writes = (target, stamp)
+        self.pinned = None if staging.buffer.kind == DEVICE else staging
+        self._rows = rows
+        self._widest = widest
+        self.name = f"{rows} rows to {target}"
+
+    def run(self, flight: Flight | None) -> None:
+        """Raises AssemblyError."""
+        staging, target, stamp = self.reads[0], *self.writes
+        table = np.empty((0, 4), np.int64)
+        if len(self.reads) > 1:
+            table = self.reads[1].bytes().view(np.int64).reshape(-1, 4)
+        packed = staging.bytes() if flight is None else flight.sent()
+        assemble(
+            Memory(str(staging), packed, staging.buffer.start + staging.begin),
+            table,
+            Memory(str(target), target.bytes(), target.buffer.start + target.begin),
+            stamp.bytes(),
+            self._rows,
+            self._widest,
+        )
+
+
+class Compute(Step):
+    """Operators of torch, in the mode in which they were put on the stream."""
+
+    kind = "compute"
+
+    def __init__(
+        self,
+        work: Callable[[], None],
+        name: str,
+        reads: Sequence[Part],
+        writes: Sequence[Part],
+        everything: Buffers | None,
+    ) -> None:
+        """everything: where the work is watched for what it does not say that it reads or writes."""
+        self.reads = reads
+        self.writes = writes
+        self.name = name
+        self._work = work
+        self._only_read = without(reads, writes)
+        self._only_written = without(writes, reads)
+        self._everything = everything
+        self._grad = torch.is_grad_enabled()
+        self._inference = torch.is_inference_mode_enabled()
+
+    def run(self, flight: Flight | None) -> None:
+        """What it only writes is POISON before, so that what it forgets to write is seen. Raises RaceError."""
+        before = [_digest(part.bytes()) for part in self._only_read]
+        for part in self._only_written:
+            part.bytes()[:] = POISON
+        hidden = [] if self._everything is None else self._hide(self._everything)
+        try:
+            with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
+                self._work()
+        finally:
+            changed = [part for part, _ in hidden if (part.bytes() != POISON).any()]
+            for part, content in hidden:
+                part.bytes()[:] = content
+        for part, digest in zip(self._only_read, before, strict=True):
+            if _digest(part.bytes()) != digest:
+                changed.append(part)
+        if changed:
+            raise RaceError(f"compute {self.name!r} wrote to {changed[0]}, which is not among its writes")
+
+    def _hide(self, everything: Buffers) -> list[tuple[Part, np.ndarray]]:
+        """Poisons what the work does not name; the host's memory is the host's, which may be writing there now."""
+        named = [*self.reads, *self.writes]
+        whole = [Part(buffer, 0, buffer.size) for buffer in everything.living() if buffer.kind == DEVICE]
+        hidden = [(part, part.bytes().copy()) for part in without(whole, named)]
+        for part, _ in hidden:
+            part.bytes()[:] = POISON
+        return hidden
+
+
+def union(steps: Sequence[Step]) -> tuple[list[Part], list[Part]]:
+    """Reads and writes of steps in order, as of one operation."""
+    reads = _merged([part for step in steps for part in step.reads])
+    writes = _merged([part for step in steps for part in step.writes])
+    return without(reads, writes), writes
+
+
+def _merged(parts: list[Part]) -> list[Part]:
+    by_buffer: dict[Buffer, list[Part]] = {}
+    for part in parts:
+        by_buffer.setdefault(part.buffer, []).append(part)
+    merged: list[Part] = []
+    for buffer, pieces in by_buffer.items():
+        pieces.sort(key=lambda part: part.begin)
+        begin, end = pieces[0].begin, pieces[0].end
+        for piece in pieces[1:]:
+            if piece.begin > end:
+                merged.append(Part(buffer, begin, end))
+                begin = piece.begin
+            end = max(end, piece.end)
+        merged.append(Part(buffer, begin, end))
+    return merged
+
+
+def _digest(data: np.ndarray) -> tuple[int, bytes]:
+    """Changes when one word does. Fast: weights are read for every batch."""
+    words = data.size // 8
+    return int(data[: words * 8].view(np.uint64).sum()), data[words * 8 :].tobytes()

@@ -1,0 +1,504 @@
+"""The driver for CUDA against a small model of torch.cuda and CuPy's runtime; tests/gpu has the real card.
+
+The model keeps what torch is strict about: one recording a pool, pools that end with their last graph, a capture_end
+that raises before it ends the recording when the capture became invalid, workspaces that go with a stream's graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from serving.gpu import torch_driver
+from serving.gpu.driver import Assembly, Driver, GpuInfo
+from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMemory
+
+
+INFO = GpuInfo(0, "a model of a card", (9, 0), 1000)
+
+
+class AcceleratorError(RuntimeError):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"CUDA error: number {code}")
+        self.error_code = code
+
+
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cudaError: number {status}")
+        self.status = status
+
+
+class Model:
+    """What the card, torch's allocator and the default stream are at."""
+
+    def __init__(self) -> None:
+        self.created = 0
+        self.captures: dict[int, list[str] | None] = {}  # nodes by stream, None once invalid
+        self.recording: list[object] = []
+        self.pools: Counter[object] = Counter()
+        self.ended_pools: set[object] = set()
+        self.workspaces_gone: list[int] = []
+        self.current = [0]
+        self.log: list[str] = []
+        self.failure: Exception | None = None
+
+    def put(self, what: str) -> None:
+        """Work on the current stream."""
+        if self.failure is not None:
+            raise self.failure
+        stream = self.current[-1]
+        nodes = self.captures.get(stream, self.log)
+        if nodes is None:
+            raise AcceleratorError(901)
+        nodes.append(what)
+
+    def wait_for_host(self) -> None:
+        """What no graph holds."""
+        if self.current[-1] in self.captures:
+            self.captures[self.current[-1]] = None
+            raise AcceleratorError(900)
+
+
+class Runtime:
+    streamNonBlocking = 1
+    streamCaptureModeThreadLocal = 1
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def setDevice(self, index: int) -> None:
+        assert index == 0
+
+    def streamCreateWithFlags(self, flags: int) -> int:
+        assert flags == self.streamNonBlocking
+        self.model.created += 1
+        return self.model.created
+
+    def streamIsCapturing(self, raw: int) -> bool:
+        if self.model.captures.get(raw, ()) is None:
+            raise RuntimeError("the stream was capturing, but an error has invalidated the capture sequence")
+        return raw in self.model.captures
+
+    def streamBeginCapture(self, raw: int, mode: int) -> None:
+        assert mode == self.streamCaptureModeThreadLocal
+        assert raw not in self.model.captures
+        self.model.captures[raw] = []
+
+    def streamEndCapture(self, raw: int) -> int:
+        if raw not in self.model.captures:
+            raise CUDARuntimeError(1)
+        if self.model.captures.pop(raw) is None:
+            raise CUDARuntimeError(901)
+        return 1
+
+    def memsetAsync(self, pointer: int, value: int, size: int, raw: int) -> None:
+        nodes = self.model.captures[raw]
+        assert nodes is not None
+        nodes.append("memset")
+
+
+class Graph:
+    model: Model
+
+    def __init__(self) -> None:
+        self.nodes: list[str] | None = None
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        model = self.model
+        assert pool not in model.recording, "beginAllocateToPool: already recording to mempool_id"
+        assert pool not in model.ended_pools, "use_count > 0 INTERNAL ASSERT FAILED"
+        model.pools[pool] += 1
+        model.recording.append(pool)
+        self.pool, self.stream = pool, model.current[-1]
+        assert self.stream not in model.captures
+        model.captures[self.stream] = []
+
+    def capture_end(self) -> None:
+        assert self.model.current[-1] == self.stream
+        if self.stream not in self.model.captures:
+            raise AcceleratorError(1)
+        nodes = self.model.captures.pop(self.stream)
+        if nodes is None:
+            raise AcceleratorError(901)
+        self.model.recording.remove(self.pool)
+        assert nodes, "The CUDA Graph is empty"
+        self.nodes = nodes
+
+    def replay(self) -> None:
+        assert self.nodes is not None
+        self.model.put(f"replay {self.nodes}")
+
+    def __del__(self) -> None:
+        if self.nodes is not None:
+            self.model.workspaces_gone.append(self.stream)
+            self.model.pools[self.pool] -= 1
+            if not self.model.pools[self.pool]:
+                self.model.ended_pools.add(self.pool)
+
+
+class Event:
+    def __init__(self, blocking: bool) -> None:
+        self.blocking = blocking
+        self.model: Model | None = None
+
+    def record(self, stream: Any) -> None:
+        stream.model.log.append("record")
+
+    def wait(self, stream: Any) -> None:
+        stream.model.log.append("wait")
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Kernels:
+    calls: list[dict[str, int]]
+    failure: Exception | None
+
+    def __init__(self, device: int, capability: tuple[int, int]) -> None:
+        assert (device, capability) == (0, (9, 0))
+        Kernels.calls, Kernels.failure = [], None
+
+    def load(self) -> None:
+        pass
+
+    def assemble(self, **arguments: int) -> None:
+        if self.failure is not None:
+            raise DeviceError("GPU 0 did not start kernel assemble") from self.failure
+        Kernels.calls.append(arguments)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    model = Model()
+    names = iter(range(1, 100))
+
+    class Stream:
+        def __init__(self, raw: int, device: torch.device) -> None:
+            self.raw, self.model = raw, model
+            assert device == torch.device("cuda", 0)
+
+        def synchronize(self) -> None:
+            model.wait_for_host()
+
+    @contextlib.contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        model.current.append(stream.raw)
+        try:
+            yield
+        finally:
+            model.current.pop()
+
+    def zeros(size: int, *, dtype: torch.dtype, device: Any, pin_memory: bool = False) -> torch.Tensor:
+        if not pin_memory:
+            model.put("zeros")
+        elif model.failure is not None:
+            raise model.failure
+        assert pin_memory == (str(device) == "cpu")
+        return torch.zeros(size, dtype=dtype)
+
+    def end_recording(device: int, pool: object) -> None:
+        model.recording.remove(pool)
+
+    Graph.model = model
+    cuda = SimpleNamespace(
+        ExternalStream=Stream,
+        stream=on,
+        CUDAGraph=Graph,
+        Event=Event,
+        graph_pool_handle=lambda: (0, next(names)),
+        set_device=lambda device: None,
+        mem_get_info=lambda index: (250, 1000),
+    )
+    stand_in = SimpleNamespace(
+        cuda=cuda,
+        zeros=zeros,
+        uint8=torch.uint8,
+        device=torch.device,
+        Tensor=torch.Tensor,
+        inference_mode=torch.inference_mode,
+        _C=SimpleNamespace(_cuda_endAllocateToPool=end_recording),
+    )
+    monkeypatch.setattr(torch_driver, "torch", stand_in)
+    monkeypatch.setattr(torch_driver, "Kernels", Kernels)
+    monkeypatch.setattr(torch_driver, "importlib", SimpleNamespace(import_module=lambda name: Runtime(model)))
+    return model
+
+
+@pytest.fixture
+def driver(model: Model) -> Driver:
+    made: Driver = torch_driver.TorchDriver(INFO)
+    model.log.clear()
+    return made
+
+
+def put(model: Model, *names: str) -> Callable[[], None]:
+    def work() -> None:
+        for name in names:
+            model.put(name)
+
+    return work
+
+
+def test_calls_go_to_their_stream(driver: Driver, model: Model) -> None:
+    stream, event = driver.new_stream("one"), driver.new_event(busy_wait=True)
+    assert not event.blocking
+    assert driver.new_event().blocking
+    driver.enter_thread()
+    host, card = driver.pinned(8), driver.device(8)
+    model.log.clear()
+    host.fill_(7)
+    driver.copy(card, host, stream)
+    assert card.tolist() == [7] * 8
+    driver.record(event, stream)
+    driver.wait(stream, event)
+    driver.synchronize(event)
+
+    def work() -> None:
+        assert model.current[-1] == stream.raw
+        model.put("work")
+
+    driver.compute(work, stream, reads=[], writes=[])
+    assert model.log == ["record", "wait", "work"]
+    table = torch.zeros(3, 4, dtype=torch.int64)
+    driver.assemble(Assembly(host, table, card, card, 12), 5, stream)
+    assert Kernels.calls == [
+        {
+            "staging": host.data_ptr(),
+            "table": table.data_ptr(),
+            "inputs": 3,
+            "target": card.data_ptr(),
+            "stamp": card.data_ptr(),
+            "rows": 5,
+            "widest": 12,
+            "stream": stream.raw,
+        }
+    ]
+
+
+def test_no_two_sessions_have_one_stream_and_streams_are_used_again(driver: Driver, model: Model) -> None:
+    streams = [driver.new_stream(str(number)) for number in range(40)]
+    assert len({stream.raw for stream in streams}) == 40
+    created = model.created
+    gone = streams[0].raw
+    del streams[0]
+    assert driver.new_stream("again").raw == gone
+    assert model.created == created
+
+
+def test_a_capture_runs_nothing_and_is_launched(driver: Driver, model: Model) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+
+    def work() -> None:
+        assert not gc.isenabled()
+        driver.compute(put(model, "a", "b"), stream, reads=[], writes=[])
+
+    graph = driver.capture(work, pool, stream, name="dlrm/8")
+    assert gc.isenabled()
+    assert model.log == []
+    assert not model.recording
+    driver.launch(graph, stream)
+    assert model.log == ["replay ['a', 'b']"]
+
+
+def test_graphs_of_a_stream_go_together_and_the_stream_after_them(driver: Driver, model: Model) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+    raw = stream.raw
+    graphs = [driver.capture(put(model, "a"), pool, stream, name="x") for _ in range(3)]
+    assert list(model.pools.values()) == [3]  # one pool
+    del graphs[0], stream
+    assert model.workspaces_gone == []
+    another = driver.new_stream("another")
+    assert another.raw != raw
+    graphs.clear()
+    assert model.workspaces_gone == [raw] * 3
+    assert driver.new_stream("a third").raw == raw
+
+
+def test_a_pool_goes_on_after_its_last_graph(driver: Driver, model: Model) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+    graph = driver.capture(put(model, "a"), pool, stream, name="x")
+    del graph
+    assert driver.capture(put(model, "a"), pool, stream, name="x") is not None
+
+
+def test_an_invalid_capture_leaves_everything_usable(driver: Driver, model: Model) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+    first = driver.capture(put(model, "a"), pool, stream, name="first")
+
+    def work() -> None:
+        driver.compute(model.wait_for_host, stream, reads=[], writes=[])
+
+    with pytest.raises(CaptureError, match="GPU 0"):
+        driver.capture(work, pool, stream, name="dlrm/8")
+    assert gc.isenabled()
+    assert not model.captures
+    assert not model.recording
+    # The workspaces of the graph that is good are still there.
+    assert model.workspaces_gone == []
+    driver.launch(first, stream)
+    second = driver.capture(put(model, "b"), pool, stream, name="second")
+    driver.launch(second, stream)
+    assert model.log == ["replay ['a']", "replay ['b']"]
+    del first, second
+    assert not any(model.pools.values())
+
+
+def test_a_capture_that_became_invalid_without_an_error_is_found(driver: Driver, model: Model) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+
+    def swallows() -> None:
+        with contextlib.suppress(RuntimeError):
+            model.wait_for_host()
+
+    with pytest.raises(CaptureError, match=r"dlrm/8: GPU 0 .* made the capture invalid"):
+        driver.capture(swallows, pool, stream, name="dlrm/8")
+
+    def odd() -> None:
+        swallows()
+        raise RuntimeError("an error of a library\nwith more lines")
+
+    with pytest.raises(CaptureError, match=r"no CUDA graph holds this: an error of a library$"):
+        driver.capture(odd, pool, stream, name="dlrm/8")
+    assert not model.recording
+    assert not any(model.pools.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("a bug"), ValueError),
+        (RuntimeError("shapes differ"), RuntimeError),
+        (RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture"), CaptureError),
+        (AcceleratorError(2), DeviceOutOfMemory),
+        (AcceleratorError(700), DeviceLost),
+    ],
+)
+def test_an_error_in_a_capture_keeps_its_kind(
+    driver: Driver, model: Model, error: Exception, expected: type[Exception]
+) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+
+    def work() -> None:
+        raise error
+
+    with pytest.raises(expected):
+        driver.capture(work, pool, stream, name="dlrm/8")
+    assert not model.captures
+    assert not model.recording
+
+
+def test_a_capture_end_that_raises_ends_the_recording(
+    driver: Driver, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+
+    def unjoined(graph: Graph) -> None:
+        del model.captures[graph.stream]
+        raise AcceleratorError(904)
+
+    with monkeypatch.context() as patch, pytest.raises(CaptureError):
+        patch.setattr(Graph, "capture_end", unjoined)
+        driver.capture(put(model, "a"), pool, stream, name="dlrm/8")
+    assert not model.recording
+    assert driver.capture(put(model, "a"), pool, stream, name="dlrm/8") is not None
+
+
+def test_captures_come_one_after_the_other(driver: Driver, model: Model) -> None:
+    inside = threading.Lock()
+    failures: list[BaseException] = []
+
+    def capture() -> None:
+        stream, pool = driver.new_stream("one"), driver.new_pool()
+
+        def work() -> None:
+            assert inside.acquire(blocking=False), "two captures at once"
+            model.put("a")
+            inside.release()
+
+        try:
+            driver.capture(work, pool, stream, name="x")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=capture) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not failures
+
+
+def test_buffers_count_until_their_last_view_is_gone(driver: Driver) -> None:
+    own = driver.memory().device
+    card, host = driver.device(100), driver.pinned(40)
+    memory = driver.memory()
+    assert (memory.total, memory.free, memory.device - own, memory.pinned) == (1000, 250, 100, 40)
+    view = card[8:16].view(torch.int64)
+    del card, host
+    assert (driver.memory().device - own, driver.memory().pinned) == (100, 0)
+    del view
+    assert driver.memory().device == own
+
+
+def test_memory_that_is_not_there(driver: Driver, model: Model) -> None:
+    model.failure = AcceleratorError(2)
+    with pytest.raises(DeviceOutOfMemory, match=r"2\.0 MiB asked for"):
+        driver.device(2**21)
+    with pytest.raises(DeviceOutOfMemory, match="could not be pinned"):
+        driver.pinned(2**21)
+    model.failure = None
+    assert driver.device(8).tolist() == [0] * 8
+
+
+def test_a_lost_card_answers_nothing(driver: Driver, model: Model) -> None:
+    stream, event, pool, host = driver.new_stream("one"), driver.new_event(), driver.new_pool(), driver.pinned(8)
+    graph = driver.capture(put(model, "a"), pool, stream, name="x")
+    model.failure = AcceleratorError(700)
+    with pytest.raises(DeviceLost, match="start the server anew"):
+        driver.launch(graph, stream)
+    model.failure = None
+    calls: list[Callable[[], object]] = [
+        driver.enter_thread,
+        driver.memory,
+        driver.new_event,
+        lambda: driver.new_stream("two"),
+        lambda: driver.pinned(8),
+        lambda: driver.device(8),
+        lambda: driver.copy(host, host, stream),
+        lambda: driver.assemble(Assembly(host, host, host, host, 1), 1, stream),
+        lambda: driver.compute(put(model, "b"), stream, reads=[], writes=[]),
+        lambda: driver.record(event, stream),
+        lambda: driver.wait(stream, event),
+        lambda: driver.synchronize(event),
+        lambda: driver.capture(put(model, "b"), pool, stream, name="x"),
+        lambda: driver.launch(graph, stream),
+    ]
+    for call in calls:
+        with pytest.raises(DeviceLost):
+            call()
+    assert model.log == []
+
+
+def test_a_kernel_that_does_not_start_says_whether_the_card_is_lost(driver: Driver) -> None:
+    stream, host = driver.new_stream("one"), driver.pinned(8)
+    assembly = Assembly(host, host, host, host, 1)
+    Kernels.failure = CUDARuntimeError(1)
+    with pytest.raises(DeviceError, match="did not start"):
+        driver.assemble(assembly, 1, stream)
+    Kernels.failure = CUDARuntimeError(719)
+    with pytest.raises(DeviceLost):
+        driver.assemble(assembly, 1, stream)
+    Kernels.failure = None
+    with pytest.raises(DeviceLost):
+        driver.assemble(assembly, 1, stream)
