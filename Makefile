@@ -17,7 +17,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp lint format type sanitize soak fuzz bench clean
+.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak fuzz bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,13 +34,16 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NAT
 quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; KEEP=1 leaves the server running
 	$(PY) -m emberline.quickstart --work build/quickstart $(if $(KEEP),--keep)
 
-test: test-cpp test-python  ## all tests, C++ and Python
+test: cuda-check test-cpp test-python  ## all tests: kernels compile, C++, Python
 
 test-python: $(READY)  ## the Python tests alone, a file a process, JOBS at a time
 	$(PY) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 test-cpp: $(READY)  ## the C++ tests alone
 	$(call cpp_tests,plain,)
+
+cuda-check: $(READY)  ## compile the kernels of cuda/ for every card: warnings, registers, spills; needs no GPU
+	$(PY) -m tests.kernels.check
 
 lint: $(READY)  ## ruff, formatting, import rules
 	$(PY) -m ruff check .

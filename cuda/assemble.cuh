@@ -1,11 +1,12 @@
 // Which bytes of a batch's packed inputs go where in the tensors of a CUDA graph, shared by host and device.
 //
-// Staging, made by the host; every section begins at a multiple of 16:
-//   header      int64: stamp, batch, users, where the rows' users begin, where section 0 begins, where section 1 begins, ...
-//   rows' users int32 for each row of the batch; read only when users > 0
-//   section     its rows one after the other: `users` of them when it is the user's side and users > 0, else `batch`
-// Table, (inputs, 4) int64: where the input's tensor begins in the target (a multiple of 16), bytes of a row, log2 of the unit,
-// 1 for the user's side. A unit is what is moved at once: the largest power of two that divides the row, at most 16 bytes.
+// Staging, made by the host; the rows' users and every section begin at a multiple of 16:
+//   header       int64: stamp, batch, users, where the rows' users begin, where section 0 begins, section 1, ...
+//   rows' users  int32 for each row of the batch; read only when users > 0
+//   section      its rows, one after the other: `users` of them when it is the user's side and users > 0, else `batch`
+// Table, (inputs, 4) int64: where the input's tensor begins in the target (a multiple of 16), bytes of a row, log2 of
+// the unit, 1 for the user's side. A unit is what is moved at once: the largest power of two that divides the row, at
+// most 16 bytes.
 //
 // Rows of a tensor from `batch` on are zeros. A batch of more rows than the tensor has is cut off.
 #pragma once
@@ -26,7 +27,7 @@ struct alignas(16) Unit16 {
   uint64_t low, high;
 };
 
-// One input of a batch. Lengths are in units, as are the numbers below.
+// One input of a batch. Lengths are in units.
 struct PackedInput {
   const uint8_t* section;
   uint8_t* tensor;
@@ -79,8 +80,8 @@ EMBERLINE_HD void move_units(const PackedInput& input, int64_t first, int64_t st
   }
 }
 
-// What one thread does for one input: its units are first, first + step, ... The thread whose `first` is 0 at input 0 also
-// copies the stamp. `inputs` is 0 where a graph has none; there is a thread for "input 0" all the same.
+// What one thread does for one input: its units are first, first + step, ... The thread whose `first` is 0 at input 0
+// also copies the stamp. `inputs` is 0 where a graph has none; there is a thread for input 0 all the same.
 EMBERLINE_HD void assemble_share(const uint8_t* staging, const int64_t* table, int64_t inputs, uint8_t* target,
                                  int64_t* stamp, int64_t rows, int64_t number, int64_t first, int64_t step) {
   if (number == 0 && first == 0) *stamp = reinterpret_cast<const int64_t*>(staging)[kStampWord];

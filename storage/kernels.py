@@ -1,8 +1,8 @@
 """The kernels of cuda/: compiled for a card, kept on disk, launched. Nothing else reads that folder at run time.
 
-NVRTC compiles them, through CuPy; neither a CUDA toolkit nor a GPU is needed for that. A compiled kernel is kept under a
-key over all that it could depend on: the bytes of every source in cuda/ (an include is no less than the kernel), the
-options, the card's architecture, and the versions of CuPy and of NVRTC.
+NVRTC compiles them, through CuPy; neither a CUDA toolkit nor a GPU is needed for that. A compiled kernel is kept under
+a key over all that it could depend on: the bytes of every source in cuda/ (of what is included no less than of the
+kernel), the options, the card's architecture, and the versions of CuPy and of NVRTC.
 
 CuPy is imported when it is first needed.
 """
@@ -26,8 +26,8 @@ from storage.errors import ConfigError, DeviceError, NotFound
 
 logger = logging.getLogger("emberline.storage")
 
-# No -ftz, which CuPy's own way to compile would add. --no-source-include: files named in an #include come from cuda/ only,
-# never from the folder that the process runs in.
+# No -ftz, which CuPy's own way to compile would add. --no-source-include: what is included comes from cuda/ only, never
+# from the folder that the process runs in.
 OPTIONS = ("--std=c++17", "--no-source-include")
 # Of each block; __launch_bounds__ of the kernels say the same.
 THREADS = 256
@@ -120,8 +120,7 @@ def compile_kernel(name: str, arch: str, cache: Path | None, *, folder: Path | N
 def card_arch(capability: tuple[int, int]) -> str:
     """What to compile for: the card's own architecture, or the last before it of the same generation.
 
-    capability: such as (9, 0). Raises ConfigError without CuPy or NVRTC, DeviceError for a card that is newer than NVRTC,
-    or too old for it.
+    capability: such as (9, 0). Raises ConfigError without CuPy or NVRTC, DeviceError for a card that it does not know.
     """
     major, minor = capability
     supported = _compiler().getSupportedArchs()
@@ -137,8 +136,8 @@ def card_arch(capability: tuple[int, int]) -> str:
 class Kernels:
     """The kernels on one card. Any thread whose current card it is.
 
-    What was loaded stays: graphs may hold it. Work is put on the given stream and nothing else happens, once a kernel is
-    loaded: no allocation, no waiting, so that a stream may be capturing. Every call may raise DeviceError, caused by
+    What was loaded stays: graphs may hold it. Once a kernel is loaded, work is put on the given stream and nothing else
+    happens: no allocation, no waiting, so that a stream may be capturing. Every call may raise DeviceError, caused by
     CuPy's CUDADriverError when it is the card that refuses.
     """
 
@@ -220,7 +219,7 @@ def _compiler() -> Any:
     try:
         nvrtc.getVersion()
     except (RuntimeError, OSError) as error:
-        raise ConfigError(f"CuPy finds no NVRTC, which compiles kernels: {_INSTALL} ({error})") from error
+        raise ConfigError(f"CuPy finds no NVRTC, which compiles kernels: {_INSTALL} ({str(error).strip()})") from error
     return nvrtc
 
 

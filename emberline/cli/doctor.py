@@ -1,4 +1,4 @@
-"""`emberline doctor`: what this machine gives the store, and what of it is not in use."""
+"""`emberline doctor`: what this machine gives the store and the sessions, and what of it is not in use."""
 
 from __future__ import annotations
 
@@ -6,32 +6,25 @@ import importlib.metadata
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from emberline.cli.finding import Finding
 from emberline.cli.sizes import human_bytes
 from emberline.version import __version__
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. advice: what would make it better, empty when there is nothing to do."""
-
-    name: str
-    value: str
-    advice: str = ""
-
-
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: name -> {value, advice}.")
 def command(as_json: bool) -> None:
-    """Show what this machine gives the store: processor, memory, disk access, libraries, GPU.
+    """Show what this machine gives: processor, memory, disk access, libraries, GPUs and where sessions would be.
 
-    Nothing is changed, and no server is asked. A line that begins with "!" says what to do.
+    Nothing is changed, and no server is asked. Each GPU copies 256 MiB a few times, to tell how fast; the rest is not
+    measured. A line that begins with "!" says what to do.
 
     \b
     Example:
@@ -51,6 +44,8 @@ def command(as_json: bool) -> None:
 
 def examine() -> list[Finding]:
     """All findings, in the order of the report."""
+    from emberline.cli.gpu_findings import gpu_findings
+
     return [
         Finding("emberline", f"{__version__}, Python {platform.python_version()}"),
         Finding("machine", f"{processor_name()}, {platform.machine()}, {platform.system()} {platform.release()}"),
@@ -61,7 +56,7 @@ def examine() -> list[Finding]:
         _instructions(),
         _disk_reads(),
         Finding("RocksDB", f"rocksdict {importlib.metadata.version('rocksdict')}"),
-        *_torch(),
+        *gpu_findings(),
     ]
 
 
@@ -145,16 +140,3 @@ def _disk_reads() -> Finding:
         "a pool of threads: the kernel refuses io_uring",
         "a container's seccomp profile or kernel.io_uring_disabled forbids it; cold rows take longer",
     )
-
-
-def _torch() -> list[Finding]:
-    import torch
-
-    findings = [Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
-    if not torch.cuda.is_available():
-        return [*findings, Finding("GPU", "none that torch can use")]
-    for index in range(torch.cuda.device_count()):
-        card = torch.cuda.get_device_properties(index)
-        name = "GPU" if index == 0 else f"GPU {index}"
-        findings.append(Finding(name, f"{card.name}, {human_bytes(card.total_memory)}, sm_{card.major}{card.minor}"))
-    return findings

@@ -106,6 +106,9 @@ class ModelRepository:
 
         One that fails is UNAVAILABLE with the reason; nothing is raised.
         """
+        if self.gpus is not None:
+            there = ", ".join(map(str, self.gpus.infos)) or f"none: {self.gpus.why_none}"
+            logger.info("GPUs: %s", there)
         self._identity.load_all(self._identity.names)
         for updater in list(self._models.values()):
             if self._stopping:

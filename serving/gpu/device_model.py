@@ -82,7 +82,7 @@ class DeviceModel:
         self.given_up = ""
         self.not_captured = ""
         self.is_checked = False
-        self.buckets: Buckets = settings.buckets(max_batch_size)
+        self.buckets = self._all_buckets = settings.buckets(max_batch_size)
         self.inputs = InputLayout(entry.inputs, frozenset(user_places), max_batch_size)
         self.outputs = OutputLayout(entry.outputs)
         self.slots = graph.slots
@@ -96,8 +96,9 @@ class DeviceModel:
         self.candidates: Sequence[Candidate] = ()
 
     def use(self, name: str, forward: Forward) -> None:
-        """From now on graphs are captured of this; those that were before stay what they are."""
+        """From now on graphs are captured of this, if they can be; those that were before stay what they are."""
         self.runner, self.forward = name, forward
+        self.buckets, self.not_captured = self._all_buckets, ""
 
     def close(self) -> None:
         """Gives the card's memory back; no session and no replay uses it any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -50,7 +51,9 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
         if name == "eager":
             continue
         try:
-            with TORCH_LOCK:  # the compiler is not made for several threads
+            # The compiler is not made for several threads, and warns of its own parts.
+            with TORCH_LOCK, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 forward = RUNNERS[name](model.module)
                 outputs, times = _measure(model, lane, graph, name, forward, sizes)
         except DeviceLost:

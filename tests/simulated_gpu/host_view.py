@@ -19,10 +19,11 @@ class Flight:
     """Bytes under way, `begin` to `end` of a pinned buffer.
 
     content: None as long as a copy to the host has not run. under: earlier copies into these bytes whose results the
-    host does not see yet, but the device does.
+    host did not see when this began, but the device does. covered: what later copies to the host write. is_shown:
+    whether the host sees what came.
     """
 
-    __slots__ = ("begin", "content", "end", "operation", "under")
+    __slots__ = ("begin", "content", "covered", "end", "is_shown", "operation", "under")
 
     def __init__(self, operation: Operation, begin: int, end: int, content: np.ndarray | None) -> None:
         self.operation = operation
@@ -30,6 +31,8 @@ class Flight:
         self.end = end
         self.content = content
         self.under: tuple[Flight, ...] = ()
+        self.covered: list[Flight] = []
+        self.is_shown = False
 
     def meets(self, begin: int, end: int) -> bool:
         """Whether some byte is in both."""
@@ -45,6 +48,16 @@ class Flight:
                     begin - earlier.begin : end - earlier.begin
                 ]
         return self.content
+
+    def is_changed(self, array: np.ndarray) -> bool:
+        """Whether the host sees other bytes than a copy to the device moves, where it should see the same."""
+        now = array[self.begin : self.end]
+        if np.array_equal(now, self.content):  # type: ignore[arg-type]
+            return False
+        differs = now != self.sent()
+        for other in (*self.covered, *(earlier for earlier in self.under if not earlier.is_shown)):
+            differs[max(0, other.begin - self.begin) : max(0, other.end - self.begin)] = False
+        return bool(differs.any())
 
 
 class HostView:
@@ -65,18 +78,18 @@ class HostView:
         wrong = self._changed([flight for flight in self._outgoing if flight.meets(begin, end)], array)
         flight = Flight(operation, begin, end, array[begin:end].copy())
         flight.under = tuple(earlier for earlier in self._incoming if earlier.meets(begin, end))
-        if not flight.under:
-            self._outgoing.append(flight)
+        self._outgoing.append(flight)
         return flight, wrong
 
     def receive(self, array: np.ndarray, operation: Operation, begin: int, end: int) -> tuple[Flight, list[str]]:
         """The operation writes these bytes."""
         met = [flight for flight in self._outgoing if flight.meets(begin, end)]
         wrong = self._changed(met, array) + self._touched(array)
-        self._outgoing = [flight for flight in self._outgoing if flight not in met]
         array[begin:end] = POISON
         flight = Flight(operation, begin, end, None)
         self._incoming.append(flight)
+        for earlier in met:
+            earlier.covered.append(flight)
         return flight, wrong
 
     def settle(self, array: np.ndarray, clock: Clock) -> list[str]:
@@ -85,9 +98,11 @@ class HostView:
         wrong += self._touched(array)
         self._outgoing = [flight for flight in self._outgoing if not flight.operation.is_known(clock)]
         for flight in self._incoming:
-            if flight.operation.is_known(clock) and flight.content is not None:
-                array[flight.begin : flight.end] = flight.content
-        self._incoming = [flight for flight in self._incoming if not flight.operation.is_known(clock)]
+            if flight.operation.is_known(clock):
+                flight.is_shown = True
+                if flight.content is not None:
+                    array[flight.begin : flight.end] = flight.content
+        self._incoming = [flight for flight in self._incoming if not flight.is_shown]
         for flight in self._incoming:
             array[flight.begin : flight.end] = POISON
         return wrong
@@ -101,8 +116,7 @@ class HostView:
         """Those whose bytes are others now, each told once."""
         wrong: list[str] = []
         for flight in flights:
-            assert flight.content is not None
-            if not np.array_equal(array[flight.begin : flight.end], flight.content):
+            if flight.is_changed(array):
                 wrong.append(
                     f"the host wrote to {self._name}[{flight.begin}:{flight.end}] while {flight.operation} copies from "
                     "it: synchronize before that"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.simulated_gpu import SimulatedGpus
+from tests.soak.gpu import GpuSoak
 from tests.soak.store import Soak
 
 SECONDS = 15.0
@@ -14,3 +16,14 @@ def test_every_row_is_its_snapshots_own_and_nothing_grows(tmp_path: Path) -> Non
     soak.run(SECONDS)
     for what in ("lookups", "deltas", "merges", "rollbacks", "reopened", "budget changes", "folds"):
         assert soak.counts[what] > 0, f"no {what}: {soak.counts}"
+
+
+def test_answers_of_a_simulated_card_are_their_snapshots_own_and_its_memory_comes_back(tmp_path: Path) -> None:
+    gpus = SimulatedGpus(schedule="random", seed=1)
+    soak = GpuSoak(tmp_path, gpus)
+    soak.run(SECONDS / 2)
+    for what in ("answers", "deltas", "rollbacks", "resized", "weight uploads"):
+        assert soak.counts[what] > 0, f"no {what}: {soak.counts}"
+    gpus.driver(0).enter_thread()
+    gpus.driver(0).finish()
+    assert not gpus.driver(0).errors

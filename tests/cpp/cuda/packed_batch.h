@@ -1,5 +1,5 @@
-// Batches for the tests of `assemble`: packed as a host packs them, unpacked by an obvious reference and by the kernel's own
-// functions, thread by thread of a grid.
+// Batches for the tests of `assemble`: packed as a host packs them, unpacked by an obvious reference and by the
+// kernel's own functions, thread by thread of a grid.
 #pragma once
 
 #include <algorithm>
@@ -115,8 +115,8 @@ class Packed {
     return target;
   }
 
-  // The grid of the kernel: every thread of every block, in four threads of the host, so that a sanitizer sees it when two
-  // write one byte.
+  // The grid of the kernel: every thread of every block, in four threads of the host, so that a sanitizer sees it when
+  // two write one byte.
   std::vector<std::uint8_t> assembled(std::int64_t blocks, std::int64_t block_threads, std::int64_t* stamp) const {
     Bytes target(target_bytes_);
     std::memset(target.data, kUnwritten, target.size);
@@ -127,8 +127,8 @@ class Packed {
       threads.emplace_back([&, part] {
         for (std::int64_t number = 0; number < std::max<std::int64_t>(inputs, 1); ++number) {
           for (std::int64_t first = part; first < step; first += kHostThreads) {
-            emberline::assemble_share(staging_->data, table_.data(), inputs, target.data, stamp, shape_.rows, number, first,
-                                      step);
+            emberline::assemble_share(staging_->data, table_.data(), inputs, target.data, stamp, shape_.rows, number,
+                                      first, step);
           }
         }
       });

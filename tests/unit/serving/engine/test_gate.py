@@ -130,13 +130,13 @@ def test_a_replay_is_cut_into_slices(
     world: Any, parts: ModelParts, base: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    score = parts._replay.score
+    score = parts.processor.score
 
     def counted(batches: Any, snapshot: Snapshot) -> Any:
         sizes.append(sum(batch.batch for batch in batches))
         return score(batches, snapshot)
 
-    monkeypatch.setattr(parts._replay, "score", counted)
+    monkeypatch.setattr(parts.processor, "score", counted)
     gate(parts, base, base, world.golden(), requests(world, 150), options=OPTIONS)
     assert max(sizes) <= SLICE_ROWS
     assert sum(sizes) == 100 + 2 * 150

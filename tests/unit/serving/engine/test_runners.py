@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from serving.engine import runners
-from serving.engine.options import RUNNER_NAMES, ModelOptions
+from serving.engine.options import GPU_RUNNERS, PROCESSOR_RUNNERS, ModelOptions
 from serving.engine.runners import RUNNERS, choose_runner, describe
+from serving.gpu import runners as gpu_runners
 from storage.checkpoint.graph import DenseGraph
 from storage.checkpoint.graph_program import GraphProgram, _runnable, eager
 from storage.checkpoint.halves import GraphHalves
@@ -121,9 +122,12 @@ def test_halves_that_a_runner_does_not_take_are_called_from_python() -> None:
 
 
 def test_the_option_names_runners() -> None:
-    assert tuple(RUNNERS) == RUNNER_NAMES
+    assert tuple(RUNNERS) == PROCESSOR_RUNNERS
+    assert tuple(gpu_runners.RUNNERS) == GPU_RUNNERS
+    assert ModelOptions.parse({}).gpu_runners == ("eager",)
+    assert ModelOptions.parse({"runners": "script, compile"}).gpu_runners == ("compile",)
     assert ModelOptions.parse({"runners": "eager"}).runners == ("eager",)
     assert ModelOptions.parse({"runners": "script, eager"}).runners == ("script", "eager")
-    with pytest.raises(ConfigError, match="no runner 'quick'; expected some of eager, script") as refused:
+    with pytest.raises(ConfigError, match="no runner 'quick'; expected some of eager, script, compile") as refused:
         ModelOptions.parse({"runners": "eager,quick"})
     assert refused.value.field == "parameters.runners"

@@ -7,7 +7,7 @@ import torch
 
 from serving.gpu.device_errors import Asking, CardState, Fault, fault_of, first_line
 from serving.gpu.driver import GpuInfo
-from storage.errors import CaptureError, DeviceLost, DeviceOutOfMemory, NotFound
+from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMemory, NotFound
 
 INFO = GpuInfo(1, "NVIDIA H100", (9, 0), 80 * 2**30, "GPU-1")
 
@@ -98,7 +98,10 @@ class CUDADriverError(CUDARuntimeError):
             ),
             "capture",
         ),
-        (RuntimeError("The following operation failed.\nRuntimeError: CUDA out of memory. Tried to allocate"), "memory"),
+        (
+            RuntimeError("The following operation failed.\nRuntimeError: CUDA out of memory. Tried to allocate"),
+            "memory",
+        ),
         # Not of a card, whatever they say.
         (RuntimeError("unknown error"), None),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"), None),
@@ -131,56 +134,74 @@ def test_what_torch_itself_refuses_in_a_capture(text: str) -> None:
     assert fault_of(RuntimeError("shapes differ"), capturing=True) is None
 
 
+def run(
+    state: CardState, error: Exception | None, asked: int = 0, *, pinned: bool = False, capturing: str = ""
+) -> None:
+    """A call to a card that raises an error, or does not."""
+    with Asking(state, asked, pinned=pinned, capturing=capturing):
+        if error is not None:
+            raise error
+
+
 def test_a_card_that_failed_is_asked_nothing_more() -> None:
     state = CardState(INFO, lambda: (1, 2))
-    with pytest.raises(DeviceLost, match=r"GPU 1 \(NVIDIA H100\) failed: CUDA error: an illegal memory access") as first:
-        with Asking(state):
-            raise coded(700, "an illegal memory access was encountered")
-    assert isinstance(first.value.__cause__, RuntimeError)
-    asked = False
-    with pytest.raises(DeviceLost, match="start the server anew"), Asking(state):
-        asked = True
-    assert not asked
+    illegal = coded(700, "an illegal memory access was encountered")
+    with pytest.raises(DeviceLost, match=r"GPU 1 \(NVIDIA H100\) failed: CUDA error: an illegal memory") as first:
+        run(state, illegal)
+    assert first.value.__cause__ is illegal
+    with pytest.raises(DeviceLost, match="start the server anew"):
+        run(state, None)
 
 
 def test_a_message_says_what_was_asked_for_and_what_is_left() -> None:
     state = CardState(INFO, lambda: (3 * 2**20, 80 * 2**30))
+    full = coded(2, "out of memory")
     with pytest.raises(DeviceOutOfMemory, match=r"GPU 1 .*64\.0 MiB asked for, 3\.0 MiB of 81920\.0 MiB are free"):
-        with Asking(state, 64 * 2**20):
-            raise coded(2, "out of memory")
-    with pytest.raises(DeviceOutOfMemory, match=r"20\.00 GiB asked for"), Asking(state):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has")
+        run(state, full, 64 * 2**20)
+    with pytest.raises(DeviceOutOfMemory, match=r"20\.00 GiB asked for"):
+        run(state, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"))
     with pytest.raises(DeviceOutOfMemory, match=r"2\.0 MiB of the host's memory could not be pinned"):
-        with Asking(state, 2**21, pinned=True):
-            raise coded(2, "out of memory")
-    with Asking(state):  # the card goes on
-        pass
+        run(state, full, 2**21, pinned=True)
+    run(state, None)  # the card goes on
 
     def unknown() -> tuple[int, int]:
-        raise coded(2, "out of memory")
+        raise full
 
-    with pytest.raises(DeviceOutOfMemory, match="how much is free is not known"), Asking(CardState(INFO, unknown)):
-        raise coded(2, "out of memory")
+    with pytest.raises(DeviceOutOfMemory, match="how much is free is not known"):
+        run(CardState(INFO, unknown), full)
 
 
 def test_a_capture_is_named_and_the_card_goes_on() -> None:
     state = CardState(INFO, lambda: (1, 2))
     with pytest.raises(CaptureError, match=r"dlrm/64: GPU 1 .*operation not permitted when stream is capturing$"):
-        with Asking(state, capturing="dlrm/64"):
-            raise coded(900, "operation not permitted when stream is capturing")
+        run(state, coded(900, "operation not permitted when stream is capturing"), capturing="dlrm/64")
     assert not state.lost
+
+
+def test_an_error_of_a_kernel_is_judged_by_its_cause() -> None:
+    state = CardState(INFO, lambda: (1, 2))
+    ours = DeviceError("GPU 1 did not start kernel assemble")
+    ours.__cause__ = CUDADriverError(1, "CUDA_ERROR_INVALID_VALUE: invalid argument")
+    with pytest.raises(DeviceError) as passed:
+        run(state, ours)
+    assert passed.value is ours
+    ours.__cause__ = CUDADriverError(719, "CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
+    with pytest.raises(DeviceLost):
+        run(state, ours)
 
 
 def test_other_errors_pass_as_they_are() -> None:
     state = CardState(INFO, lambda: (1, 2))
     for error in (ValueError("a bug"), NotFound("of ours"), RuntimeError("shapes"), CaptureError("named already")):
-        with pytest.raises(type(error)) as passed, Asking(state):
-            raise error
+        with pytest.raises(type(error)) as passed:
+            run(state, error)
         assert passed.value is error
 
 
 def test_the_line_that_says_something() -> None:
-    script = "The following operation failed in the TorchScript interpreter.\n\nRuntimeError: CUDA error: unknown error\n"
+    script = (
+        "The following operation failed in the TorchScript interpreter.\n\nRuntimeError: CUDA error: unknown error\n"
+    )
     assert first_line(RuntimeError(script)) == "RuntimeError: CUDA error: unknown error"
     assert first_line(RuntimeError("\n  shapes differ\nmore")) == "shapes differ"
     assert first_line(KeyError()) == "KeyError"

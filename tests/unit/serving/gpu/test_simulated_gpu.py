@@ -117,6 +117,23 @@ def test_bytes_written_in_parts_are_remembered_in_parts(driver: SimulatedDriver)
         driver.copy(parts.host_out[4:8], parts.inside[12:16], parts.one)
 
 
+@pytest.mark.parametrize("threads", ["together", "apart"])
+def test_many_pieces_are_forgotten_only_when_they_are_known(threads: str) -> None:
+    driver = entered(threads=threads)
+    parts = Parts(driver)
+    target, source = driver.device(1000), driver.pinned(1000)
+    for at in range(0, 1000, 2):
+        driver.copy(target[at : at + 1], source[at : at + 1], parts.one)
+    with pytest.raises(RaceError):
+        driver.copy(target[:1], source[:1], parts.two)
+    driver.record(parts.sent, parts.one)
+    driver.synchronize(parts.sent)
+    for at in range(0, 1000, 2):
+        driver.copy(target[at : at + 1], source[at : at + 1], parts.two)
+    with pytest.raises(RaceError):
+        driver.copy(target[500:501], source[500:501], parts.one)
+
+
 def test_an_event_holds_what_was_before_it_and_no_more(driver: SimulatedDriver) -> None:
     parts = Parts(driver)
     driver.record(parts.sent, parts.one)

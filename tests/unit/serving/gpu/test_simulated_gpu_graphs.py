@@ -332,6 +332,10 @@ def test_inputs_are_unpacked(driver: SimulatedDriver) -> None:
         assert not packed.rows(0, 8, ROWS)[3:].any()
         assert not packed.rows(256, 4, ROWS)[3:].any()
         assert not packed.host_target[512 + 3 * ROWS :].any()
+    packed.header[1] = 1
+    packed.run()
+    assert np.array_equal(packed.rows(0, 8, 1), packed.item[:1])
+    assert not packed.rows(0, 8, ROWS)[1:].any()
     driver.finish()
 
 

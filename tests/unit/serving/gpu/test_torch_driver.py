@@ -4,6 +4,7 @@ The model keeps what torch is strict about: one recording a pool, pools that end
 that raises before it ends the recording when the capture became invalid, workspaces that go with a stream's graph.
 """
 
+# ruff: noqa: N802, N815  (the stand-in for CuPy's runtime has CuPy's names)
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +21,6 @@ import torch
 from serving.gpu import torch_driver
 from serving.gpu.driver import Assembly, Driver, GpuInfo
 from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMemory
-
 
 INFO = GpuInfo(0, "a model of a card", (9, 0), 1000)
 
@@ -407,9 +407,10 @@ def test_a_capture_end_that_raises_ends_the_recording(
         del model.captures[graph.stream]
         raise AcceleratorError(904)
 
-    with monkeypatch.context() as patch, pytest.raises(CaptureError):
+    with monkeypatch.context() as patch:
         patch.setattr(Graph, "capture_end", unjoined)
-        driver.capture(put(model, "a"), pool, stream, name="dlrm/8")
+        with pytest.raises(CaptureError):
+            driver.capture(put(model, "a"), pool, stream, name="dlrm/8")
     assert not model.recording
     assert driver.capture(put(model, "a"), pool, stream, name="dlrm/8") is not None
 

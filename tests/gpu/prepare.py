@@ -1,0 +1,231 @@
+"""Makes build/gpu-venv: the Python that tests and benchmarks on a GPU run with. Nothing but the standard library.
+
+    python3 tests/gpu/prepare.py                  # refuses where torch sees no GPU, or CuPy is not there
+    python3 tests/gpu/prepare.py --without-gpu    # prepares and imports only
+
+torch, numpy and CuPy are those of the Python that runs this, and are never touched. What else is missing comes from
+build/gpu-wheels (`make gpu-wheels`, for machines without a network), or from the package index where there is no such
+folder. The native modules are built from the sources here. What is up to date is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from wheels import CONSTRAINTS, ROOT, WHEELS, plain, requirements
+
+VENV = ROOT / "build" / "gpu-venv"
+_PROBE_S, _PIP_S, _BUILD_S = 120.0, 300.0, 400.0
+# What the machine brings itself.
+_MACHINES_OWN = ("torch", "numpy")
+_IMPORTED = "emberline, serving.server, serving.gpu.pipeline, trainer, benchmarks.catalog, pytest"
+_NATIVE = ("_table", "_features", "_pages", "_limits")
+
+_PROBE = """
+import importlib.util, json, warnings
+warnings.simplefilter("ignore")
+found = {"torch": "", "cuda": "", "gpus": [], "cupy": "", "why": ""}
+try:
+    import torch
+    found["torch"], found["cuda"] = torch.__version__, torch.version.cuda or ""
+    if torch.cuda.is_available():
+        found["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+except Exception as error:
+    found["why"] = f"{type(error).__name__}: {error}"
+try:
+    if importlib.util.find_spec("cupy") is not None:
+        import cupy
+        found["cupy"] = cupy.__version__
+        found["cupy_gpus"] = cupy.cuda.runtime.getDeviceCount()
+except Exception as error:
+    found["cupy_why"] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+
+
+def refuse(reason: str) -> NoReturn:
+    """Ends with 1: nothing was tested, and why."""
+    sys.exit(f"{reason}\nNothing was tested or measured.")
+
+
+def check_machine(python: Path, *, needs_gpu: bool) -> str:
+    """What this Python has, in one line. Ends the process where that is not enough."""
+    done = run([str(python), "-c", _PROBE], _PROBE_S)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        refuse(f"{python} cannot be asked for its torch: {last_words(done)}")
+    found = json.loads(lines[-1])
+    if not found["torch"]:
+        why = f" ({found['why']})" if found["why"] else ""
+        refuse(f"{python} has no torch{why}; install it, or name another Python: make test-gpu GPU_BASE=...")
+    if needs_gpu:
+        if not found["cuda"]:
+            refuse(f"torch {found['torch']} is built without CUDA: pip install --force-reinstall torch")
+        if not found["gpus"]:
+            refuse(f"torch {found['torch']} for CUDA {found['cuda']} sees no GPU; look at `nvidia-smi`. {found['why']}")
+        build = f"cupy-cuda{found['cuda'].split('.')[0]}x"
+        if not found["cupy"]:
+            refuse(f"CuPy is not there or does not import: pip install {build}. {found.get('cupy_why', '')}")
+        if not found.get("cupy_gpus"):
+            refuse(f"CuPy {found['cupy']} sees no GPU: is it {build}? {found.get('cupy_why', '')}")
+    cards = ", ".join(found["gpus"]) or "no GPU"
+    return f"{cards}; torch {found['torch']}, CuPy {found['cupy'] or 'none'}, Python {sys.version.split()[0]}"
+
+
+def make_venv(folder: Path) -> Path:
+    """The environment's interpreter; it sees all that the Python which runs this sees."""
+    python = folder / "bin" / "python"
+    own = f"{sys.version} {sys.prefix}"
+    stamp = folder / "made-by"
+    if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == own:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    # Without a pip of its own: the one that is there installs into it, and some systems cannot make one.
+    done = run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(folder)], _PIP_S)
+    if done.returncode != 0:
+        refuse(f"{sys.executable} -m venv {folder}: {last_words(done)}")
+    if sys.prefix != sys.base_prefix:
+        # Such an environment sees the packages of the system, not those of the environment that made it.
+        site = next((folder / "lib").glob("python*/site-packages"))
+        paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+        (site / "parent.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
+    stamp.write_text(own, encoding="utf-8")
+    return python
+
+
+def install(python: Path, folder: Path) -> None:
+    """What is in requirements.txt and not there at the version of constraints.txt."""
+    carried = [name for name, is_carried in requirements().items() if is_carried]
+    present = distributions(python)
+    others = [name for name, is_carried in requirements().items() if not is_carried and plain(name) not in present]
+    others = [name for name in others if shutil.which(name) is None]  # cmake may be a program of the system
+    offline = folder.is_dir()
+    if offline and others:
+        refuse(f"{', '.join(others)}: not on this machine, and too large for {folder}; install it here")
+    command = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    command += ["--constraint", str(CONSTRAINTS), *carried, *others]
+    if offline:
+        command += ["--no-index", "--find-links", str(folder)]
+    done = run(command, _PIP_S)
+    if done.returncode != 0:
+        source = f"from {folder}" if offline else f"from the index ({folder} is not there)"
+        hint = ""
+        if offline and "No matching distribution" in done.stderr:
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            hint = f"; are the wheels for Python {version}? make gpu-wheels GPU_PYTHON={version}"
+        refuse(f"pip install {source}: {last_words(done)}{hint}")
+    changed = [name for name in _MACHINES_OWN if distributions(python).get(name) != present.get(name)]
+    assert not changed, f"pip replaced {changed}"
+
+
+def build(python: Path, folder: Path) -> None:
+    """The native modules, and with them the distribution `emberline`, whose sources stay where they are."""
+    stamp = folder / "built-from"
+    digest = native_digest()
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == digest and not why_no_import(python):
+        return
+    command = [str(python), "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    command += ["--disable-pip-version-check", "--editable", str(ROOT)]
+    cores = str(len(os.sched_getaffinity(0)))
+    # The programs of the environment and of the Python beneath it: ninja, cmake.
+    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = run(command, _BUILD_S, {"CMAKE_BUILD_PARALLEL_LEVEL": cores, "PATH": path})
+    if done.returncode != 0:
+        sys.stderr.write(done.stdout[-4000:] + done.stderr[-4000:])
+        refuse(f"the native modules could not be built (g++ and Python's headers are needed): {last_words(done)}")
+    why_not = why_no_import(python)
+    if why_not:
+        refuse(f"what was built does not import: {why_not}")
+    stamp.write_text(digest, encoding="utf-8")
+
+
+def why_no_import(python: Path) -> str:
+    """"" when all that is tested imports, and the native modules are those of the environment."""
+    natives = ", ".join(f"storage.{name}" for name in _NATIVE)
+    check = f"import {_IMPORTED}, {natives}; print(storage._table.__file__)"
+    done = run([str(python), "-c", check], _PROBE_S)
+    if done.returncode != 0:
+        return last_words(done)
+    home = done.stdout.strip().splitlines()[-1]
+    own = str(python.parents[1])
+    return "" if home.startswith(own) else f"storage._table is {home}, not one under {own}"
+
+
+def native_digest() -> str:
+    """Of all that the native modules are built from."""
+    names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
+    suffixes = {".cpp", ".h", ".cuh", ".txt"}
+    for folder in ("storage/native", "cuda"):
+        names += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    digest = hashlib.sha256(str(ROOT).encode())
+    for name in sorted(names):
+        digest.update(name.relative_to(ROOT).as_posix().encode() + b"\0" + name.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def distributions(python: Path) -> dict[str, str]:
+    """The versions of what a Python has, by plain name."""
+    if python == Path(sys.executable):
+        found = [(each.metadata["Name"], each.version) for each in importlib.metadata.distributions()]
+    else:
+        asked = "import importlib.metadata as m, json"
+        asked += "\nprint(json.dumps([(d.metadata['Name'], d.version) for d in m.distributions()]))"
+        found = json.loads(run([str(python), "-c", asked], _PROBE_S).stdout.strip().splitlines()[-1])
+    versions: dict[str, str] = {}
+    for name, version in found:
+        versions.setdefault(plain(name or ""), version)  # the first on the path is what is imported
+    return versions
+
+
+def run(
+    command: list[str], timeout_s: float, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A step, its output kept. One that takes too long has failed."""
+    given = {**os.environ, **environment} if environment else None
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"not done after {timeout_s:.0f} s")
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The line that says most: an ERROR of pip's, or the last one."""
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(ERROR|error|fatal)", line)]
+    return (errors or lines or ["no message"])[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--without-gpu", action="store_true", help="prepare and import only, whatever the machine has")
+    parser.add_argument("--venv", type=Path, default=VENV, help="what is made (default build/gpu-venv)")
+    parser.add_argument("--wheels", type=Path, default=WHEELS, help="what is carried (default build/gpu-wheels)")
+    options = parser.parse_args()
+    began = time.monotonic()
+    machine = check_machine(Path(sys.executable), needs_gpu=not options.without_gpu)
+    print(machine, flush=True)
+    python = make_venv(options.venv.absolute())
+    install(python, options.wheels.absolute())
+    build(python, options.venv.absolute())
+    # Once more, as it will be used.
+    if check_machine(python, needs_gpu=not options.without_gpu) != machine:
+        refuse(f"{python} has another torch or CuPy than {sys.executable}")
+    print(f"{python} is ready after {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

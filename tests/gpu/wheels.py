@@ -1,0 +1,93 @@
+"""Downloads what `prepare` installs on a machine that has a GPU and no network.
+
+    python tests/gpu/wheels.py                              # for Python 3.12 on Linux x86-64, into build/gpu-wheels
+    python tests/gpu/wheels.py --python 3.11 --folder F
+
+Only the names in requirements.txt, at the versions of constraints.txt, without what they would bring along: torch,
+numpy and CuPy are the machine's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "tests" / "gpu" / "requirements.txt"
+CONSTRAINTS = ROOT / "constraints.txt"
+WHEELS = ROOT / "build" / "gpu-wheels"
+# What is carried to such a machine, the repository included, may be 64 MiB.
+MOST_BYTES = 60 << 20
+_NOT_CARRIED = "# not carried"
+# Of the oldest C libraries that wheels are made for; later ones run what was made for these.
+_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 35)]
+_PLATFORMS += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64"]
+_DOWNLOAD_S = 600.0
+
+
+def requirements() -> dict[str, bool]:
+    """The names, and whether each is carried."""
+    found: dict[str, bool] = {}
+    for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
+        name = line.partition("#")[0].strip()
+        if name:
+            found[name] = _NOT_CARRIED not in line
+    return found
+
+
+def plain(name: str) -> str:
+    """A distribution's name as all its spellings have it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    """The version of each distribution in constraints.txt, by its plain name."""
+    lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    parts = [line.partition("#")[0].strip().partition("==") for line in lines]
+    return {plain(name): version for name, _, version in parts if version}
+
+
+def download(python: str, folder: Path) -> int:
+    """Fills the folder anew; returns the bytes of its wheels. Exits with pip's last word when one cannot be had."""
+    names = [name for name, is_carried in requirements().items() if is_carried]
+    unknown = [name for name in names if plain(name) not in pins()]
+    if unknown:
+        sys.exit(f"gpu-wheels: {CONSTRAINTS.name} has no version of {', '.join(unknown)}; pin them there")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--implementation", "cp", "--python-version", python, "--dest", str(folder)]
+    for platform in _PLATFORMS:
+        command += ["--platform", platform]
+    # One call for all: pip asks for each name by itself.
+    command += [f"{name}=={pins()[plain(name)]}" for name in names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"gpu-wheels: pip was not done after {_DOWNLOAD_S:.0f} s")
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        sys.exit(f"gpu-wheels: pip download for Python {python}: {(errors or ['no message'])[-1]}")
+    return sum(path.stat().st_size for path in folder.glob("*.whl"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default="3.12", help="of the machine with the GPU (default %(default)s)")
+    parser.add_argument("--folder", type=Path, default=WHEELS, help="where they go (default build/gpu-wheels)")
+    options = parser.parse_args()
+    if not re.fullmatch(r"3\.\d+", options.python):
+        parser.error(f"--python is {options.python}, expected something like 3.12")
+    size = download(options.python, options.folder)
+    count = len(list(options.folder.glob("*.whl")))
+    print(f"{count} wheels for Python {options.python}, {size / 2**20:.1f} MiB, in {options.folder}")
+    if size > MOST_BYTES:
+        sys.exit(f"gpu-wheels: more than {MOST_BYTES >> 20} MiB: mark what is large and not needed in requirements.txt")
+
+
+if __name__ == "__main__":
+    main()
