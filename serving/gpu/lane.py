@@ -7,6 +7,7 @@ an event. The thread waits for that event alone; other sessions' copies and kern
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,12 +15,27 @@ import torch
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Assembly, Graph
 from serving.gpu.matmul_precision import matmul_precision
+from serving.gpu.staging import PackedInputs
 from serving.gpu.weight_banks import Bank
 from storage.checkpoint import DenseGraph
 from storage.errors import CaptureError, DeviceError, DeviceLost
 
 # Runs before a capture: libraries take their workspaces and load their kernels then.
 _WARM_RUNS = 2
+
+
+# Forms of batches (rows and users) whose views are kept.
+MAX_FORMS = 256
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A form of a batch. host, staging: its bytes on both sides."""
+
+    rows: int
+    inputs: PackedInputs
+    host: torch.Tensor
+    staging: torch.Tensor
 
 
 class GpuLane:
@@ -57,30 +73,39 @@ class GpuLane:
         self._graphs: dict[tuple[int, int], Graph] = {}
         self._warmed: set[int] = set()
         self._stamp = 0
-        self._rows = self._packed = 0
+        self._host_words = self._host_bytes[: self._host_bytes.nbytes // 8 * 8].view(np.int64)
+        self._host_stamp = self._host_results.numpy()[:8].view(np.int64)
+        self._batches: dict[tuple[int, int], _Batch] = {}
+        self._results_of: dict[int, list[np.ndarray]] = {}
+        self._now = self._batch(1, 0)
 
     def begin(self, rows: int, users: np.ndarray | None = None, count: int = 0) -> list[np.ndarray]:
         """Where the inputs of a batch are to be written, in the graph's order; they are the batch's until `finish`.
 
         users: (rows,) the user of each row, where the user's side has a row for each of `count` users.
         """
+        batch = self._batch(rows, count if users is not None else 0)
         self._stamp += 1
-        self._rows = rows
-        views, self._packed = self._model.inputs.pack(self._host_bytes, self._stamp, rows, users, count)
-        return views
+        self._host_words[: len(batch.inputs.header)] = batch.inputs.header
+        self._host_words[0] = self._stamp
+        if users is not None and batch.inputs.user_of_row is not None:
+            batch.inputs.user_of_row[:] = users
+        self._now = batch
+        return batch.inputs.views
 
     def finish(self, bank: Bank) -> list[np.ndarray]:
         """Computes the batch that was written; returns its outputs in memory of their own.
 
         The bank is not read any more then, whatever happened. Raises DeviceError.
         """
-        model, driver, stream, rows = self._model, self._driver, self._stream, self._rows
+        model, driver, stream, batch = self._model, self._driver, self._stream, self._now
+        rows = batch.rows
         bucket = model.buckets.of(rows)
         try:
             driver.wait(stream, bank.ready)
             if bucket is not None and (bucket, bank.number) not in self._graphs:
                 bucket = self._capture(bucket, bank)
-            driver.copy(self._staging[: self._packed], self._host_inputs[: self._packed], stream)
+            driver.copy(batch.staging, batch.host, stream)
             if bucket is None:
                 self._put(rows, bank)
             else:
@@ -90,13 +115,32 @@ class GpuLane:
         except BaseException:
             self._drain()
             raise
-        stamp = int(self._host_results[:8].view(torch.int64)[0])
+        stamp = int(self._host_stamp[0])
         if stamp != self._stamp:
             # Never seen: then what follows would be the scores of somebody else.
             raise DeviceLost(f"{driver.info} answered batch {stamp}, not {self._stamp}")
-        model.counters.ran(rows, bucket, self._packed)
-        size = rows if bucket is None else bucket
-        return [tensor[:rows].numpy().copy() for tensor in model.outputs.tensors(self._host_results, size)]
+        model.counters.ran(rows, bucket, batch.inputs.size)
+        return [values[:rows].copy() for values in self._outputs(rows if bucket is None else bucket)]
+
+    def _batch(self, rows: int, users: int) -> _Batch:
+        """The views of a batch of this form; forms come again, and making them takes longer than a launch."""
+        batch = self._batches.pop((rows, users), None)
+        if batch is None:
+            inputs = self._model.inputs.packed(self._host_bytes, rows, users)
+            batch = _Batch(rows, inputs, self._host_inputs[: inputs.size], self._staging[: inputs.size])
+            if len(self._batches) >= MAX_FORMS:
+                del self._batches[next(iter(self._batches))]  # the one that was not used for longest
+        self._batches[rows, users] = batch
+        return batch
+
+    def _outputs(self, size: int) -> list[np.ndarray]:
+        """Where the results of a batch that ran at this size arrive."""
+        found = self._results_of.get(size)
+        if found is None:
+            found = [tensor.numpy() for tensor in self._model.outputs.tensors(self._host_results, size)]
+            if len(self._results_of) < MAX_FORMS:
+                self._results_of[size] = found
+        return found
 
     def capture_all(self, graph: DenseGraph) -> None:
         """Captures a graph for every bucket and bank. graph: with weights to warm up with. Raises DeviceError."""
@@ -121,6 +165,8 @@ class GpuLane:
         self._drain()
         self._graphs.clear()
         self._pool = None
+        self._batches.clear()
+        self._results_of.clear()
 
     def _put(self, rows: int, bank: Bank) -> None:
         """The work of a batch, as it goes onto the stream or into a graph."""

@@ -115,8 +115,11 @@ class GpuPipeline:
             model.check_program(snapshot.graph)
             model.driver.enter_thread()
             found = fill()
-            with model.banks.pinned(snapshot.graph) as bank:
+            bank = model.banks.acquire(snapshot.graph)
+            try:
                 outputs = self._lane.finish(bank)
+            finally:
+                model.banks.release(bank)
         except DeviceError as error:
             if isinstance(error, DeviceLost):
                 model.give_up(str(error))

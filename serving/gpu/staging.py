@@ -42,6 +42,18 @@ class Section:
     offset: int
 
 
+@dataclass(frozen=True)
+class PackedInputs:
+    """A batch in a packed buffer: one array an input, to be written to; the header, its stamp 0; the user of each row,
+    to be written to, None where all inputs have a row for each; the bytes that are used.
+    """
+
+    views: list[np.ndarray]
+    header: np.ndarray
+    user_of_row: np.ndarray | None
+    size: int
+
+
 def aligned(size: int, to: int) -> int:
     """`size`, rounded up to a multiple."""
     return -(-size // to) * to
@@ -87,30 +99,20 @@ class InputLayout:
             for section in self.sections
         ]
 
-    def pack(
-        self, buffer: np.ndarray, stamp: int, rows: int, users: np.ndarray | None, count: int
-    ) -> tuple[list[np.ndarray], int]:
-        """Writes the header for a batch; gives the sections, to be written to, and the bytes that are used.
-
-        buffer: uint8, of packed_bytes. users: (rows,) the user of each row, of `count` users; None where all inputs
-        have `rows` rows.
-        """
-        count = 0 if users is None else count
-        offsets, size = self._place(rows, count)
-        header = buffer[: self._header_bytes].view(np.int64)
-        header[: _HEADER_WORDS + len(offsets) - 1] = (stamp, rows, count, offsets[0], *offsets[1:])
-        if users is not None:
-            buffer[offsets[0] : offsets[0] + 4 * rows].view(np.int32)[:] = users
+    def packed(self, buffer: np.ndarray, rows: int, users: int) -> PackedInputs:
+        """Where a batch of so many rows, of so many users or 0, lies in a buffer of packed_bytes."""
+        offsets, size = self._place(rows, users)
         views = [
             np.ndarray(
-                (count if count and section.is_user else rows, *section.row_shape),
+                (users if users and section.is_user else rows, *section.row_shape),
                 NUMPY_DTYPES[section.dtype],
                 buffer,
                 offset,
             )
             for section, offset in zip(self.sections, offsets[1:], strict=True)
         ]
-        return views, size
+        user_of_row = buffer[offsets[0] : offsets[0] + 4 * rows].view(np.int32) if users else None
+        return PackedInputs(views, np.array([0, rows, users, *offsets], np.int64), user_of_row, size)
 
     def _place(self, rows: int, users: int) -> tuple[list[int], int]:
         """Where the users of rows and every section begin; and the end."""

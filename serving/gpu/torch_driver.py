@@ -23,7 +23,6 @@ to:
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import logging
 import threading
@@ -36,63 +35,13 @@ import torch
 
 from serving.gpu.device_errors import Asking, CardState, first_line
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
+from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, collector_paused
 from storage.errors import CaptureError
 from storage.kernels import Kernels
 
 logger = logging.getLogger("emberline.serving")
 
 _SCRATCH_BYTES = 16
-
-
-class CudaStream:
-    """A stream that nobody else has. torch, raw: as torch and as CUDA call it. name: for traces."""
-
-    def __init__(self, name: str, raw: int, device: torch.device, free: deque[int]) -> None:
-        """free: takes the stream when this object goes."""
-        self.name = name
-        self.raw = raw
-        self.torch = torch.cuda.ExternalStream(raw, device=device)  # type: ignore[no-untyped-call]
-        # Graphs that were captured on it, while any of them is in use.
-        self.captured: weakref.ref[_Captured] | None = None
-        weakref.finalize(self, free.append, raw).atexit = False
-
-
-class _Captured:
-    """The graphs of one stream, which go together, before the stream does."""
-
-    def __init__(self, stream: CudaStream) -> None:
-        self.graphs: list[torch.cuda.CUDAGraph] = []
-        self._stream = stream
-
-    def __del__(self) -> None:
-        self.graphs.clear()
-
-
-class CudaGraph:
-    """A captured graph, until nobody has it or another one of its stream."""
-
-    def __init__(self, graph: torch.cuda.CUDAGraph, captured: _Captured) -> None:
-        self.replay = graph.replay
-        self._captured = captured
-
-
-class CudaPool:
-    """Memory of graphs. torch has a pool as long as a graph uses it, and wants another name for the next one."""
-
-    def __init__(self) -> None:
-        self._name: Any = None
-        self._users: weakref.ref[_Captured] | None = None
-
-    def name_for(self, captured: _Captured) -> Any:
-        """What torch calls it, for a capture that `captured` will hold."""
-        if self._users is None or self._users() is None:
-            self._name = torch.cuda.graph_pool_handle()
-        self._users = weakref.ref(captured)
-        return self._name
-
-    def forget(self) -> None:
-        """The next capture takes another pool."""
-        self._users = None
 
 
 class _Tally:
@@ -115,31 +64,6 @@ class _Tally:
             while self._changes:
                 self._total += self._changes.popleft()
             return self._total
-
-
-class _CollectorPause:
-    """No garbage collection while any thread is inside."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._was_on = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._was_on:
-                gc.enable()
-
-
-_NO_COLLECTION = _CollectorPause()
 
 
 class TorchDriver:
@@ -267,13 +191,10 @@ class TorchDriver:
         with (
             Asking(self._state, capturing=name),
             self._exclusive,
-            _NO_COLLECTION,
+            collector_paused(),
             torch.cuda.stream(stream.torch),
         ):
-            captured = None if stream.captured is None else stream.captured()
-            if captured is None:
-                captured = _Captured(stream)
-                stream.captured = weakref.ref(captured)
+            captured = Captured.of(stream)
             pool_name = pool.name_for(captured)
             graph = torch.cuda.CUDAGraph()
             # Also one that fails: it may not go before the others of the stream.
@@ -282,10 +203,12 @@ class TorchDriver:
                 graph.capture_begin(pool=pool_name, capture_error_mode="thread_local")
                 work()
                 if not self._is_capturing(stream):
-                    raise CaptureError(f"{name}: {self.info}: something in it made the capture invalid")
+                    raise CaptureError(f"{self.info}: something in it made the capture invalid")
             except BaseException as error:
                 invalid = not self._is_capturing(stream)
                 self._abandon(graph, pool, pool_name, stream)
+                if isinstance(error, CaptureError):
+                    raise CaptureError(f"{name}: {error}") from error
                 self._state.translated(error, capturing=name)
                 if invalid and isinstance(error, RuntimeError):
                     said = first_line(error)
@@ -333,6 +256,9 @@ class TorchDriver:
                 with contextlib.suppress(RuntimeError):
                     runtime.streamEndCapture(stream.raw)
             self._end_recording(graph, pool, pool_name)
+        # An error that a library left with CUDA would be found after the next kernel, and taken for that one's.
+        with contextlib.suppress(RuntimeError):
+            self._scratch.add_(0)
 
     def _end_recording(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, pool_name: Any) -> None:
         """After a capture_end that raised: torch's allocator stops sending allocations to the graph's pool."""

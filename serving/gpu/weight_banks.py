@@ -98,19 +98,24 @@ class WeightBanks:
 
     @contextmanager
     def pinned(self, graph: DenseGraph) -> Iterator[Bank]:
-        """The bank with a graph's weights, which stay there meanwhile. Streams wait for its `ready` before they read.
-
-        Leave it only when nothing on the device reads them any more. Raises DeviceError.
-        """
-        bank = self._acquire(graph)
+        """Between `acquire` and `release`."""
+        bank = self.acquire(graph)
         try:
             yield bank
         finally:
-            with self._changed:
-                bank.pins -= 1
+            self.release(bank)
+
+    def release(self, bank: Bank) -> None:
+        """When nothing on the device reads it any more."""
+        with self._changed:
+            bank.pins -= 1
+            if not bank.pins:
                 self._changed.notify_all()
 
-    def _acquire(self, graph: DenseGraph) -> Bank:
+    def acquire(self, graph: DenseGraph) -> Bank:
+        """The bank with a graph's weights, which stay there until `release`. Streams wait for its `ready` before they
+        read. Raises DeviceError.
+        """
         deadline = time.monotonic() + _WAIT_S
         with self._changed:
             while True:

@@ -152,7 +152,7 @@ def build(python: Path, folder: Path) -> None:
 
 
 def why_no_import(python: Path) -> str:
-    """"" when all that is tested imports, and the native modules are those of the environment."""
+    """ "" when all that is tested imports, and the native modules are those of the environment."""
     natives = ", ".join(f"storage.{name}" for name in _NATIVE)
     check = f"import {_IMPORTED}, {natives}; print(storage._table.__file__)"
     done = run([str(python), "-c", check], _PROBE_S)

@@ -1,4 +1,4 @@
-"""Products in bfloat16 are as near as bfloat16 is, everything else is what it was."""
+"""Products in bfloat16 or float16 are as near as that is, everything else is what it was."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ from torch import nn
 
 from storage.checkpoint.graph_program import GraphProgram
 from storage.checkpoint.halves import split_graph
-from storage.checkpoint.lowered import lower_products
+from storage.checkpoint.lowered import LOWERED, lower_products
 from storage.checkpoint.script import script_function
 from tests.unit.storage.test_script import Attention, DeepAndCross, Shapes, exported, inputs
 
 
-def arguments(weights: list[torch.Tensor], rounded: frozenset[int], batch: int) -> list[torch.Tensor]:
-    lowered = [weight.bfloat16() if place in rounded else weight for place, weight in enumerate(weights)]
+def arguments(
+    weights: list[torch.Tensor], rounded: frozenset[int], batch: int, dtype: torch.dtype = torch.bfloat16
+) -> list[torch.Tensor]:
+    lowered = [weight.to(dtype) if place in rounded else weight for place, weight in enumerate(weights)]
     return [*lowered, *inputs(batch)]
 
 
 @pytest.mark.parametrize("model", [DeepAndCross, Attention, Shapes])
 @pytest.mark.parametrize("batch", [1, 65])
-def test_scores_are_as_near_as_bfloat16(model: type[nn.Module], batch: int) -> None:
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.002)])
+def test_scores_are_as_near_as_the_precision(
+    model: type[nn.Module], batch: int, precision: str, tolerance: float
+) -> None:
     torch.manual_seed(0)
     module, weights = exported(model())
-    lowered, rounded = lower_products(module, range(len(weights)))
+    dtype = LOWERED[precision]
+    lowered, rounded = lower_products(module, range(len(weights)), dtype)
     with torch.inference_mode():
         expected = module.forward(*weights, *inputs(batch))
-        got = lowered.forward(*arguments(weights, rounded, batch))
-        scripted = script_function(lowered)(*arguments(weights, rounded, batch))
+        got = lowered.forward(*arguments(weights, rounded, batch, dtype))
+        scripted = script_function(lowered)(*arguments(weights, rounded, batch, dtype))
     for one, other, third in zip(expected, got, scripted, strict=True):
         assert other.dtype == one.dtype
-        torch.testing.assert_close(other, one, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(third, other, rtol=1e-6, atol=1e-6)
     if model is not Shapes:  # which has no product
         assert any(not torch.equal(one, other) for one, other in zip(expected, got, strict=True))
@@ -38,7 +44,7 @@ def test_scores_are_as_near_as_bfloat16(model: type[nn.Module], batch: int) -> N
 
 def test_weights_of_products_alone_are_rounded_once() -> None:
     module, weights = exported(DeepAndCross())
-    _, rounded = lower_products(module, range(len(weights)))
+    _, rounded = lower_products(module, range(len(weights)), torch.bfloat16)
     shapes = sorted(tuple(weights[place].shape) for place in rounded)
     assert shapes == [(2,), (2, 16), (12,), (12, 12), (16,), (16, 12)]  # not those of the layer norm
 
@@ -53,7 +59,7 @@ def test_a_weight_that_others_read_too_stays_and_is_rounded_for_the_product() ->
             return (flat @ self.emb.weight.t(), self.emb(ids[:, 0]))
 
     module, weights = exported(Tied())
-    lowered, rounded = lower_products(module, range(len(weights)))
+    lowered, rounded = lower_products(module, range(len(weights)), torch.bfloat16)
     assert rounded == frozenset()
     with torch.inference_mode():
         expected, got = module.forward(*weights, *inputs(5)), lowered.forward(*weights, *inputs(5))
@@ -63,7 +69,7 @@ def test_a_weight_that_others_read_too_stays_and_is_rounded_for_the_product() ->
 
 def test_a_lowered_graph_is_split_as_the_graph_is() -> None:
     module, weights = exported(Attention())
-    lowered, rounded = lower_products(module, range(len(weights)))
+    lowered, rounded = lower_products(module, range(len(weights)), torch.bfloat16)
     user, item = [len(weights)], [len(weights) + 1, len(weights) + 2]
     assert split_graph(module, user, item) is None or split_graph(lowered, user, item) is not None
     program = GraphProgram(lowered, [*user, *item], rounded)
