@@ -18,7 +18,7 @@ from serving.engine.user_side import take_rows
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Gpus
 from serving.gpu.pipeline import GpuPipeline
-from storage.checkpoint import Golden
+from storage.checkpoint import DenseGraph, Golden
 from storage.errors import DeviceError, ParityError, Unsupported
 from storage.features import FeatureBatch
 
@@ -76,18 +76,10 @@ class Devices:
         return tuple(places)
 
     def pipeline(self, lookup_timeout_s: float | None, place: int, snapshot: Snapshot) -> GpuPipeline:
-        """For a session on a GPU, with everything captured. Raises DeviceError."""
+        """For a session on a GPU; `prepare` captures its graphs. Raises DeviceError."""
         parts = self._parts
         processor = (lambda: parts.processor_pipeline(lookup_timeout_s)) if self.falls_back else None
-        made = self._make(lookup_timeout_s, self.models[place], processor)
-        try:
-            made.capture_all(snapshot)
-        except DeviceError as error:
-            if not self.falls_back:
-                made.close()
-                raise
-            self.models[place].give_up(str(error))
-        return made
+        return self._make(lookup_timeout_s, self.models[place], processor, snapshot.graph)
 
     @property
     def trouble(self) -> str:
@@ -166,7 +158,11 @@ class Devices:
         )
 
     def _make(
-        self, lookup_timeout_s: float | None, model: DeviceModel, processor: Callable[[], Pipeline] | None
+        self,
+        lookup_timeout_s: float | None,
+        model: DeviceModel,
+        processor: Callable[[], Pipeline] | None,
+        first: DenseGraph | None = None,
     ) -> GpuPipeline:
         parts = self._parts
         side = parts.user_side
@@ -179,6 +175,7 @@ class Devices:
             lookup_timeout_s,
             model,
             processor,
+            first,
         )
 
     def _drop(self, index: int) -> None:

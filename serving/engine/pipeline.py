@@ -88,6 +88,9 @@ class ScoringPipeline(Protocol):
     counted: np.ndarray
     output_names: tuple[str, ...]
 
+    def prepare(self) -> None:
+        """Called once, by the thread that will score, before anything else of it. Raises DeviceError."""
+
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """What is made of requests, in their order. Raises InvalidInput naming the input at fault, not the request."""
 
@@ -166,6 +169,9 @@ class Pipeline:
             self._user_places = user
             self._user = _Lookup(spec, store, graph, user)
             self._item = _Lookup(spec, store, graph, [place for place in range(self._inputs) if place not in user])
+
+    def prepare(self) -> None:
+        """Nothing: its scratch memory comes with the batches."""
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """What is made of requests, in their order. Raises InvalidInput naming the input at fault."""

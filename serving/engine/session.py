@@ -60,6 +60,8 @@ class Session:
         self.statistics = SessionStatistics()
         self._parts = parts
         self._ended_ns = 0
+        self._prepared = threading.Event()
+        self._prepare_error: BaseException | None = None
         self._warm = threading.Event()
         self._warm_error: ConfigError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -76,8 +78,12 @@ class Session:
         return counted if self._warm.is_set() else np.zeros_like(counted)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the thread, and waits until its pipeline is prepared. Raises DeviceError; it has ended then."""
         self._thread.start()
+        self._prepared.wait()
+        if self._prepare_error is not None:
+            self._thread.join()
+            raise self._prepare_error
 
     def wait_warm(self) -> None:
         """Waits until it takes requests. Raises ConfigError when it could not warm up; it goes on all the same."""
@@ -98,6 +104,14 @@ class Session:
                 logger.warning("%s: runs on any processor: %s", self.name, error)
         # OpenMP keeps the number of threads a caller; more than one takes cores that the other sessions need.
         torch.set_num_threads(self._parts.torch_threads)
+        try:
+            self.pipeline.prepare()
+        except BaseException as error:  # `start` raises it
+            self._prepare_error = error
+            self.pipeline.close()
+            return
+        finally:
+            self._prepared.set()
         self._warm_up()
         try:
             self._work_off()

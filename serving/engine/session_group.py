@@ -202,8 +202,8 @@ class SessionGroup:
     def _start(self, queue: RequestQueue, place: Place) -> None:
         name = f"{self._label}#{next(self._numbers)}"
         session = Session(name, queue, self._make_pipeline(place), self._parts, place)
-        self._sessions.append(session)
         session.start()
+        self._sessions.append(session)
 
     def _reap(self) -> None:
         """Forgets sessions that have ended, but not what they counted."""

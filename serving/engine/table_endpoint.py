@@ -43,6 +43,9 @@ class TablePipeline:
         self._engine = FeatureEngine(FeatureSpec.model_validate(_SPEC))
         self._plan = store.plan([LookupSpec(_IDS, table, "none", 1)])
 
+    def prepare(self) -> None:
+        """Nothing."""
+
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """The ids of requests."""
         if all(can_join(requests[0][0], columns) for columns, _ in requests[1:]):

@@ -15,6 +15,7 @@ from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
 from serving.gpu.runners import choose_runner
 from serving.gpu.staged_lookup import StagedLookup
+from storage.checkpoint import DenseGraph
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.features import FeatureBatch, FeatureSpec, concat_batches
@@ -36,8 +37,10 @@ class GpuPipeline:
         lookup_timeout_s: float | None,
         model: DeviceModel,
         processor: Callable[[], Pipeline] | None,
+        first: DenseGraph | None = None,
     ) -> None:
         """user_places: inputs of the user's side. processor: what answers what the card cannot; None: an error does.
+        first: weights to warm up with in `prepare`; None: graphs are captured when they are needed.
 
         Raises DeviceError.
         """
@@ -47,6 +50,7 @@ class GpuPipeline:
         self._requests = requests
         self._lookup_timeout_s = lookup_timeout_s
         self._make_processor = processor
+        self._first = first
         self._processor: Pipeline | None = None
         everything = range(len(graph.inputs))
         self._whole = StagedLookup(spec, store, graph, everything)
@@ -54,9 +58,21 @@ class GpuPipeline:
         self._item = StagedLookup(spec, store, graph, [place for place in everything if place not in user_places])
         self._lane = GpuLane(model)
 
-    def capture_all(self, snapshot: Snapshot) -> None:
-        """Captures what a session needs, so that no request waits for it. Raises DeviceError."""
-        self._lane.capture_all(snapshot.graph)
+    def prepare(self) -> None:
+        """Captures what a session needs, so that no request waits for it.
+
+        On the session's own thread: libraries have workspaces for each thread and stream, which graphs go on using.
+        Raises DeviceError, or gives the card up where the processor may answer.
+        """
+        if self._first is None:
+            return
+        try:
+            self._lane.capture_all(self._first)
+        except DeviceError as error:
+            if self._make_processor is None:
+                raise
+            self.model.give_up(str(error))
+        self._first = None
 
     def choose_runner(self, snapshot: Snapshot, names: Sequence[str], tolerance: float) -> None:
         """Keeps the fastest of some runners for the card, before sessions capture their graphs. Raises DeviceError."""

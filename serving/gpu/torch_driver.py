@@ -219,6 +219,7 @@ class TorchDriver:
             except BaseException:
                 self._end_recording(graph, pool, pool_name)
                 raise
+            self._upload(graph, stream)
             return CudaGraph(graph, captured)
 
     def launch(self, graph: CudaGraph, stream: CudaStream) -> None:
@@ -231,6 +232,13 @@ class TorchDriver:
         with self._asking:
             free, total = torch.cuda.mem_get_info(self.info.index)
         return DeviceMemory(total, free, self._device_bytes.total(), self._pinned_bytes.total())
+
+    def _upload(self, graph: torch.cuda.CUDAGraph, stream: CudaStream) -> None:
+        """Brings the graph to the card now; its first launch would, otherwise."""
+        executable = getattr(graph, "raw_cuda_graph_exec", None)  # since torch 2.9
+        if executable is not None:
+            with contextlib.suppress(RuntimeError):
+                self._runtime.graphUpload(executable(), stream.raw)
 
     def _is_capturing(self, stream: CudaStream) -> bool:
         """Whether a capture goes on that is still good."""

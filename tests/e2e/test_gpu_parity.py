@@ -2,145 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from emberline.quickstart.doors import ask_all, requests_of
-from serving import Server, ServerConfig
-from serving.engine.model import LoadedModel
-from serving.engine.pipeline import Pipeline
-from serving.engine.user_side import take_rows
-from storage import open_version
-from tests.e2e.conftest import PlainRanker, Served, rows_of
-from tests.e2e.test_combinations import json_request
+from tests.e2e.conftest import Served
+from tests.e2e.gpu_parity import PRECISIONS, check_every_door, check_every_size, check_one_user, check_plain
 from tests.e2e.test_parity import TOLERANCE
 from tests.simulated_gpu import SimulatedGpus
 
-KINDS = ("deepfm", "dlrm", "din")
-ROWS = 2000
-# What is asked of each precision; the trained models' scores are between 0 and 1.
-PRECISIONS = {"fp32": TOLERANCE, "tf32": TOLERANCE, "bf16": 2e-2, "fp16": 2e-3}
+# The simulation adds as the processor does, and rounds no products to TF32.
+SIMULATED = {**PRECISIONS, "fp32": TOLERANCE, "tf32": TOLERANCE}
 
 
-@contextmanager
-def served_on(gpus: SimulatedGpus, place: Path, versions: dict[str, Path], **parameters: object) -> Iterator[Server]:
-    """A server in this process with these versions on the GPUs."""
-    for name, version in versions.items():
-        folder = place / "models" / name
-        shutil.copytree(version, folder / "1")
-        lines = [
-            'backend: "emberline"',
-            "instance_group [{ kind: KIND_GPU count: 2 }]",
-            "dynamic_batching { preferred_batch_size: [ 64 ] }",
-        ]
-        lines += [
-            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
-        ]
-        (folder / "config.pbtxt").write_text("\n".join(lines))
-    config = ServerConfig(
-        model_repository=place / "models",
-        store=place / "store",
-        http_port=0,
-        grpc_port=0,
-        metrics_port=0,
-        open_admin=True,
-    )
-    with Server(config, gpus=gpus) as server:
-        index = server.repository.index()
-        assert [(entry.state, entry.reason) for entry in index] == [("READY", "")] * len(versions)
-        yield server
-    for driver in gpus.drivers:
-        driver.enter_thread()
-        driver.finish()
-        assert not driver.errors
-        assert driver.memory().device == driver.memory().pinned == 0
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", SIMULATED)
 def test_the_trainers_scores_through_every_door(models: dict[str, Served], tmp_path: Path, precision: str) -> None:
     gpus = SimulatedGpus(2, schedule="random", seed=5)
-    versions = {models[kind].name: models[kind].version for kind in KINDS}
-    with served_on(gpus, tmp_path, versions, precision=precision, precision_tolerance=0.05) as server:
-        url, grpc = f"http://127.0.0.1:{server.http_port}", f"127.0.0.1:{server.grpc_port}"
-        for kind in KINDS:
-            served = models[kind]
-            for door, scores in ask_all(url, grpc, served.name, requests_of(url, served.name, served.data, ROWS)):
-                difference = np.abs(scores.astype(np.float64) - served.scores[:ROWS]).max()
-                assert difference <= PRECISIONS[precision], f"{kind}, {door}: {difference}"
-                assert precision in ("fp32", "tf32") or difference > 0, "nothing was computed in another precision"
-        ran = [
-            sum(loaded.parts.devices.models[index].counters.batches.values())
-            for loaded in server.repository.loaded()
-            for index in (0, 1)
-        ]
-        assert min(ran) > 0
-        assert all(not d.given_up for each in server.repository.loaded() for d in each.parts.devices.models.values())
+    check_every_door(gpus, models, tmp_path, precision, SIMULATED[precision])
 
 
 def test_every_size_and_padding_has_the_processors_scores(models: dict[str, Served], tmp_path: Path) -> None:
-    gpus = SimulatedGpus(schedule="lazy")
-    versions = {models[kind].name: models[kind].version for kind in KINDS}
-    with served_on(gpus, tmp_path, versions) as server:
-        for loaded in server.repository.loaded():
-            assert isinstance(loaded, LoadedModel)
-            parts, snapshot = loaded.parts, loaded.line.current
-            requests = open_version(versions[loaded.name]).golden()
-            features = parts.features(requests.columns, requests.batch)
-            card = parts.devices.first()
-            assert card is not None
-            sizes = [bucket.size for bucket in card.model.buckets.all]
-            assert sizes[-1] == loaded.signature.max_batch_size
-            rng = np.random.default_rng(1)
-            for size in sizes[:9]:
-                for rows in sorted({size, max(1, size - 1), size // 2 + 1}):
-                    batch = take_rows(features, rng.integers(0, requests.batch, rows))
-                    by_card, by_processor = (parts.score_once(batch, snapshot, way) for way in (card, parts.processor))
-                    for one, other in zip(by_card, by_processor, strict=True):
-                        assert np.abs(one - other).max() <= TOLERANCE, (loaded.name, rows)
-            assert isinstance(parts.processor, Pipeline)
+    check_every_size(SimulatedGpus(schedule="lazy"), models, tmp_path, TOLERANCE)
 
 
 def test_one_row_of_a_user_stands_for_all_their_items(models: dict[str, Served], tmp_path: Path) -> None:
-    served = models["din"]
-    gpus = SimulatedGpus(schedule="random", seed=1)
-    with served_on(gpus, tmp_path, {served.name: served.version}) as server:
-        url = f"http://127.0.0.1:{server.http_port}/v2/models/{served.name}/infer"
-        rows = [dict(row) for row in rows_of(served.data, 40)]
-        for row in rows:
-            row["user"] = rows[0]["user"]
-
-        def ask(once: bool, part: list[dict[str, object]]) -> np.ndarray:
-            body = json_request(part, once=once, priority=0, timeout_us=0)
-            with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=60) as answer:
-                return np.array(json.load(answer)["outputs"][0]["data"])
-
-        device = next(iter(server.repository.loaded())).parts.devices.models[0]
-        before = device.counters.copied_bytes
-        apart = ask(False, rows)
-        whole_bytes = device.counters.copied_bytes - before
-        together = ask(True, rows)
-        sided_bytes = device.counters.copied_bytes - before - whole_bytes
-        assert np.abs(together - apart).max() <= TOLERANCE
-        assert sided_bytes < whole_bytes
-        for count in (1, 2, 7, 33):
-            assert np.abs(ask(True, rows[:count]) - apart[:count]).max() <= TOLERANCE
+    check_one_user(SimulatedGpus(schedule="random", seed=1), models["din"], tmp_path, TOLERANCE)
 
 
-def test_a_plain_torch_module_runs_there_too(
-    plain: tuple[PlainRanker, tuple[object, ...]], place: Path, tmp_path: Path
-) -> None:
-    gpus = SimulatedGpus(schedule="random", seed=9)
-    with served_on(gpus, tmp_path, {"plain": place / "models" / "plain" / "1"}) as server:
-        loaded = next(iter(server.repository.loaded()))
-        golden = open_version(place / "models" / "plain" / "1").golden()
-        result = asyncio.run(loaded.infer(golden.columns, golden.batch))
-        name = loaded.signature.outputs[0].name
-        assert np.abs(result.outputs[0] - golden.outputs[name]).max() <= TOLERANCE
+@pytest.mark.usefixtures("plain")
+def test_a_plain_torch_module_runs_there_too(place: Path, tmp_path: Path) -> None:
+    version = place / "models" / "plain" / "1"
+    check_plain(SimulatedGpus(schedule="random", seed=9), version, tmp_path, TOLERANCE)

@@ -99,8 +99,12 @@ def make_venv(folder: Path) -> Path:
     if sys.prefix != sys.base_prefix:
         # Such an environment sees the packages of the system, not those of the environment that made it.
         site = next((folder / "lib").glob("python*/site-packages"))
-        paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+        paths = list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
         (site / "parent.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
+        # CuPy looks for CUDA's libraries in an environment's own folder alone.
+        libraries = [Path(path, "nvidia") for path in paths if Path(path, "nvidia").is_dir()]
+        if libraries:
+            (site / "nvidia").symlink_to(libraries[0], target_is_directory=True)
     stamp.write_text(own, encoding="utf-8")
     return python
 

@@ -1,0 +1,302 @@
+"""The card under measure: a driver that is watched, and what the card itself can do, measured in the same run."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from serving.gpu.driver import Assembly, DeviceMemory, Driver, Event, Graph, Gpus, Pool, Stream
+from serving.gpu.matmul_precision import matmul_precision
+from storage.errors import ConfigError
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+# A limit is what a card reached once.
+_TRIES, _CALLS = 5, 5
+
+
+class Clock(Protocol):
+    """Says how long work on a stream took."""
+
+    def mark(self, stream: Stream) -> Any:
+        """A moment, after all that was put on the stream so far."""
+
+    def us(self, began: Any, ended: Any) -> float:
+        """Between two moments that are over."""
+
+
+class CardClock:
+    """The card's own: CUDA events."""
+
+    def mark(self, stream: Stream) -> Any:
+        """See Clock."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(stream.torch)
+        return event
+
+    def us(self, began: Any, ended: Any) -> float:
+        """See Clock."""
+        return float(began.elapsed_time(ended)) * 1000
+
+
+class HostClock:
+    """Of a simulation: when the calls were made, which means nothing."""
+
+    def mark(self, stream: Stream) -> Any:
+        """See Clock."""
+        return time.perf_counter()
+
+    def us(self, began: Any, ended: Any) -> float:
+        """See Clock."""
+        return float(ended - began) * 1e6
+
+
+class WatchedDriver:
+    """A driver that counts, can time copies and launches, and can leave copies to the card out. Any thread.
+
+    counts: of captures and launches. leaves_out_copies: nothing is copied to the card; what was there stays. times:
+    None, or where microseconds are put by name, "copy in", "graph", "copy out", after `read_times`.
+    """
+
+    def __init__(self, driver: Driver, clock: Clock) -> None:
+        self.info = driver.info
+        self.counts: Counter[str] = Counter()
+        self.leaves_out_copies = False
+        self.times: dict[str, list[float]] | None = None
+        self._driver = driver
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pinned: set[int] = set()
+        self._marks: list[tuple[str, Any, Any]] = []
+
+    def read_times(self) -> dict[str, list[float]]:
+        """What was timed since the last call; all of it must be over."""
+        marks, self._marks = self._marks, []
+        found: dict[str, list[float]] = {}
+        for name, began, ended in marks:
+            found.setdefault(name, []).append(self._clock.us(began, ended))
+        return found
+
+    @property
+    def inner(self) -> Driver:
+        """The driver itself."""
+        return self._driver
+
+    def enter_thread(self) -> None:
+        """See Driver."""
+        self._driver.enter_thread()
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """See Driver."""
+        buffer = self._driver.pinned(size)
+        with self._lock:
+            self._pinned.add(buffer.untyped_storage().data_ptr())
+        return buffer
+
+    def device(self, size: int) -> torch.Tensor:
+        """See Driver."""
+        buffer = self._driver.device(size)
+        with self._lock:  # in a simulation, the place of a pinned buffer that is gone
+            self._pinned.discard(buffer.untyped_storage().data_ptr())
+        return buffer
+
+    def new_stream(self, name: str) -> Stream:
+        """See Driver."""
+        return self._driver.new_stream(name)
+
+    def new_event(self, *, busy_wait: bool = False) -> Event:
+        """See Driver."""
+        return self._driver.new_event(busy_wait=busy_wait)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        """See Driver."""
+        goes_in = source.untyped_storage().data_ptr() in self._pinned
+        if goes_in and self.leaves_out_copies:
+            return
+        with self._timed("copy in" if goes_in else "copy out", stream):
+            self._driver.copy(target, source, stream)
+
+    def assemble(self, assembly: Assembly, rows: int, stream: Stream) -> None:
+        """See Driver."""
+        self._driver.assemble(assembly, rows, stream)
+
+    def compute(
+        self, work: Callable[[], None], stream: Stream, *, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> None:
+        """See Driver."""
+        self._driver.compute(work, stream, reads=reads, writes=writes)
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """See Driver."""
+        self._driver.record(event, stream)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """See Driver."""
+        self._driver.wait(stream, event)
+
+    def synchronize(self, event: Event) -> None:
+        """See Driver."""
+        self._driver.synchronize(event)
+
+    def new_pool(self) -> Pool:
+        """See Driver."""
+        return self._driver.new_pool()
+
+    def capture(self, work: Callable[[], None], pool: Pool, stream: Stream, *, name: str) -> Graph:
+        """See Driver."""
+        with self._lock:
+            self.counts["capture"] += 1
+        times, self.times = self.times, None  # events for timing do not go into a graph
+        try:
+            return self._driver.capture(work, pool, stream, name=name)
+        finally:
+            self.times = times
+
+    def launch(self, graph: Graph, stream: Stream) -> None:
+        """See Driver."""
+        with self._timed("graph", stream):
+            self._driver.launch(graph, stream)
+
+    def memory(self) -> DeviceMemory:
+        """See Driver."""
+        return self._driver.memory()
+
+    @contextmanager
+    def _timed(self, name: str, stream: Stream) -> Iterator[None]:
+        if self.times is None:
+            yield
+            return
+        began = self._clock.mark(stream)
+        yield
+        self._marks.append((name, began, self._clock.mark(stream)))
+
+
+class WatchedGpus:
+    """The cards of this process, each with a driver that is watched."""
+
+    def __init__(self, gpus: Gpus, clock: Clock) -> None:
+        self.infos = gpus.infos
+        self.why_none = gpus.why_none
+        self._gpus = gpus
+        self._clock = clock
+        self._drivers: dict[int, WatchedDriver] = {}
+
+    def driver(self, index: int) -> WatchedDriver:
+        """See Gpus."""
+        if index not in self._drivers:
+            self._drivers[index] = WatchedDriver(self._gpus.driver(index), self._clock)
+        return self._drivers[index]
+
+
+@dataclass
+class Card:
+    """The first card. device: where torch has its memory."""
+
+    gpus: WatchedGpus
+    driver: WatchedDriver
+    device: torch.device
+    is_simulated: bool
+
+    def __str__(self) -> str:
+        memory = self.driver.memory()
+        capability = ".".join(map(str, self.driver.info.capability))
+        name = "a simulated card" if self.is_simulated else self.driver.info.name
+        return f"{name}, sm {capability}, {memory.total / 2**30:.0f} GiB ({memory.free / 2**30:.0f} free)"
+
+
+def find_card(*, simulated: bool) -> Card:
+    """The card to measure. Raises ConfigError that says why there is none."""
+    if simulated:
+        # From a checkout only, and never followed by a type checker: tests are no part of the packages.
+        made: Gpus = importlib.import_module("tests.simulated_gpu").SimulatedGpus()
+        return _card(WatchedGpus(made, HostClock()), torch.device("cpu"), True)
+    from serving.gpu.cards import find_gpus
+
+    gpus = find_gpus()
+    if gpus.why_none:
+        raise ConfigError(
+            f"no GPU can be measured: {gpus.why_none}. --simulated shows what would be measured, at toy sizes"
+        )
+    return _card(WatchedGpus(gpus, CardClock()), torch.device("cuda", gpus.infos[0].index), False)
+
+
+def _card(gpus: WatchedGpus, device: torch.device, is_simulated: bool) -> Card:
+    driver = gpus.driver(gpus.infos[0].index)
+    driver.enter_thread()
+    return Card(gpus, driver, device, is_simulated)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a card reached. copy, to_card, from_card: bytes a second, `copy` counting what is read and what is written.
+
+    flops: operations a second of a large product, by precision.
+    """
+
+    copy: float
+    to_card: float
+    from_card: float
+    flops: dict[str, float]
+
+    def __str__(self) -> str:
+        products = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in self.flops.items())
+        return (
+            f"the card's limits, measured here: copies within {self.copy / 1e9:,.0f} GB/s (read and written), to the "
+            f"card {self.to_card / 1e9:.1f} GB/s, from it {self.from_card / 1e9:.1f} GB/s; products: {products} TFLOP/s"
+        )
+
+
+def measure_limits(card: Card) -> Limits:
+    """The best of a few tries, each of some milliseconds, on a card that does nothing else."""
+    device = card.device
+    size, side, bus = (1 << 20, 64, 1 << 18) if card.is_simulated else (1 << 30, 8192, 1 << 26)
+    source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
+    within = 2 * size / _least_seconds(device, lambda: target.copy_(source))
+    del source, target
+    host = torch.zeros(bus, dtype=torch.uint8, pin_memory=not card.is_simulated)
+    there = torch.zeros(bus, dtype=torch.uint8, device=device)
+    to_card = bus / _least_seconds(device, lambda: there.copy_(host, non_blocking=True))
+    from_card = bus / _least_seconds(device, lambda: host.copy_(there, non_blocking=True))
+    flops: dict[str, float] = {}
+    for precision in PRECISIONS:
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        left, right = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
+        result = torch.empty_like(left)
+        with torch.inference_mode(), matmul_precision(precision == "tf32"):
+            seconds = _least_seconds(device, lambda a=left, b=right, c=result: torch.mm(a, b, out=c))  # type: ignore[misc]
+        flops[precision] = 2.0 * side**3 / seconds
+        del left, right, result
+    return Limits(within, to_card, from_card, flops)
+
+
+def _least_seconds(device: torch.device, work: Callable[[], object]) -> float:
+    work()
+    return min(_seconds(device, work) for _ in range(_TRIES))
+
+
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+    """Of one call."""
+    if device.type != "cuda":
+        began = time.perf_counter()
+        for _ in range(_CALLS):
+            work()
+        return max(time.perf_counter() - began, 1e-9) / _CALLS
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    first.record()
+    for _ in range(_CALLS):
+        work()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1000 / _CALLS
+
+
+def _conforms(driver: WatchedDriver, gpus: WatchedGpus) -> tuple[Driver, Gpus]:
+    return driver, gpus
