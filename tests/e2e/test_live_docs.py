@@ -93,6 +93,7 @@ def test_every_option_of_a_model_stands_in_the_table() -> None:
         "precision",
         "precision_tolerance",
         "runners",
+        "on_gpu_failure",
         "torch_threads",
         "pick",
         "cpus",
@@ -121,6 +122,14 @@ def test_every_metric_of_updates_stands_in_the_table() -> None:
     names = [entry[0] for entry in (*metrics._OF_UPDATES, *metrics._OF_SNAPSHOTS, *metrics._OF_ARMS)]
     for name in (*names, "updates_refused_total", "canary_fraction", "stage_seconds_total"):
         assert f"`{name}`" in PAGE, name
+
+
+def test_every_metric_of_gpus_stands_in_its_table() -> None:
+    from serving.http import metrics
+
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for name in ("gpu_batches_total", *(entry[0] for entry in metrics._OF_GPUS)):
+        assert f"`emberline_{name}`" in page, name
 
 
 def test_every_publishing_option_stands_in_the_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,20 @@ def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> Non
     assert version["gpus"]["0"]["given_up"] == ""
     assert version["gpus"]["0"]["on_processor"] == 0
     assert version["gpus"]["0"]["weight_uploads"] >= 11  # a rollback may find its weights still there
+
+
+def test_the_metrics_page_shows_the_card(live: Live) -> None:
+    live.version()
+    live.start()
+    ask(live.repository, live.world.rows_of(next(iter(live.snapshots.values())), 3))
+    with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("emberline_gpu_"))
+    labels = f'model="{NAME}",version="1",gpu="0"'
+    assert int(values[f'emberline_gpu_batches_total{{{labels},graph="4"}}']) > 0
+    assert int(values[f"emberline_gpu_copied_bytes_total{{{labels}}}"]) > 0
+    assert values[f"emberline_gpu_weight_uploads_total{{{labels}}}"] == "1"
+    assert values[f"emberline_gpu_given_up{{{labels}}}"] == "0"
 
 
 def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(
