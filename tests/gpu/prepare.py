@@ -72,14 +72,16 @@ def check_machine(python: Path, *, needs_gpu: bool) -> str:
         refuse(f"{python} has no torch{why}; install it, or name another Python: make test-gpu GPU_BASE=...")
     if needs_gpu:
         if not found["cuda"]:
-            refuse(f"torch {found['torch']} is built without CUDA: pip install --force-reinstall torch")
+            refuse(f"No GPU: torch {found['torch']} is built without CUDA; pip install --force-reinstall torch")
         if not found["gpus"]:
-            refuse(f"torch {found['torch']} for CUDA {found['cuda']} sees no GPU; look at `nvidia-smi`. {found['why']}")
+            why = f" ({found['why']})" if found["why"] else ""
+            refuse(f"No GPU: torch {found['torch']} for CUDA {found['cuda']} sees none{why}; look at `nvidia-smi`")
         build = f"cupy-cuda{found['cuda'].split('.')[0]}x"
         if not found["cupy"]:
-            refuse(f"CuPy is not there or does not import: pip install {build}. {found.get('cupy_why', '')}")
+            why = found.get("cupy_why", "it is not installed")
+            refuse(f"CuPy cannot be used ({why}): pip install {build}")
         if not found.get("cupy_gpus"):
-            refuse(f"CuPy {found['cupy']} sees no GPU: is it {build}? {found.get('cupy_why', '')}")
+            refuse(f"CuPy {found['cupy']} sees no GPU ({found.get('cupy_why', 'it says so')}): is it {build}?")
     cards = ", ".join(found["gpus"]) or "no GPU"
     return f"{cards}; torch {found['torch']}, CuPy {found['cupy'] or 'none'}, Python {sys.version.split()[0]}"
 
@@ -105,6 +107,10 @@ def make_venv(folder: Path) -> Path:
         libraries = [Path(path, "nvidia") for path in paths if Path(path, "nvidia").is_dir()]
         if libraries:
             (site / "nvidia").symlink_to(libraries[0], target_is_directory=True)
+    if run([str(python), "-m", "pip", "--version"], _PIP_S).returncode != 0:
+        done = run([str(python), "-m", "ensurepip"], _PIP_S)
+        if done.returncode != 0:
+            refuse(f"{sys.executable} has no pip, and cannot make one: {last_words(done)}")
     stamp.write_text(own, encoding="utf-8")
     return python
 

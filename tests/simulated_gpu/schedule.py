@@ -13,7 +13,7 @@ from tests.simulated_gpu.trace import Executed
 SCHEDULES = ("eager", "lazy", "random")
 # How likely a stream is taken rather than another: some streams lag far behind, some run ahead.
 _WEIGHTS = (0.02, 0.3, 1.0, 1.0)
-_MAX_TRACE = 100_000
+_MAX_TRACE = 20_000
 
 
 class Schedule:
