@@ -1,7 +1,8 @@
 """A dense graph whose matrix products are computed in bfloat16 or float16, everything between them in float32.
 
 Inputs of a product are rounded, its result is widened again. Weights that only products read are rounded once, when the
-graph gets them; others, each time.
+graph gets them; others, each time. What lies between two products and only picks or moves values (a relu, a reshape)
+is done on the rounded ones, which gives the same bits without widening and rounding again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,18 @@ import torch
 from torch import fx
 
 PRODUCTS = frozenset({"aten::addmm", "aten::baddbmm", "aten::bmm", "aten::linear", "aten::matmul", "aten::mm"})
+# Their results are values of their inputs, or zero: rounded before or after, they are the same.
+EXACT = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("relu", "cat", "stack", "clone", "alias", "contiguous", "expand", "flatten", "permute", "reshape", "select"),
+        *("slice", "squeeze", "t", "transpose", "unflatten", "unsqueeze", "view", "_unsafe_view", "index_select"),
+    )
+)
 # What `precision` of a model may say, and torch's name for it.
 LOWERED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+_CAST = torch.ops.aten._to_copy.default
 
 
 def lower_products(
@@ -23,34 +34,69 @@ def lower_products(
 
     weights: places of the arguments that are weights. dtype: of the products.
     """
-    graph = fx.Graph()
-    done: dict[fx.Node, fx.Node] = {}
-    rounded: dict[fx.Node, fx.Node] = {}
-    places = set(weights)
-    given: set[int] = set()
-    place = -1
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            place += 1
-            done[node] = graph.placeholder(node.name)
-            done[node].meta = dict(node.meta)
-            if place in places and _is_wide(node) and all(map(_is_product, node.users)):
-                given.add(place)
-                rounded[node] = done[node]
-        elif _is_product(node):
-            for each in node.all_input_nodes:
-                if _is_wide(each) and each not in rounded:
-                    rounded[each] = _cast(graph, done[each], dtype)
-            copy = graph.node_copy(node, lambda each: rounded.get(each, done[each]))
-            done[node] = _cast(graph, copy, torch.float32) if _is_wide(node) else copy
-        else:
-            done[node] = graph.node_copy(node, done.__getitem__)
-    graph.lint()
-    return fx.GraphModule(module, graph), frozenset(given)
+    return _Lowering(module, set(weights), dtype).run()
+
+
+class _Lowering:
+    """One graph. done: copies of its nodes. rounded: those in `dtype`, by what they are the rounded values of."""
+
+    def __init__(self, module: fx.GraphModule, weights: set[int], dtype: torch.dtype) -> None:
+        self._module = module
+        self._weights = weights
+        self._dtype = dtype
+        self._graph = fx.Graph()
+        self._done: dict[fx.Node, fx.Node] = {}
+        self._rounded: dict[fx.Node, fx.Node] = {}
+
+    def run(self) -> tuple[fx.GraphModule, frozenset[int]]:
+        graph, done = self._graph, self._done
+        given: set[int] = set()
+        place = -1
+        for node in self._module.graph.nodes:
+            if node.op == "placeholder":
+                place += 1
+                done[node] = graph.placeholder(node.name)
+                done[node].meta = dict(node.meta)
+                if place in self._weights and _is_wide(node) and all(map(_is_product, node.users)):
+                    given.add(place)
+                    self._rounded[node] = done[node]
+            elif _is_product(node):
+                for each in node.all_input_nodes:
+                    if _is_wide(each):
+                        self._round(each)
+                copy = graph.node_copy(node, lambda each: self._rounded.get(each, done[each]))
+                self._rounded[node] = copy
+                done[node] = _cast(graph, copy, torch.float32)
+            else:
+                done[node] = graph.node_copy(node, done.__getitem__)
+        for node in reversed(list(graph.nodes)):
+            if not node.users and node.op == "call_function" and (node.target is _CAST or _is_exact(node)):
+                graph.erase_node(node)  # everyone took the rounded one
+        graph.lint()
+        return fx.GraphModule(self._module, graph), frozenset(given)
+
+    def _round(self, node: fx.Node) -> fx.Node:
+        """The rounded values of a node."""
+        found = self._rounded.get(node)
+        if found is None:
+            if self._comes_rounded(node):
+                found = self._graph.node_copy(
+                    node, lambda each: self._round(each) if _is_wide(each) else self._done[each]
+                )
+            else:
+                found = _cast(self._graph, self._done[node], self._dtype)
+            self._rounded[node] = found
+        return found
+
+    def _comes_rounded(self, node: fx.Node) -> bool:
+        """Whether it picks and moves values that are there in `dtype`."""
+        return node in self._rounded or (
+            _is_exact(node) and all(self._comes_rounded(each) for each in node.all_input_nodes if _is_wide(each))
+        )
 
 
 def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
-    cast = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+    cast = graph.call_function(_CAST, (node,), {"dtype": dtype})
     cast.meta = dict(node.meta)  # its shape, which is what splitting a graph asks for
     return cast
 
@@ -58,6 +104,11 @@ def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
 def _is_product(node: fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.name in PRODUCTS and _is_wide(node)
+
+
+def _is_exact(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name in EXACT
 
 
 def _is_wide(node: fx.Node) -> bool:

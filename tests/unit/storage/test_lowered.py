@@ -77,3 +77,39 @@ def test_a_lowered_graph_is_split_as_the_graph_is() -> None:
     with torch.inference_mode():
         got = program.forward(*arguments(weights, rounded, 3))
         torch.testing.assert_close(got[0], module.forward(*weights, *inputs(3))[0], rtol=0.02, atol=0.02)
+
+
+class Tower(nn.Module):
+    """Products with nothing but a relu and a reshape between them, one of whose results somebody else reads too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, flat, lists, ids):  # type: ignore[no-untyped-def]
+        first = torch.relu(self.layers[0](flat))
+        second = torch.relu(self.layers[1](torch.cat([first[:, :4], first[:, 4:]], 1).reshape(-1, 8)))
+        return (self.layers[2](second), torch.sigmoid(second))
+
+
+@pytest.mark.parametrize("dtype", LOWERED.values())
+def test_nothing_is_widened_between_products_and_the_bits_are_the_same(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    module, weights = exported(Tower())
+    lowered, rounded = lower_products(module, range(len(weights)), dtype)
+    casts = [node for node in lowered.graph.nodes if node.target is torch.ops.aten._to_copy.default]
+    # In: the first product's input. Out: what the sigmoid reads, and the last product's result.
+    assert len(casts) == 3
+    with torch.inference_mode():
+        got = lowered.forward(*arguments(weights, rounded, 9, dtype))
+
+        def product(layer: nn.Linear, values: torch.Tensor) -> torch.Tensor:
+            made = torch.nn.functional.linear(values.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
+            return made.float()
+
+        tower = Tower()
+        tower.load_state_dict(dict(zip(tower.state_dict(), weights, strict=True)))
+        flat = inputs(9)[0]
+        second = torch.relu(product(tower.layers[1], torch.relu(product(tower.layers[0], flat))))
+        assert torch.equal(got[0], product(tower.layers[2], second))
+        assert torch.equal(got[1], torch.sigmoid(second))
