@@ -13,11 +13,15 @@ FUZZ_SECONDS ?= 600
 NATIVE := $(shell find storage/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 READY  := $(VENV)/.ready
 FUZZERS := $(VENV)/.fuzzers
+# A GPU's torch and CuPy are those of this Python, and what else is needed is put beside them into build/gpu-venv.
+GPU_BASE   ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
+GPU_PY     := build/gpu-venv/bin/python
+GPU_PYTHON ?= 3.12
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak fuzz bench clean
+.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak fuzz bench gpu-wheels test-gpu bench-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -74,6 +78,17 @@ fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
 bench: $(READY)  ## every benchmark, in its quick form
 	@for name in parity session_memory synthetic_tiers live_updates random_kills; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
 	@mkdir -p build && $(PY) -m benchmarks.all_store --quick --out build/store-quick.txt; code=$$?; cat build/store-quick.txt; exit $$code
+
+gpu-wheels: $(VENV)/bin/python  ## into build/gpu-wheels what a machine with a GPU and no network lacks; GPU_PYTHON=3.12
+	$(PY) tests/gpu/wheels.py --python $(GPU_PYTHON)
+
+test-gpu:  ## on a machine with a GPU: driver, kernels and sessions on it, compute-sanitizer, the simulated card
+	$(GPU_BASE) tests/gpu/prepare.py
+	$(GPU_PY) tests/gpu/verdicts.py
+
+bench-gpu:  ## on a machine with a GPU: sessions measured, into build/gpu-bench.txt; QUICK=1 for two minutes
+	$(GPU_BASE) tests/gpu/prepare.py
+	$(GPU_PY) -m benchmarks.gpu_sessions --out build/gpu-bench.txt --svg build/gpu-timeline.svg $(if $(QUICK),--quick)
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

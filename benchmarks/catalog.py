@@ -34,6 +34,7 @@ BENCHMARKS = {
     "doors": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
     "triton": "a DLRM behind the whole server and behind Triton: HTTP and gRPC, batches of 1, 64 and 512",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
+    "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",
 }
 QUICK_S = 30.0
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from serving.gpu.driver import Assembly, DeviceMemory, Driver, Event, Graph, Gpus, Pool, Stream
+from serving.gpu.driver import Assembly, DeviceMemory, Driver, Event, Gpus, Graph, Pool, Stream
 from serving.gpu.matmul_precision import matmul_precision
 from storage.errors import ConfigError
 
@@ -61,15 +61,15 @@ class HostClock:
 class WatchedDriver:
     """A driver that counts, can time copies and launches, and can leave copies to the card out. Any thread.
 
-    counts: of captures and launches. leaves_out_copies: nothing is copied to the card; what was there stays. times:
-    None, or where microseconds are put by name, "copy in", "graph", "copy out", after `read_times`.
+    counts: of captures. leaves_out_copies: nothing is copied to the card; what was there stays. is_timing: whether
+    copies and launches are timed, by names that `read_times` has.
     """
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
         self.info = driver.info
         self.counts: Counter[str] = Counter()
         self.leaves_out_copies = False
-        self.times: dict[str, list[float]] | None = None
+        self.is_timing = False
         self._driver = driver
         self._clock = clock
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class WatchedDriver:
         self._marks: list[tuple[str, Any, Any]] = []
 
     def read_times(self) -> dict[str, list[float]]:
-        """What was timed since the last call; all of it must be over."""
+        """Microseconds of each "copy in", "graph" and "copy out" since the last call; all of it must be over."""
         marks, self._marks = self._marks, []
         found: dict[str, list[float]] = {}
         for name, began, ended in marks:
@@ -153,11 +153,11 @@ class WatchedDriver:
         """See Driver."""
         with self._lock:
             self.counts["capture"] += 1
-        times, self.times = self.times, None  # events for timing do not go into a graph
+        was_timing, self.is_timing = self.is_timing, False  # events for timing do not go into a graph
         try:
             return self._driver.capture(work, pool, stream, name=name)
         finally:
-            self.times = times
+            self.is_timing = was_timing
 
     def launch(self, graph: Graph, stream: Stream) -> None:
         """See Driver."""
@@ -170,7 +170,7 @@ class WatchedDriver:
 
     @contextmanager
     def _timed(self, name: str, stream: Stream) -> Iterator[None]:
-        if self.times is None:
+        if not self.is_timing:
             yield
             return
         began = self._clock.mark(stream)
@@ -255,25 +255,28 @@ class Limits:
 
 def measure_limits(card: Card) -> Limits:
     """The best of a few tries, each of some milliseconds, on a card that does nothing else."""
-    device = card.device
     size, side, bus = (1 << 20, 64, 1 << 18) if card.is_simulated else (1 << 30, 8192, 1 << 26)
-    source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
-    within = 2 * size / _least_seconds(device, lambda: target.copy_(source))
-    del source, target
     host = torch.zeros(bus, dtype=torch.uint8, pin_memory=not card.is_simulated)
-    there = torch.zeros(bus, dtype=torch.uint8, device=device)
-    to_card = bus / _least_seconds(device, lambda: there.copy_(host, non_blocking=True))
-    from_card = bus / _least_seconds(device, lambda: host.copy_(there, non_blocking=True))
-    flops: dict[str, float] = {}
-    for precision in PRECISIONS:
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        left, right = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
-        result = torch.empty_like(left)
-        with torch.inference_mode(), matmul_precision(precision == "tf32"):
-            seconds = _least_seconds(device, lambda a=left, b=right, c=result: torch.mm(a, b, out=c))  # type: ignore[misc]
-        flops[precision] = 2.0 * side**3 / seconds
-        del left, right, result
-    return Limits(within, to_card, from_card, flops)
+    there = torch.zeros(bus, dtype=torch.uint8, device=card.device)
+    return Limits(
+        copy=_copy_rate(card.device, size),
+        to_card=bus / _least_seconds(card.device, lambda: there.copy_(host, non_blocking=True)),
+        from_card=bus / _least_seconds(card.device, lambda: host.copy_(there, non_blocking=True)),
+        flops={precision: _product_rate(card.device, side, precision) for precision in PRECISIONS},
+    )
+
+
+def _copy_rate(device: torch.device, size: int) -> float:
+    source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
+    return 2 * size / _least_seconds(device, lambda: target.copy_(source))
+
+
+def _product_rate(device: torch.device, side: int, precision: str) -> float:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right, result = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
+    with torch.inference_mode(), matmul_precision(precision == "tf32"):
+        # Ones are kind to the card's clock: the rate is an upper bound, as a limit is to be.
+        return 2.0 * side**3 / _least_seconds(device, lambda: torch.mm(left, right, out=result))
 
 
 def _least_seconds(device: torch.device, work: Callable[[], object]) -> float:

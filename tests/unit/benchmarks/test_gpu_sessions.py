@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gpu_prediction, gpu_sessions
 from benchmarks.gpu_trace import middle, parts_of, spans_of
-from benchmarks.gpu_world import FULL, TOY, Sizes
+from benchmarks.gpu_world import FULL, TOY, Sizes, World
 from benchmarks.isolated_parts import LOST, Part, supervise
 from benchmarks.report import Report
 from benchmarks.timeline import Span, idle_share
@@ -228,6 +228,16 @@ def test_the_predicted_figures_are_those_of_the_page() -> None:
     for line in gpu_prediction.lines():
         assert f"| {line.figure} | {line.target} | {line.predicted} | {line.by} |" in page
     assert idle_share([span for span in gpu_prediction.predicted_spans() if span.row == "session 0"]) < 1e-6
+
+
+def test_the_predicted_kernels_are_those_of_the_graph(tmp_path: Path) -> None:
+    world = World(tmp_path, FULL)
+    # These move nothing; unpacking the inputs and writing the result are two more.
+    free = ("aten.sym_size.int", "aten.unsqueeze.default", "aten.transpose.int", "aten.view.default")
+    for precision, count in gpu_prediction.KERNELS.items():
+        nodes = world.graph(precision).program.module.graph.nodes
+        called = [str(node.target) for node in nodes if node.op == "call_function"]
+        assert len([name for name in called if name not in free]) + 2 == count, precision
 
 
 def test_a_trace_of_torchs_profiler_is_read(tmp_path: Path) -> None:
