@@ -77,10 +77,12 @@ def gate(
     if options.precision != "fp32":
         golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))
     difference = 0.0
-    if parts.devices.uses_processor:
+    # A candidate is judged on what will answer; where no card is left, still by somebody.
+    on_processor = parts.devices.uses_processor or parts.devices.first() is None
+    if on_processor:
         parts.choose_runner(candidate, golden, options.processor_runners)
         difference = replay_golden(parts, candidate, golden)
-    check_user_side(parts, candidate, golden, None if parts.devices.uses_processor else parts.devices.first())
+    check_user_side(parts, candidate, golden, None if on_processor else parts.devices.first())
     on_gpus = parts.devices.check(partial(_replay_on, parts, candidate), candidate, golden, options.precision)
     difference = max(difference, on_gpus)
     if on_step is not None:
@@ -132,7 +134,10 @@ def guard(
     """Replays requests on both snapshots and judges the shift. Requests that one of them does not take are left out."""
     before: list[FeatureBatch] = []
     after: list[FeatureBatch] = []
+    limit = min(current_parts.devices.max_rows, candidate_parts.devices.max_rows)
     for request in requests:
+        if request.batch > limit:
+            continue  # of a version that took larger ones
         try:
             old = current_parts.recalled(request)
             new = old if candidate_parts is current_parts else candidate_parts.recalled(request)

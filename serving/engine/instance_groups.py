@@ -56,7 +56,7 @@ def place_sessions(groups: Sequence[InstanceGroup], gpus: Gpus | None) -> tuple[
     As in Triton: `count` sessions on every GPU of a group, and KIND_AUTO takes the processor where the GPUs that it
     names, or all, are not there. Raises ConfigError where KIND_GPU cannot be had.
     """
-    there = () if gpus is None else tuple(info.index for info in gpus.infos)
+    there = () if gpus is None or gpus.why_none else tuple(info.index for info in gpus.infos)
     why_none = "this server was started without GPUs" if gpus is None else gpus.why_none
     places: list[Place] = []
     for index, group in enumerate(groups):

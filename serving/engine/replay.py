@@ -19,6 +19,7 @@ from serving.engine.recent import RecentRequest
 from serving.engine.runners import choose_runner, describe, largest_difference
 from serving.engine.snapshot import Snapshot
 from serving.engine.user_side import SidedBatch, UserSide, take_rows
+from serving.gpu.device_model import REPLAY_ROWS
 from serving.gpu.driver import Gpus
 from storage.checkpoint import Golden, GraphOutput, PublishedVersion
 from storage.errors import DeviceError, ParityError
@@ -26,7 +27,7 @@ from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
 from storage.tiers.tiered import TieredStore
 
 # Rows scored at once, and the longest rest after them: live sessions get the interpreter and the cores in between.
-SLICE_ROWS = 64
+SLICE_ROWS = REPLAY_ROWS
 MAX_REST_S = 0.005
 # Scores of rows that are computed in batches of other sizes differ by what torch's kernels round.
 _SIDES_AGREE = 1e-5

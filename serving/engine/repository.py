@@ -179,7 +179,9 @@ class ModelRepository:
 
     def is_live(self) -> bool:
         """Whether a new start would not help: False when a model has lost its GPUs."""
-        return not any(model.trouble for model in self.loaded())
+        # Without a lock: who asks must not wait for an update.
+        served = [updater.model.routes.served for updater in list(self._models.values())]
+        return not any(each is not None and each.trouble for each in served)
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""

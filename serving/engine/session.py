@@ -20,7 +20,7 @@ from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.user_side import SidedFeatures
 from serving.engine.warm_up import WarmUp, failed
-from storage.errors import ConfigError, DeadlineExceeded, DeviceLost, InvalidInput
+from storage.errors import ConfigError, DeadlineExceeded, DeviceError, DeviceLost, EmberlineError, InvalidInput, StoreError
 from storage.features import FeatureBatch
 
 logger = logging.getLogger("emberline.serving")
@@ -63,7 +63,7 @@ class Session:
         self._prepared = threading.Event()
         self._prepare_error: BaseException | None = None
         self._warm = threading.Event()
-        self._warm_error: ConfigError | None = None
+        self._warm_error: EmberlineError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -83,10 +83,11 @@ class Session:
         self._prepared.wait()
         if self._prepare_error is not None:
             self._thread.join()
-            raise self._prepare_error
+            error, self._prepare_error = self._prepare_error, None  # a cycle would keep the session's memory
+            raise error
 
     def wait_warm(self) -> None:
-        """Waits until it takes requests. Raises ConfigError when it could not warm up; it goes on all the same."""
+        """Waits until it takes requests. Raises why it could not warm up; it goes on all the same."""
         self._warm.wait()
         if self._warm_error is not None:
             raise self._warm_error
@@ -138,7 +139,7 @@ class Session:
         try:
             for warm_up in self._parts.warm_ups:
                 self._compute(warm_up)
-        except ConfigError as error:
+        except (ConfigError, StoreError, DeviceError) as error:
             logger.warning("%s: %s", self.name, error)
             self._warm_error = error
         finally:
@@ -153,6 +154,8 @@ class Session:
             try:
                 made = self.pipeline.features([(warm_up.columns, warm_up.batch)])
                 self.pipeline.score([features for features, _ in made], snapshot)
+            except (StoreError, DeviceError):
+                raise  # nothing is wrong with the request
             except Exception as error:
                 raise failed(warm_up, error) from error
             finally:

@@ -90,4 +90,5 @@ def read_graph_settings(proto: Any) -> GraphSettings:
         if any(other.size == spec.batch_size for other in specs):
             raise config_error(f"{field}.batch_size", f"{spec.batch_size} stands twice")
         specs.append(Bucket(low, spec.batch_size))
-    return GraphSettings(cuda.graphs, tuple(specs) or None, cuda.busy_wait_events)
+    # What is false cannot be told from what is not said.
+    return GraphSettings(cuda.graphs, tuple(specs) or None, cuda.busy_wait_events or None)

@@ -17,6 +17,8 @@ from storage.checkpoint.graph_program import Candidate, Forward, eager
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import DeviceError, DeviceLost
 
+REPLAY_ROWS = 64
+
 logger = logging.getLogger("emberline.serving")
 
 
@@ -83,7 +85,8 @@ class DeviceModel:
         self.not_captured = ""
         self.is_checked = False
         self.buckets = self._all_buckets = settings.buckets(max_batch_size)
-        self.inputs = InputLayout(entry.inputs, frozenset(user_places), max_batch_size)
+        # Replays come in slices of so many rows, whatever requests may have.
+        self.inputs = InputLayout(entry.inputs, frozenset(user_places), max(max_batch_size, REPLAY_ROWS))
         self.outputs = OutputLayout(entry.outputs)
         self.slots = graph.slots
         driver.enter_thread()

@@ -100,7 +100,8 @@ class InputLayout:
         ]
 
     def packed(self, buffer: np.ndarray, rows: int, users: int) -> PackedInputs:
-        """Where a batch of so many rows, of so many users or 0, lies in a buffer of packed_bytes."""
+        """Where a batch of so many rows, at most max_rows, of so many users or 0, lies in a buffer of packed_bytes."""
+        assert max(rows, users) <= self.max_rows, f"{rows} rows of {users} users, and room for {self.max_rows}"
         offsets, size = self._place(rows, users)
         views = [
             np.ndarray(

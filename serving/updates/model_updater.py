@@ -30,6 +30,7 @@ from serving.updates.version_diff import TooDifferent
 from storage.errors import (
     CheckpointError,
     ConfigError,
+    DeviceError,
     EmberlineError,
     NotFound,
     SignatureError,
@@ -399,7 +400,7 @@ class ModelUpdater:
         model = self.model
         try:
             work()
-        except (Stopped, Outdated, StoreError, OSError, MemoryError):
+        except (Stopped, Outdated, StoreError, DeviceError, OSError, MemoryError):
             if not found.path.exists():
                 return True  # the repository has dropped it meanwhile
             raise

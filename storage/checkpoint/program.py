@@ -6,6 +6,7 @@ pickled anything. In-place operators are made functional first, because the weig
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import threading
@@ -57,9 +58,11 @@ def pack_program(
         warnings.simplefilter("ignore")
         # An empty table: operators stay whole (linear, einsum), in-place ones become functional.
         program = program.run_decompositions({})
-        serialized = serialize.ExportedProgramSerializer().serialize(
-            program, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False
-        )
+        serializer = serialize.ExportedProgramSerializer()
+        # torch 2.11 and 2.12 do not know how to leave out what is not published.
+        known = inspect.signature(serializer.serialize).parameters
+        leave_out = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
+        serialized = serializer.serialize(program, **{name: False for name in leave_out if name in known})
     content = json.loads(serialize._to_json_bytes(serialized.exported_program))
     _strip(content)
     _rename(content)
