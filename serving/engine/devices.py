@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,13 +12,14 @@ import numpy as np
 from serving.engine.instance_groups import Place
 from serving.engine.pipeline import Pipeline
 from serving.engine.precision import warn_if_slow
+from serving.engine.runners import largest_difference
 from serving.engine.snapshot import Snapshot
 from serving.engine.user_side import take_rows
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Gpus
 from serving.gpu.pipeline import GpuPipeline
 from storage.checkpoint import DenseGraph, Golden
-from storage.errors import DeviceError, ParityError, Unsupported
+from storage.errors import DeviceError, DeviceLost, DeviceOutOfMemory, ParityError, Unsupported
 from storage.features import FeatureBatch
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("emberline.serving")
 
+# By output.
+Tolerances = dict[str, float]
 # What scores requests beside live traffic.
 ReplayPipeline = Pipeline | GpuPipeline
 # A GPU adds in another order than the trainer's processor: fp32 scores differ by this much, times the largest output
@@ -75,11 +77,30 @@ class Devices:
             warn_if_slow(self._parts.name, config.options.precision)
         return tuple(places)
 
-    def pipeline(self, lookup_timeout_s: float | None, place: int, snapshot: Snapshot) -> GpuPipeline:
-        """For a session on a GPU; `prepare` captures its graphs. Raises DeviceError."""
+    def pipeline(self, lookup_timeout_s: float | None, place: int, snapshot: Snapshot) -> ReplayPipeline:
+        """For a session on a GPU; `prepare` captures its graphs. Raises DeviceError where only a GPU will do."""
         parts = self._parts
-        processor = (lambda: parts.processor_pipeline(lookup_timeout_s)) if self.falls_back else None
-        return self._make(lookup_timeout_s, self.models[place], processor, snapshot.graph)
+        model = self.models[place]
+        if not self.falls_back:
+            model.check_usable()
+            return self._make(lookup_timeout_s, model, None, snapshot.graph)
+        try:
+            model.check_usable()
+            return self._make(
+                lookup_timeout_s, model, lambda: parts.processor_pipeline(lookup_timeout_s), snapshot.graph
+            )
+        except DeviceError as error:
+            logger.warning("%s: a session of GPU %d is on the processor: %s", parts.name, place, error)
+            return parts.processor_pipeline(lookup_timeout_s)
+
+    def is_usable(self, place: Place) -> bool:
+        """Whether sessions can be there."""
+        return place is None or not self.models[place].given_up
+
+    @property
+    def max_rows(self) -> int:
+        """The largest batch that everything here takes."""
+        return min((model.inputs.max_rows for model in self.models.values()), default=2**31)
 
     @property
     def trouble(self) -> str:
@@ -94,7 +115,11 @@ class Devices:
         return next((each for each in self._replays.values() if not each.model.given_up), None)
 
     def check(
-        self, replay: Callable[[Golden, GpuPipeline], float], snapshot: Snapshot, golden: Golden, precision: str
+        self,
+        replay: Callable[[Golden, GpuPipeline, Tolerances], float],
+        snapshot: Snapshot,
+        golden: Golden,
+        precision: str,
     ) -> float:
         """Replays golden requests on every GPU in use; the first time, batches of every size too.
 
@@ -102,17 +127,25 @@ class Devices:
         gives a GPU up for this version where the processor may answer.
         """
         worst = 0.0
-        golden = replace(golden, tolerance=max(golden.tolerance, _scaled(golden))) if precision == "fp32" else golden
+        allowed = tolerances(golden, precision)
         for each in self._replays.values():
             if each.model.given_up:
                 continue
             try:
                 if not each.model.is_checked and golden.batch:
                     # First: it says whether batches may be filled up, which the replay's are.
-                    self._check_sizes(each, snapshot, golden)
+                    self._check_sizes(each, snapshot, golden, allowed)
                     each.model.is_checked = True
-                worst = max(worst, replay(golden, each))
+                worst = max(worst, replay(golden, each, allowed))
+            except DeviceOutOfMemory as error:
+                if not self.falls_back:
+                    raise
+                logger.warning("%s: %s was not asked: %s", self._parts.name, each.model.driver.info, error)
             except (DeviceError, ParityError) as error:
+                if isinstance(error, DeviceLost):
+                    each.model.give_up(str(error))
+                    if self.first() is not None:
+                        continue  # another card passes or refuses it
                 if not self.falls_back:
                     raise
                 each.model.give_up(str(error))
@@ -186,50 +219,63 @@ class Devices:
         if model is not None:
             model.close()
 
-    def _check_sizes(self, pipeline: GpuPipeline, snapshot: Snapshot, golden: Golden) -> None:
+    def _check_sizes(self, pipeline: GpuPipeline, snapshot: Snapshot, golden: Golden, allowed: Tolerances) -> None:
         """Compares batches of every size, those that are filled up with zeros, and the user's side once a user, with
         the processor's scores.
 
-        Where filling up changes the scores of the other rows, it is not done. Raises ParityError.
+        Where a row's scores depend on the rows beside it, nothing is filled up. Raises ParityError.
         """
         from serving.engine.replay import user_side_difference
 
         model, parts = pipeline.model, self._parts
-        if parts.user_side is not None and parts.user_side.is_on:
-            differs, output = user_side_difference(parts, snapshot, golden, pipeline)
-            self._check(model, f"with the user's side once a user, output {output!r}", differs, golden.tolerance)
         features = parts.features(golden.columns, golden.batch)
-        pads = True
+        mixes = parts.mixes_rows(features, snapshot)
+        if mixes:
+            model.no_padding(mixes)
+        elif parts.user_side is not None and parts.user_side.is_on:
+            differs, output = user_side_difference(parts, snapshot, golden, pipeline)
+            if not differs <= allowed[output]:
+                raise _unlike(model, f"output {output!r} with the user's side once a user", differs, allowed[output])
         for bucket in model.buckets.all:
+            # Where rows do not depend on each other, a large batch is the same rows again.
+            period = bucket.size if mixes or bucket.size <= _WHOLE_ROWS else golden.batch
             full = take_rows(features, np.arange(bucket.size) % golden.batch)
-            differs = self._difference(pipeline, snapshot, full, golden.batch)
-            self._check(model, f"a batch of {bucket.size} row(s)", differs, golden.tolerance)
-            if pads and bucket.low < bucket.size:
-                differs = self._difference(pipeline, snapshot, take_rows(full, np.arange(bucket.low)), golden.batch)
-                if not differs <= golden.tolerance:
-                    pads = False
-                    model.no_padding(f"zeros beside {bucket.low} rows change their scores by {differs:.3g}")
+            self._compare(pipeline, snapshot, full, min(period, bucket.size), allowed)
+            if bucket.low < bucket.size:
+                part = take_rows(full, np.arange(bucket.low))
+                self._compare(pipeline, snapshot, part, min(period, bucket.low), allowed)
 
-    @staticmethod
-    def _check(model: DeviceModel, what: str, differs: float, tolerance: float) -> None:
-        if not differs <= tolerance:
-            raise ParityError(
-                f"{model.driver.info}: {what} differs by {differs:.3g} from the processor's scores, at most "
-                f"{tolerance:.3g} is allowed"
-            )
-
-    def _difference(self, pipeline: GpuPipeline, snapshot: Snapshot, batch: FeatureBatch, period: int) -> float:
-        """period: after so many rows they come again; a large batch is computed once by the processor."""
-        from serving.engine.runners import largest_difference
-
+    def _compare(
+        self, pipeline: GpuPipeline, snapshot: Snapshot, batch: FeatureBatch, period: int, allowed: Tolerances
+    ) -> None:
+        """period: after so many rows they come again."""
         parts = self._parts
-        count = batch.batch if batch.batch <= _WHOLE_ROWS else min(period, batch.batch)
-        expected = parts.score_once(take_rows(batch, np.arange(count)), snapshot, parts.processor)
+        expected = parts.score_once(take_rows(batch, np.arange(period)), snapshot, parts.processor)
         got = parts.score_once(batch, snapshot, pipeline)
-        again = np.arange(batch.batch) % count
-        return max(largest_difference(one, other[again]) for one, other in zip(got, expected, strict=True))
+        again = np.arange(batch.batch) % period
+        for entry, one, other in zip(parts.graph.outputs, got, expected, strict=True):
+            differs = largest_difference(one, other[again])
+            if not differs <= allowed[entry.name]:
+                what = f"output {entry.name!r} of a batch of {batch.batch} row(s)"
+                raise _unlike(pipeline.model, what, differs, allowed[entry.name])
 
 
-def _scaled(golden: Golden) -> float:
-    largest = max((float(np.abs(values).max(initial=0.0)) for values in golden.outputs.values()), default=1.0)
-    return FP32_TOLERANCE * max(1.0, largest)
+def _unlike(model: DeviceModel, what: str, differs: float, allowed: float) -> ParityError:
+    return ParityError(
+        f"{model.driver.info}: {what} differs by {differs:.3g} from the processor's, at most {allowed:.3g} is allowed"
+    )
+
+
+def tolerances(golden: Golden, precision: str) -> Tolerances:
+    """How far each output of a GPU may be from the trainer's: what the version says, and for fp32 at least
+    FP32_TOLERANCE times that output's own largest value, if that is above 1. Whole numbers must be the same.
+    """
+    found: Tolerances = {}
+    for name, values in golden.outputs.items():
+        found[name] = golden.tolerance
+        if values.dtype.kind != "f":
+            found[name] = 0.0
+        elif precision == "fp32":
+            largest = float(np.abs(values).max(initial=0.0))
+            found[name] = max(golden.tolerance, FP32_TOLERANCE * max(1.0, largest))
+    return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from serving.engine.devices import ReplayPipeline
+from serving.engine.devices import ReplayPipeline, Tolerances
 from serving.engine.live_guard import GuardReport, judge
 from serving.engine.options import ModelOptions
 from serving.engine.recent import RecentRequest, RecentRequests
@@ -19,6 +19,7 @@ from serving.engine.snapshot import Snapshot
 from storage.checkpoint import Golden, Manifest
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
+from storage.checkpoint.lowered import LOWERED
 from storage.errors import InvalidInput, ParityError
 from storage.features import FeatureBatch
 
@@ -74,7 +75,8 @@ def gate(
     """
     if claims is not None:
         check_claims(parts, candidate, claims)
-    if options.precision != "fp32":
+    on_card = parts.devices.first() is not None
+    if options.precision in LOWERED or (options.precision == "tf32" and on_card):
         golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))
     difference = 0.0
     # A candidate is judged on what will answer; where no card is left, still by somebody.
@@ -98,8 +100,10 @@ def gate(
     return GateReport(golden.batch, difference, report)
 
 
-def _replay_on(parts: ModelParts, candidate: Snapshot, golden: Golden, by: ReplayPipeline) -> float:
-    return replay_golden(parts, candidate, golden, by)
+def _replay_on(
+    parts: ModelParts, candidate: Snapshot, golden: Golden, by: ReplayPipeline, allowed: Tolerances
+) -> float:
+    return replay_golden(parts, candidate, golden, by, allowed)
 
 
 def check_claims(parts: ModelParts, candidate: Snapshot, claims: Claims) -> None:

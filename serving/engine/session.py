@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,15 @@ from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.user_side import SidedFeatures
 from serving.engine.warm_up import WarmUp, failed
-from storage.errors import ConfigError, DeadlineExceeded, DeviceError, DeviceLost, EmberlineError, InvalidInput, StoreError
+from storage.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    DeviceError,
+    DeviceLost,
+    EmberlineError,
+    InvalidInput,
+    StoreError,
+)
 from storage.features import FeatureBatch
 
 logger = logging.getLogger("emberline.serving")
@@ -50,10 +59,20 @@ class Session:
     """
 
     def __init__(
-        self, name: str, queue: RequestQueue, pipeline: ScoringPipeline, parts: SessionParts, place: Place = None
+        self,
+        name: str,
+        queue: RequestQueue,
+        pipeline: ScoringPipeline,
+        parts: SessionParts,
+        place: Place = None,
+        on_lost: Callable[[Place], None] | None = None,
     ) -> None:
-        """place: where the dense graph is computed; the thread itself is the processor's in any case."""
+        """place: where the dense graph is computed; the thread itself is the processor's in any case.
+
+        on_lost: told when the place is lost, on the session's thread: it must be short.
+        """
         self.name = name
+        self._on_lost = on_lost
         self.place = place
         self.queue = queue
         self.pipeline = pipeline
@@ -131,9 +150,12 @@ class Session:
                     answers.add(request, error)
                 lost = isinstance(error, DeviceLost)
             answers.send()
-            if lost and self.queue.retire():
-                logger.error("%s: ends, for its GPU is lost; other sessions go on", self.name)
-                return
+            if lost:
+                if self._on_lost is not None:
+                    self._on_lost(self.place)
+                if self.queue.retire():
+                    logger.error("%s: ends, for its GPU is lost; other sessions go on", self.name)
+                    return
 
     def _warm_up(self) -> None:
         try:

@@ -7,6 +7,7 @@ least loaded. Where requests are dealt out in turn or by key, each session has a
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 import zlib
@@ -23,7 +24,9 @@ from serving.engine.pipeline import ScoringPipeline
 from serving.engine.queue_settings import LevelSettings, QueueSettings
 from serving.engine.requests import QueuedRequest
 from serving.engine.session import Session, SessionParts
-from storage.errors import Unavailable
+from storage.errors import DeviceError, Unavailable
+
+logger = logging.getLogger("emberline.serving")
 
 Pick = Literal["least_loaded", "round_robin", "key"]
 
@@ -199,9 +202,35 @@ class SessionGroup:
         for queue in old:
             queue.close()
 
+    def _lost(self, place: Place) -> None:
+        # Not on the session's own thread: it goes on, or ends, while others are started.
+        threading.Thread(target=self._leave, args=(place,), name=f"{self._label}-leaves", daemon=True).start()
+
+    def _leave(self, place: Place) -> None:
+        """Has sessions at the other places instead of those at one that is lost, as many as there were."""
+        with self._resizing:
+            left = tuple(other for other in self._places if other != place)
+            if self._closed or not left or len(left) == len(self._places):
+                return
+            count = len(self)
+            self._places = left
+            self._reap()
+            try:
+                if self.pick != "least_loaded":
+                    self._resize_own(count)
+                    return
+                queue = self._queues[0]
+                # The lost ones end when they are asked next: the new ones take their part from now on.
+                lost = sum(session.place == place and not session.is_over for session in self._sessions)
+                for number in range(max(lost, count + 1 - len(self))):
+                    self._start(queue, left[number % len(left)])
+                    queue.sessions += 1
+            except DeviceError as error:
+                logger.error("%s: fewer sessions than before: %s", self._label, error)
+
     def _start(self, queue: RequestQueue, place: Place) -> None:
         name = f"{self._label}#{next(self._numbers)}"
-        session = Session(name, queue, self._make_pipeline(place), self._parts, place)
+        session = Session(name, queue, self._make_pipeline(place), self._parts, place, self._lost)
         session.start()
         self._sessions.append(session)
 

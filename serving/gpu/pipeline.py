@@ -51,6 +51,7 @@ class GpuPipeline:
         self._lookup_timeout_s = lookup_timeout_s
         self._make_processor = processor
         self._first = first
+        self._refused: DeviceOutOfMemory | None = None
         self._processor: Pipeline | None = None
         everything = range(len(graph.inputs))
         self._whole = StagedLookup(spec, store, graph, everything)
@@ -71,7 +72,13 @@ class GpuPipeline:
         except DeviceError as error:
             if self._make_processor is None:
                 raise
-            self.model.give_up(str(error))
+            if isinstance(error, DeviceOutOfMemory):
+                # Of this session alone: others have what they need.
+                logger.warning("%s: a session is on the processor: %s", self.model.name, error)
+                self._lane.close()
+                self._refused = error
+            else:
+                self.model.give_up(str(error))
         self._first = None
 
     def choose_runner(self, snapshot: Snapshot, names: Sequence[str], tolerance: float) -> None:
@@ -127,6 +134,8 @@ class GpuPipeline:
         started_ns = time.monotonic_ns()
         model = self.model
         try:
+            if self._refused is not None:
+                raise self._refused
             model.check_usable()
             model.check_program(snapshot.graph)
             model.driver.enter_thread()
@@ -150,7 +159,7 @@ class GpuPipeline:
     def _without_card(self, error: DeviceError, otherwise: Callable[[Pipeline], Scores]) -> Scores:
         if self._make_processor is None:
             raise error
-        if isinstance(error, DeviceOutOfMemory):
+        if isinstance(error, DeviceOutOfMemory) and error is not self._refused:
             logger.warning("%s: a batch is answered by the processor: %s", self.model.name, error)
         if self._processor is None:
             self._processor = self._make_processor()
