@@ -11,7 +11,7 @@
 // Rows of a tensor from `batch` on are zeros. A batch of more rows than the tensor has is cut off.
 #pragma once
 
-#include "line.cuh"  // EMBERLINE_HD and the integer types
+#include "host_device.cuh"
 
 namespace emberline {
 

@@ -7,28 +7,7 @@
 // between a CPU and a GPU and stands with the table of each.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define EMBERLINE_HD __host__ __device__ __forceinline__
-#else
-#define EMBERLINE_HD inline
-#endif
-
-#if defined(__CUDACC_RTC__)
-namespace emberline {
-typedef signed long long int64_t;
-typedef unsigned long long uint64_t;
-typedef unsigned int uint32_t;
-typedef unsigned char uint8_t;
-}  // namespace emberline
-#else
-#include <cstdint>
-namespace emberline {
-using std::int64_t;
-using std::uint32_t;
-using std::uint64_t;
-using std::uint8_t;
-}  // namespace emberline
-#endif
+#include "host_device.cuh"
 
 namespace emberline {
 

@@ -176,20 +176,26 @@ class Kernels:
         """
         if self._assemble is None:
             self.load()
-        # The addresses of six values of eight bytes each, which the call copies.
-        values = (ctypes.c_int64 * 6)(staging, table, inputs, target, stamp, rows)
-        first = ctypes.addressof(values)
-        parameters = (ctypes.c_void_p * 6)(*range(first, first + 48, 8))
+        assert self._assemble is not None
         blocks = min(max(rows * widest // (16 * _UNITS_EACH * THREADS), 1), _BLOCKS_AT_MOST)
-        try:
-            _driver().launchKernel(
-                self._assemble, blocks, max(inputs, 1), 1, THREADS, 1, 1, 0, stream, ctypes.addressof(parameters), 0
-            )
-        except RuntimeError as error:
-            raise DeviceError(f"GPU {self.device} did not start kernel assemble: {error}") from error
+        values = (staging, table, inputs, target, stamp, rows)
+        self.launch("assemble", self._assemble, (blocks, max(inputs, 1)), values, stream)
 
-    def _function(self, name: str) -> int:
-        cubin = compile_kernel(name, card_arch(self._capability), self._cache)
+    def launch(self, name: str, function: int, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
+        """Starts a kernel that takes values of eight bytes each. name: for errors. blocks: of the grid, x and y."""
+        count = len(values)
+        # The call copies the values, so they need not outlive it.
+        held = (ctypes.c_int64 * count)(*values)
+        first = ctypes.addressof(held)
+        parameters = (ctypes.c_void_p * count)(*range(first, first + 8 * count, 8))
+        try:
+            _driver().launchKernel(function, *blocks, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(parameters), 0)
+        except RuntimeError as error:
+            raise DeviceError(f"GPU {self.device} did not start kernel {name}: {error}") from error
+
+    def functions(self, source: str, names: Sequence[str]) -> dict[str, int]:
+        """Loads kernels of one source, by name. Raises ConfigError without CuPy or NVRTC."""
+        cubin = compile_kernel(source, card_arch(self._capability), self._cache)
         import cupy
 
         driver = _driver()
@@ -197,9 +203,13 @@ class Kernels:
             with cupy.cuda.Device(self.device):
                 # The driver's own calls make no context; this one does.
                 cupy.cuda.runtime.free(0)
-                return int(driver.moduleGetFunction(driver.moduleLoadData(cubin), name))
+                module = driver.moduleLoadData(cubin)
+                return {name: int(driver.moduleGetFunction(module, name)) for name in names}
         except RuntimeError as error:
-            raise DeviceError(f"GPU {self.device} does not load kernel {name}: {error}") from error
+            raise DeviceError(f"GPU {self.device} does not load kernel {source}: {error}") from error
+
+    def _function(self, name: str) -> int:
+        return self.functions(name, [name])[name]
 
 
 @functools.cache

@@ -1,0 +1,100 @@
+// The arithmetic of a cache's index, shared by the cache of the host (storage/native/cache/lines.h, where the protocol between
+// its writer and its readers stands) and by its replica on a card (lookup.cuh, publish.cu).
+//
+// A line is 64 bytes: four ids, then four words. A word is {slot 32, table 16, use count 8, line flags 8}; slot 0 means that
+// the position is empty. The owner of a position is (id, table). The flags of a line stand in its first word: bit 0 says that
+// an owner of this line was ever put into its second line, the rest counts the moves into this line.
+//
+// Who loads what, and in which order, comes in as a class. Loads of a line:
+//   id(at), word(at)       word(at) is loaded with acquire
+//   stays(at, id)          whether the id is still there, looked at after its word
+// and an array of lines: count(), loads(line).
+#pragma once
+
+#include "line.cuh"
+
+namespace emberline {
+
+constexpr int kCacheLineIds = 4;
+
+namespace word {
+
+constexpr uint64_t kOverflow = 1ull << 56;
+constexpr uint64_t kMove = 2ull << 56;
+constexpr uint64_t kFlags = 0xFFull << 56;
+
+EMBERLINE_HD constexpr uint64_t make(uint32_t slot, uint32_t table, uint8_t count) {
+  return slot | (uint64_t{table & 0xFFFF} << 32) | (uint64_t{count} << 48);
+}
+EMBERLINE_HD constexpr uint32_t slot(uint64_t w) { return static_cast<uint32_t>(w); }
+EMBERLINE_HD constexpr uint32_t table(uint64_t w) { return static_cast<uint32_t>(w >> 32) & 0xFFFF; }
+EMBERLINE_HD constexpr uint8_t count(uint64_t w) { return static_cast<uint8_t>(w >> 48); }
+
+}  // namespace word
+
+// One mixing for all tables: a salt per table keeps equal ids of two tables apart.
+EMBERLINE_HD uint64_t table_salt(uint32_t table) { return mix(table * 0xA0761D6478BD642Full); }
+EMBERLINE_HD uint64_t mix_owner(int64_t id, uint64_t salt) {
+  return mix_id(static_cast<int64_t>(static_cast<uint64_t>(id) ^ salt));
+}
+
+// What a search gives: the position in its line, or none.
+struct Match {
+  uint64_t word = 0;
+  int at = -1;
+};
+
+// With the number of the line, which means nothing without a match.
+struct Found {
+  Match match;
+  uint64_t line = 0;
+};
+
+template <class Loads>
+EMBERLINE_HD Match probe_line(const Loads& loads, int64_t id, uint32_t table) {
+  EMBERLINE_UNROLL
+  for (int i = 0; i < kCacheLineIds; ++i) {
+    if (loads.id(i) != id) continue;
+    const uint64_t w = loads.word(i);
+    if (word::slot(w) == 0 || word::table(w) != table) continue;
+    if (loads.stays(i, id)) return {w, i};
+  }
+  return {};
+}
+
+// Ends a search whose first line, read after `flags`, did not hold the owner.
+template <class Lines>
+EMBERLINE_HD Found find_on(const Lines& lines, int64_t id, uint32_t table, uint64_t mixed, uint64_t flags) {
+  const uint64_t head = first_line(mixed, lines.count());
+  for (;;) {
+    if ((flags & word::kOverflow) != 0) {
+      const uint64_t second = second_line(mixed, lines.count());
+      if (const Match match = probe_line(lines.loads(second), id, table); match.at >= 0) return {match, second};
+    }
+    const uint64_t now = lines.loads(head).word(0) & word::kFlags;
+    if (now == flags) return {};
+    flags = now;
+    if (const Match match = probe_line(lines.loads(head), id, table); match.at >= 0) return {match, head};
+  }
+}
+
+// Misses no owner that is there from beginning to end, also when it moves meanwhile.
+template <class Lines>
+EMBERLINE_HD Found find(const Lines& lines, int64_t id, uint32_t table, uint64_t mixed) {
+  const uint64_t head = first_line(mixed, lines.count());
+  const uint64_t flags = lines.loads(head).word(0) & word::kFlags;
+  if (const Match match = probe_line(lines.loads(head), id, table); match.at >= 0) return {match, head};
+  return find_on(lines, id, table, mixed, flags);
+}
+
+// For an index that may miss an owner on the move: the flags wait until the first line turned out not to hold it, and the
+// common case is one load after another less. Asks each line once.
+template <class Lines>
+EMBERLINE_HD Match find_unless_moving(const Lines& lines, int64_t id, uint32_t table, uint64_t mixed) {
+  const auto head = lines.loads(first_line(mixed, lines.count()));
+  const Match match = probe_line(head, id, table);
+  if (match.at >= 0 || (head.word(0) & word::kOverflow) == 0) return match;
+  return probe_line(lines.loads(second_line(mixed, lines.count())), id, table);
+}
+
+}  // namespace emberline

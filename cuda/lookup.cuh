@@ -1,0 +1,210 @@
+// What the lookups of a card share: which features there are and where their rows lie, the search in the replica of a cache's
+// index, the list of misses, the marks of use.
+//
+// Features, (features, 16) int64, written once: all addresses of a feature stay (a graph is captured over them), all sizes are
+// bounds, and what a batch really has is read on the card:
+//   0 lines (64 bytes each, cache_line.cuh)   1 their number, from 2 on     2 slab: row of slot s at slab + s * stride
+//   3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6 dim
+//   7 table            8 use marks, a byte for each slot, or 0                 9 ids     10 room for ids
+//   11 offsets: (rows + 1) int64; the ids of row b are [offsets[b], offsets[b + 1])          12 weights, float32 by id, or 0
+//   13 pooling, or the length of an unpooled feature (lookup_gather.cuh)
+//   14 output          15 a byte for each row of the output, or 0
+// Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a batch.
+//
+// header: two int64 on the card, {stamp, batch}, as a packed batch begins (assemble.cuh). Misses go to a list: entries of two
+// int64 {feature << 48 | number of the id within the feature, row of the output}, in no order that means anything. `count` of
+// them there were; those beyond `room` are counted and not written, and the batch is then for the host to do. Whoever launches
+// a lookup has set `count` to 0 before, on the same stream.
+//
+// A search may miss what is there while its owner moves within the index: a miss on a card is never wrong, the host decides.
+#pragma once
+
+#include "cache_line.cuh"
+#include "memory_order.cuh"
+#include "row_decode.cuh"
+#include "tile.cuh"
+
+namespace emberline {
+
+constexpr int kFeatureWords = 16;
+constexpr int kFeatureShift = 48;
+// Rows of one lane that are under way at once.
+constexpr int kRowsAhead = 4;
+
+struct Feature {
+  const uint64_t* lines;
+  uint64_t line_count;
+  const uint8_t* slab;
+  uint32_t slots;
+  int64_t stride;
+  int row_type;
+  int64_t dim;
+  uint32_t table;
+  uint8_t* uses;
+  const int64_t* ids;
+  int64_t id_room;
+  const int64_t* offsets;
+  const float* weights;
+  int64_t shape;
+  uint8_t* output;
+  uint8_t* states;
+};
+
+template <class T>
+EMBERLINE_HD T* address(int64_t word) {
+  return reinterpret_cast<T*>(static_cast<uint64_t>(word));
+}
+
+EMBERLINE_HD Feature feature_at(const int64_t* features, int64_t number) {
+  const int64_t* words = features + number * kFeatureWords;
+  Feature feature;
+  feature.lines = address<const uint64_t>(words[0]);
+  feature.line_count = static_cast<uint64_t>(words[1]);
+  feature.slab = address<const uint8_t>(words[2]);
+  feature.slots = static_cast<uint32_t>(words[3]);
+  feature.stride = words[4];
+  feature.row_type = static_cast<int>(words[5]);
+  feature.dim = words[6];
+  feature.table = static_cast<uint32_t>(words[7]);
+  feature.uses = address<uint8_t>(words[8]);
+  feature.ids = address<const int64_t>(words[9]);
+  feature.id_room = words[10];
+  feature.offsets = address<const int64_t>(words[11]);
+  feature.weights = address<const float>(words[12]);
+  feature.shape = words[13];
+  feature.output = address<uint8_t>(words[14]);
+  feature.states = address<uint8_t>(words[15]);
+  return feature;
+}
+
+// One launch.
+struct Lookup {
+  const int64_t* features;
+  const int64_t* header;
+  int64_t rows;  // of the outputs, which the launch was sized for
+  int64_t* misses;
+  uint64_t* miss_count;
+  int64_t miss_room;
+  int64_t use_mask;  // 2^k - 1: every 2^k-th lookup marks its row as used; below 0: none does
+};
+
+EMBERLINE_HD int64_t clamp(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+EMBERLINE_HD int64_t batch_of(const Lookup& lookup) { return clamp(lookup.header[1], 0, lookup.rows); }
+
+// The ids of a row; none past the batch. Offsets that make no sense would be our own bug: nothing outside `ids` is read.
+struct IdRange {
+  int64_t begin, end;
+};
+EMBERLINE_HD IdRange ids_of(const Feature& feature, int64_t row, int64_t batch) {
+  if (row >= batch) return {0, 0};
+  const int64_t begin = clamp(feature.offsets[row], 0, feature.id_room);
+  return {begin, clamp(feature.offsets[row + 1], begin, feature.id_room)};
+}
+
+// The loads of the search. The protocol is that of lines.h with one rule more, which publish.cuh has: between the time a
+// position is emptied and the time it gets a new owner, all lookups have ended that were running. So the ids may be loaded
+// ahead, all four at once, and what must come in order is the word, with acquire, and after it the id again.
+struct CardLineLoads {
+  const uint64_t* line;
+  int64_t ids[kCacheLineIds];
+
+  EMBERLINE_DEVICE int64_t id(int at) const { return ids[at]; }
+  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire(line + kCacheLineIds + at); }
+  EMBERLINE_DEVICE bool stays(int at, int64_t id) const {
+    return load_relaxed(reinterpret_cast<const int64_t*>(line) + at) == id;
+  }
+};
+
+struct CardLines {
+  const uint64_t* lines;
+  uint64_t line_count;
+
+  EMBERLINE_DEVICE uint64_t count() const { return line_count; }
+  EMBERLINE_DEVICE CardLineLoads loads(uint64_t index) const {
+    const uint64_t* line = lines + index * (2 * kCacheLineIds);
+    const IdPair first = load_pair_relaxed(reinterpret_cast<const int64_t*>(line));
+    const IdPair second = load_pair_relaxed(reinterpret_cast<const int64_t*>(line) + 2);
+    return {line, {first.low, first.high, second.low, second.high}};
+  }
+};
+
+// The slot of an id's row, 0 when it has none here. A slot beyond the slab would be our own bug: it is none.
+EMBERLINE_DEVICE uint32_t find_slot(const Feature& feature, int64_t id) {
+  const uint64_t mixed = mix_owner(id, table_salt(feature.table));
+  const Match match = find_unless_moving(CardLines{feature.lines, feature.line_count}, id, feature.table, mixed);
+  const uint32_t slot = match.at < 0 ? 0 : word::slot(match.word);
+  return slot <= feature.slots ? slot : 0;
+}
+
+// find_slot, and the mark of use when it is this lookup's turn. Turns begin elsewhere in every batch and feature, so that a
+// position of a batch does not count for ever or never.
+EMBERLINE_DEVICE uint32_t look_up(const Lookup& lookup, const Feature& feature, int64_t number, int64_t id_number) {
+  const uint32_t slot = find_slot(feature, feature.ids[id_number]);
+  if (slot == 0 || lookup.use_mask < 0 || feature.uses == nullptr) return slot;
+  const uint64_t turn = mix_id(lookup.header[0] ^ (number << kFeatureShift)) + static_cast<uint64_t>(id_number);
+  if ((turn & static_cast<uint64_t>(lookup.use_mask)) == 0) store_relaxed(feature.uses + slot, 1);
+  return slot;
+}
+
+// Appends for every lane that misses: one atomic for the tile. Returns whether any did.
+EMBERLINE_DEVICE bool append_misses(const Tile& tile, const Lookup& lookup, int64_t number, PerLane<bool>& missing,
+                                    PerLane<int64_t>& id_numbers, PerLane<int64_t>& rows) {
+  const uint32_t lanes = tile.ballot(missing);
+  if (lanes == 0) return false;
+  const uint64_t begin = tile.once([&] { return fetch_add(lookup.miss_count, static_cast<uint64_t>(count_bits(lanes))); });
+  tile.each([&](int lane) {
+    if (!missing[lane]) return;
+    const uint64_t place = begin + static_cast<uint64_t>(count_bits(lanes & ((1u << lane) - 1)));
+    if (place >= static_cast<uint64_t>(lookup.miss_room)) return;
+    lookup.misses[2 * place] = (number << kFeatureShift) | id_numbers[lane];
+    lookup.misses[2 * place + 1] = rows[lane];
+  });
+  return true;
+}
+
+// Part of a row in a lane: one unit, decoded when it is needed. Zeros where there is no row.
+template <int kType, int kWords>
+struct RowPart {
+  static constexpr int kValues = kWords * values_in_word<kType>();
+  RowUnit<kWords> unit;
+  float scale;
+
+  EMBERLINE_DEVICE void load(const Feature& feature, uint32_t slot, int64_t unit_number) {
+    const uint8_t* row = feature.slab + static_cast<int64_t>(slot) * feature.stride;
+    unit = reinterpret_cast<const RowUnit<kWords>*>(row)[unit_number];
+    scale = row_scale<kType>(row);
+  }
+  EMBERLINE_DEVICE void clear() {
+    EMBERLINE_UNROLL
+    for (int w = 0; w < kWords; ++w) unit.words[w] = 0;
+    scale = 0;
+  }
+  EMBERLINE_DEVICE float value(int at) const {
+    constexpr int kInWord = values_in_word<kType>();
+    return decode_value<kType>(unit.words[at / kInWord], at % kInWord, scale);
+  }
+};
+
+template <int kType, int kWords>
+EMBERLINE_HD int64_t units_of(int64_t dim) {
+  return (encoded_bytes(kType, dim) + 4 * kWords - 1) / (4 * kWords);
+}
+
+// Calls work.run<row type, words of a unit>().
+template <class Work>
+EMBERLINE_DEVICE void by_row_type(const Feature& feature, const Work& work) {
+  const bool wide = feature.stride % 16 == 0;
+  switch (feature.row_type) {
+    case kRowFp32: return wide ? work.template run<kRowFp32, 4>() : work.template run<kRowFp32, 1>();
+    case kRowFp16: return wide ? work.template run<kRowFp16, 4>() : work.template run<kRowFp16, 1>();
+    case kRowBf16: return wide ? work.template run<kRowBf16, 4>() : work.template run<kRowBf16, 1>();
+    case kRowInt8: return wide ? work.template run<kRowInt8, 4>() : work.template run<kRowInt8, 1>();
+    case kRowFp8: return wide ? work.template run<kRowFp8, 4>() : work.template run<kRowFp8, 1>();
+    default: return;
+  }
+}
+
+}  // namespace emberline

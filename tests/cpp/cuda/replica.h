@@ -1,0 +1,233 @@
+// A card's replica of a cache, made on a host for the tests of the lookups: the lines, the slab, the features over them, and the
+// obvious answers, from a map and the row codec of the host.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "lookup.cuh"
+#include "packed_batch.h"
+#include "rows/codec.h"
+#include "rows/pooling.h"
+
+namespace replica {
+
+using packed::Bytes;
+
+inline const std::vector<std::int64_t> kOddIds{0, -1, 1, INT64_MIN, INT64_MAX, INT64_MIN + 1, -2, 1LL << 32};
+
+struct Format {
+  int type;  // of row_decode.cuh
+  std::uint32_t dim;
+};
+
+inline std::vector<std::int64_t> below(std::mt19937& random, std::int64_t n, std::int64_t bound) {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(n));
+  for (std::int64_t& value : out) value = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
+  return out;
+}
+
+// By definition, from a table of powers of two.
+inline float e4m3(std::uint8_t byte) {
+  const int exponent = (byte >> 3) & 15, mantissa = byte & 7;
+  if ((byte & 0x7F) == 0x7F) return std::bit_cast<float>((byte & 0x80u) << 24 | 0x7FC00000u);
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (byte & 0x80) != 0 ? -value : value;
+}
+
+// A random row, encoded, and what it decodes to.
+inline std::vector<char> random_row(std::mt19937& random, Format format, std::vector<float>& decoded) {
+  std::normal_distribution<float> normal;
+  decoded.resize(format.dim);
+  for (float& value : decoded) value = random() % 16 == 0 ? -0.0f : normal(random);
+  std::vector<char> row(static_cast<std::size_t>(emberline::encoded_bytes(format.type, format.dim)));
+  if (format.type != emberline::kRowFp8) {
+    const emberline::RowFormat host{static_cast<emberline::RowType>(format.type), format.dim};
+    emberline::encode_rows(host, decoded.data(), 1, row.data());
+    emberline::decode_rows(host, row.data(), 1, decoded.data());
+    return row;
+  }
+  const float scale = 0.01f + std::fabs(normal(random));
+  std::memcpy(row.data(), &scale, 4);
+  for (std::uint32_t d = 0; d < format.dim; ++d) {
+    auto byte = static_cast<std::uint8_t>(random());
+    if ((byte & 0x7F) == 0x7F) byte = 0;
+    row[4 + d] = static_cast<char>(byte);
+    decoded[d] = scale * e4m3(byte);
+  }
+  return row;
+}
+
+class Replica {
+ public:
+  // room: rows at most. align: of the distance between rows.
+  Replica(std::int64_t row_bytes, std::int64_t room, std::int64_t lines, std::int64_t align)
+      : stride(packed::aligned(row_bytes, align)), slots(room), line_count(lines),
+        lines_(lines * 64), slab_((room + 1) * stride) {
+    std::memset(lines_.data, 0, lines_.size);
+    std::memset(slab_.data, 0xFF, slab_.size);  // NaN in every float type: nobody may add what no row has
+  }
+
+  std::uint64_t* lines() { return reinterpret_cast<std::uint64_t*>(lines_.data); }
+  std::uint8_t* slab() { return slab_.data; }
+
+  // False when the slab or both lines are full.
+  bool put(std::uint32_t table, std::int64_t id, const std::vector<char>& row, const std::vector<float>& decoded) {
+    if (rows_.contains({table, id})) return true;
+    if (used_ == slots) return false;
+    const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
+    const auto count = static_cast<std::uint64_t>(line_count);
+    std::uint64_t* const head = lines() + emberline::first_line(mixed, count) * 8;
+    std::uint64_t* const second = lines() + emberline::second_line(mixed, count) * 8;
+    for (std::uint64_t* line : {head, second}) {
+      for (int at = 0; at < 4; ++at) {
+        if (emberline::word::slot(line[4 + at]) != 0) continue;
+        const std::uint64_t flags = line[4 + at] & emberline::word::kFlags;
+        if (line == second) head[4] |= emberline::word::kOverflow;
+        seconds += line == second;
+        line[at] = static_cast<std::uint64_t>(id);
+        line[4 + at] = emberline::word::make(static_cast<std::uint32_t>(++used_), table, 7) | flags;
+        if (line == second) head[4] |= emberline::word::kOverflow;
+        std::memcpy(slab() + used_ * stride, row.data(), row.size());
+        rows_[{table, id}] = decoded;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // The decoded row, or null.
+  const float* row(std::uint32_t table, std::int64_t id) const {
+    const auto found = rows_.find({table, id});
+    return found == rows_.end() ? nullptr : found->second.data();
+  }
+
+  std::int64_t stride, slots, line_count;
+  std::int64_t seconds = 0;  // owners that stand in their second line
+
+ private:
+  Bytes lines_, slab_;
+  std::int64_t used_ = 0;
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<float>> rows_;
+};
+
+enum class Hits { kNone, kSome, kAll };
+
+inline std::vector<std::int64_t> random_ids(std::mt19937& random, std::int64_t n) {
+  std::vector<std::int64_t> ids = below(random, n, 300);  // repeated, mostly
+  for (std::int64_t& id : ids) {
+    if (random() % 4 == 0) id = -id;
+    if (random() % 4 == 0) id = kOddIds[random() % kOddIds.size()];
+  }
+  return ids;
+}
+
+// Rows for some of the ids, or all, under a table; under the next table always come other rows for the same ids.
+inline void fill(std::mt19937& random, Replica& on, Format format, std::uint32_t table, const std::vector<std::int64_t>& ids,
+          Hits hits) {
+  std::vector<float> decoded;
+  for (const std::int64_t id : ids) {
+    const std::vector<char> other = random_row(random, format, decoded);
+    on.put(table + 1, id, other, decoded);
+    if (hits == Hits::kNone || (hits == Hits::kSome && emberline::mix_id(id) % 3 == 0)) continue;
+    const std::vector<char> row = random_row(random, format, decoded);
+    CHECK(on.put(table, id, row, decoded) || hits == Hits::kSome);
+  }
+}
+
+constexpr std::uint8_t kUntouched = 0xA5;
+
+// One feature's part of a batch: what a lookup reads, and where it writes.
+struct Part {
+  Part(Replica& on, Format row_format, std::uint32_t of_table, std::int64_t with_shape, std::vector<std::int64_t> with_ids,
+       std::vector<std::int64_t> with_offsets, std::int64_t output_bytes, std::int64_t output_rows)
+      : replica(&on), format(row_format), table(of_table), shape(with_shape), ids(std::move(with_ids)),
+        offsets(std::move(with_offsets)), output(output_bytes), states(output_rows), uses(on.slots + 1) {
+    std::memset(output.data, kUntouched, output.size);
+    std::memset(states.data, kUntouched, states.size);
+    std::memset(uses.data, 0, uses.size);
+  }
+
+  Replica* replica;
+  Format format;
+  std::uint32_t table;
+  std::int64_t shape;
+  std::vector<std::int64_t> ids, offsets;
+  std::vector<float> weights;
+  Bytes output, states, uses;
+
+  void describe(std::int64_t* words) {
+    const auto at = [](const void* pointer) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer)); };
+    const std::int64_t all[] = {at(replica->lines()), replica->line_count, at(replica->slab()), replica->slots,
+                                replica->stride, format.type, format.dim, table, at(uses.data), at(ids.data()),
+                                static_cast<std::int64_t>(ids.size()), at(offsets.data()), at(weights.data()), shape,
+                                at(output.data), at(states.data)};
+    static_assert(sizeof(all) == 8 * emberline::kFeatureWords);
+    std::memcpy(words, all, sizeof(all));
+  }
+};
+
+using Misses = std::vector<std::pair<std::int64_t, std::int64_t>>;  // of one launch, sorted
+
+// Features of one batch, and one launch over them.
+struct Launch {
+  Launch(std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch, std::int64_t rows, std::int64_t room = 1 << 20)
+      : features(parts.size() * emberline::kFeatureWords), header{77, batch}, misses(static_cast<std::size_t>(2 * room)) {
+    for (std::size_t f = 0; f < parts.size(); ++f) parts[f]->describe(features.data() + f * emberline::kFeatureWords);
+    lookup = {features.data(), header.data(), rows, misses.data(), &miss_count, room, -1};
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  Misses missed() const {
+    Misses out;
+    for (std::uint64_t m = 0; m < std::min<std::uint64_t>(miss_count, static_cast<std::uint64_t>(lookup.miss_room)); ++m) {
+      out.emplace_back(misses[2 * m], misses[2 * m + 1]);
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  std::vector<std::int64_t> features;
+  std::vector<std::int64_t> header, misses;
+  emberline::uint64_t miss_count = 0;
+  emberline::Lookup lookup;
+};
+
+// Runs share(number) for the numbers below count, in four threads of the host, so that a sanitizer sees two that write one byte.
+template <class Share>
+void on_threads(std::int64_t count, const Share& share) {
+  constexpr std::int64_t kThreads = 4;
+  std::vector<std::thread> threads;
+  for (std::int64_t part = 0; part < kThreads; ++part) {
+    threads.emplace_back([&, part] {
+      for (std::int64_t number = part; number < count; number += kThreads) share(number);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Random offsets of `batch` rows of up to `longest` ids.
+inline std::vector<std::int64_t> random_offsets(std::mt19937& random, std::int64_t batch, std::int64_t longest) {
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t b = 0; b < batch; ++b) {
+    offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(longest + 1)));
+  }
+  return offsets;
+}
+
+// Bits, so that zeros have signs.
+inline bool same(const float* a, const float* b, std::size_t n) { return n == 0 || std::memcmp(a, b, 4 * n) == 0; }
+
+}  // namespace replica
