@@ -73,6 +73,9 @@ class Devices:
                     raise
                 logger.warning("%s: the sessions of GPU %d are on the processor: %s", self._parts.name, index, error)
                 places = [None if place == index else place for place in places]
+            except BaseException:
+                self.close()
+                raise
         if None in places:
             warn_if_slow(self._parts.name, config.options.precision)
         return tuple(places)

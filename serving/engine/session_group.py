@@ -24,7 +24,7 @@ from serving.engine.pipeline import ScoringPipeline
 from serving.engine.queue_settings import LevelSettings, QueueSettings
 from serving.engine.requests import QueuedRequest
 from serving.engine.session import Session, SessionParts
-from storage.errors import DeviceError, Unavailable
+from storage.errors import DeviceError, DeviceLost, Unavailable
 
 logger = logging.getLogger("emberline.serving")
 
@@ -57,6 +57,7 @@ class SessionGroup:
         self._parts = parts
         self._make_pipeline = make_pipeline
         self._places = tuple(places)
+        self._tried: Place = None
         self._resizing = threading.Lock()
         self._numbers = itertools.count()
         self._turns = itertools.count()
@@ -121,10 +122,19 @@ class SessionGroup:
             if self._closed:
                 return
             self._reap()
-            if self.pick == "least_loaded":
-                self._resize_shared(count)
-            else:
-                self._resize_own(count)
+            while True:
+                try:
+                    if self.pick == "least_loaded":
+                        self._resize_shared(count)
+                    else:
+                        self._resize_own(count)
+                except DeviceLost:
+                    left = tuple(place for place in self._places if place != self._tried)
+                    if not left:
+                        raise
+                    self._places = left  # nobody can be there any more
+                    continue
+                return
 
     def wait_warm(self) -> None:
         """Waits until its sessions are ready for requests. Raises ConfigError when one could not warm up."""
@@ -229,6 +239,7 @@ class SessionGroup:
                 logger.error("%s: fewer sessions than before: %s", self._label, error)
 
     def _start(self, queue: RequestQueue, place: Place) -> None:
+        self._tried = place
         name = f"{self._label}#{next(self._numbers)}"
         session = Session(name, queue, self._make_pipeline(place), self._parts, place, self._lost)
         session.start()

@@ -31,11 +31,16 @@ class GraphSettings:
     busy_wait: bool | None = None
 
     def buckets(self, max_batch_size: int) -> Buckets:
-        """Those of a model."""
+        """Those of a model. Raises ConfigError for a size that it has no batches of."""
         if not self.graphs:
             return Buckets(())
         if self.specs is not None:
-            return Buckets([spec for spec in self.specs if spec.size <= max_batch_size])
+            largest = max(spec.size for spec in self.specs)
+            if largest > max_batch_size:
+                raise config_error(
+                    "optimization.cuda.graph_spec", f"batch_size {largest} is over the model's {max_batch_size}"
+                )
+            return Buckets(self.specs)
         sizes = [1 << power for power in range((max_batch_size - 1).bit_length())]
         return Buckets([Bucket(size // 2 + 1, size) for size in sizes] + [Bucket(sum(sizes[-1:]) + 1, max_batch_size)])
 

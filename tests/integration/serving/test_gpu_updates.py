@@ -127,6 +127,15 @@ def test_a_refused_delta_leaves_the_card_as_it_was(live: Live, gpus: SimulatedGp
     assert live.served() is start
 
 
+def test_a_card_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live, gpus: SimulatedGpus) -> None:
+    start = live.version()
+    live.start()
+    gpus.driver(0).run_out()  # the first thing that computes is the replay
+    delta = live.delta(start)
+    live.reaches(delta)
+    assert live.refused() == []
+
+
 def test_a_lost_card_is_told_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
     live.version()
     live.start()

@@ -20,10 +20,11 @@ class Cards:
     """Cards that nobody uses."""
 
     count: int = 0
-    why_none: str = "torch is built without CUDA"
+    why_none: str = ""
     infos: Sequence[GpuInfo] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.why_none = self.why_none or ("" if self.count else "torch is built without CUDA")
         self.infos = [GpuInfo(index, "card", (9, 0), 1 << 30) for index in range(self.count)]
 
     def driver(self, index: int) -> Driver:
@@ -68,6 +69,13 @@ def test_what_is_not_there_is_named(tmp_path: Path, text: str, gpus: int, words:
     config = config_of(tmp_path, text)
     with pytest.raises(ConfigError, match=words):
         config.placed(Cards(gpus))
+
+
+def test_cards_that_cannot_be_used_are_not_there(tmp_path: Path) -> None:
+    cards = Cards(2, "CuPy is not installed")
+    assert config_of(tmp_path, "instance_group { count: 3 }").placed(cards).places == (None, None, None)
+    with pytest.raises(ConfigError, match="no GPU can be used: CuPy is not installed"):
+        config_of(tmp_path, "instance_group { kind: KIND_GPU }").placed(cards)
 
 
 def test_without_gpus_given_to_the_server_the_reason_is_its_own() -> None:

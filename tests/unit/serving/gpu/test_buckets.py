@@ -36,6 +36,7 @@ def test_without_a_word_graphs_are_on_and_with_one_they_are_what_it_says(tmp_pat
     off = settings(tmp_path, "optimization { cuda { busy_wait_events: true } }")
     assert not off.graphs
     assert off.busy_wait is True
+    assert settings(tmp_path, "optimization { cuda { graphs: true } }").busy_wait is None
     assert off.buckets(64).of(1) is None
 
 
@@ -87,3 +88,10 @@ def test_wrong_settings_are_refused_by_field(tmp_path: Path, text: str, field: s
     with pytest.raises(ConfigError) as raised:
         settings(tmp_path, text)
     assert raised.value.field == field
+
+
+def test_a_size_over_the_models_own_is_an_error(tmp_path: Path) -> None:
+    graphs = settings(tmp_path, "optimization { cuda { graphs: true graph_spec { batch_size: 512 } } }")
+    with pytest.raises(ConfigError, match="batch_size 512 is over the model's 64") as raised:
+        graphs.buckets(64)
+    assert raised.value.field == "optimization.cuda.graph_spec"
