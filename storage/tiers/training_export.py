@@ -93,13 +93,17 @@ class TieredTrainingTable(TieredRows):
 
     def forget_removed(self, upto_stamp: int) -> None:
         """As `TrainingTable`."""
+        here = self.native.removed()[0]
+        self.native.forget_removed(upto_stamp)
         if upto_stamp >= self.stamp:
-            # Ids may still be erased at the open stamp, so what to forget of it cannot be told by the stamp alone.
+            # Ids may still be erased at the open stamp, so what to forget of it cannot be told by the stamp alone. What is
+            # brought back for that is forgotten before the next part, which may send it out again.
             for _, ids in self.store.removed_at(self.number, self.stamp, upto_stamp):
                 self.know(ids)
-                bare = ids[(self.native.has_row(ids) == 0) & np.isin(ids, self.native.removed()[0])]
-                self.store.erase(self.number, np.unique(bare), np.zeros(len(np.unique(bare)), np.uint32))
-        self.native.forget_removed(upto_stamp)
+                was_removed = np.isin(ids, here) | np.isin(ids, self.native.removed()[0])
+                bare = np.unique(ids[(self.native.has_row(ids) == 0) & was_removed])
+                self.store.erase(self.number, bare, np.zeros(len(bare), np.uint32))
+                self.native.forget_removed(upto_stamp)
         closed = min(upto_stamp, self.stamp - 1)
         self.forgotten = max(self.forgotten, closed)
         self.store.forget(REMOVED_AT, self.number, closed)

@@ -203,6 +203,34 @@ TestBeside.settings = settings(
 )
 
 
+def test_what_is_forgotten_at_the_open_stamp_does_not_come_back_with_rows_that_move() -> None:
+    """Looking for it on the disk brought ids back, which sent others out: with what should have been forgotten."""
+    least, most = -(2**63), 2**63 - 1
+    state: Any = Beside()
+    state.begin(adagrad=True, admit_after=1)
+    for call in (
+        lambda: state.batch(ids=[51, 26], more=[60]),
+        lambda: state.counts_from_outside(counts=[0, 1, 2, 1, 0, 1, 1], first=2014),
+        lambda: state.erase(ids=[-1, least, 60, -1, 1, 0]),
+        lambda: state.batch(ids=[0, 1], more=[33, 0, 31, -16, -18]),
+        lambda: state.expire(back=3),
+        lambda: state.restart(since=8),
+        lambda: state.pool(ids=[13, -1, 0, -1, -1, 34], mode=0, train=True),
+        lambda: state.erase(ids=[12, least, 26, -19, 12, most]),
+        lambda: state.look(ids=[9, 1, 1, -1, 0, 56]),
+        lambda: state.look(ids=[0]),
+        lambda: state.restart(since=9),
+        lambda: state.pool(ids=[0, 12], mode=1, train=True),
+        lambda: state.forget(back=1),
+        lambda: state.step(ids=[1, 0, 8, -1, 24, 0]),
+        lambda: state.erase(ids=[1, 24, 34]),
+        lambda: state.forget(back=0),
+    ):
+        call()
+        state.agrees()
+    state.teardown()
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> TieredTrainingTable:
     return tiered(tmp_path / "rows", rows=100)
