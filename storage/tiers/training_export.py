@@ -96,8 +96,8 @@ class TieredTrainingTable(TieredRows):
         here = self.native.removed()[0]
         self.native.forget_removed(upto_stamp)
         if upto_stamp >= self.stamp:
-            # Ids may still be erased at the open stamp, so what to forget of it cannot be told by the stamp alone. What is
-            # brought back for that is forgotten before the next part, which may send it out again.
+            # Ids may still be erased at the open stamp, so what to forget of it cannot be told by the stamp alone.
+            # What is brought back for that is forgotten before the next part, which may send it out again.
             for _, ids in self.store.removed_at(self.number, self.stamp, upto_stamp):
                 self.know(ids)
                 was_removed = np.isin(ids, here) | np.isin(ids, self.native.removed()[0])
