@@ -207,6 +207,10 @@ class RemoteModels:
         return model
 
 
+# How long the engine may take to say whether a new start would help it.
+_LIVE_S = 0.25
+
+
 class RemoteGrpcControl:
     """See serving.grpc.control.GrpcControl."""
 
@@ -225,6 +229,19 @@ class RemoteHttpControl:
         self._link = link
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.path == "/v2/health/live" and request.method == "GET":
+            try:
+                return await asyncio.wait_for(self._ask(request), _LIVE_S)
+            except (TimeoutError, Unavailable):
+                return HttpResponse(200)  # this process lives, and the supervisor looks after the engine
+        try:
+            return await self._ask(request)
+        except Unavailable:
+            if request.path == "/v2/health/ready":
+                return HttpResponse(400)
+            raise
+
+    async def _ask(self, request: HttpRequest) -> HttpResponse:
         head = {
             "call": "http",
             "method": request.method,
@@ -232,13 +249,6 @@ class RemoteHttpControl:
             "query": request.query.decode("latin-1"),
             "headers": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.items()],
         }
-        try:
-            answer, content = await self._link.call(head, request.body)
-        except Unavailable:
-            if request.path == "/v2/health/live" and request.method == "GET":
-                return HttpResponse(200)  # the supervisor starts the engine anew
-            if request.path == "/v2/health/ready":
-                return HttpResponse(400)
-            raise
+        answer, content = await self._link.call(head, request.body)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer["headers"]]
         return HttpResponse(answer["status"], content, headers)

@@ -15,7 +15,7 @@ import torch
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Assembly, Graph
 from serving.gpu.matmul_precision import matmul_precision
-from serving.gpu.staging import PackedInputs
+from serving.gpu.staging import STAMP_BYTES, PackedInputs
 from serving.gpu.weight_banks import Bank
 from storage.checkpoint import DenseGraph
 from storage.errors import CaptureError, DeviceError, DeviceLost
@@ -25,7 +25,7 @@ _WARM_RUNS = 2
 
 
 # Forms of batches (rows and users) whose views are kept.
-MAX_FORMS = 256
+_MAX_FORMS = 256
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class GpuLane:
         if batch is None:
             inputs = self._model.inputs.packed(self._host_bytes, rows, users)
             batch = _Batch(rows, inputs, self._host_inputs[: inputs.size], self._staging[: inputs.size])
-            if len(self._batches) >= MAX_FORMS:
+            if len(self._batches) >= _MAX_FORMS:
                 del self._batches[next(iter(self._batches))]  # the one that was not used for longest
         self._batches[rows, users] = batch
         return batch
@@ -138,7 +138,7 @@ class GpuLane:
         found = self._results_of.get(size)
         if found is None:
             found = [tensor.numpy() for tensor in self._model.outputs.tensors(self._host_results, size)]
-            if len(self._results_of) < MAX_FORMS:
+            if len(self._results_of) < _MAX_FORMS:
                 self._results_of[size] = found
         return found
 
@@ -183,7 +183,7 @@ class GpuLane:
                 for place, value in zip(outputs, model.forward(*values), strict=True):
                     place.copy_(value)
 
-        driver.compute(compute, stream, reads=[self._target, bank.buffer], writes=[self._results[16:size]])
+        driver.compute(compute, stream, reads=[self._target, bank.buffer], writes=[self._results[STAMP_BYTES:size]])
         driver.copy(self._host_results[:size], self._results[:size], stream)
 
     def _capture(self, rows: int, bank: Bank) -> int | None:

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import torch
 
+from storage.checkpoint.graph import TORCH_DTYPES
 from storage.checkpoint.manifest import GraphInput, GraphOutput
 from storage.features.dtypes import NUMPY_DTYPES
 
@@ -20,13 +21,6 @@ from storage.features.dtypes import NUMPY_DTYPES
 _HEADER_WORDS = 4
 _SECTION_ALIGN = 16
 _TENSOR_ALIGN = 256
-_TORCH_DTYPES = {
-    "FP32": torch.float32,
-    "FP64": torch.float64,
-    "INT64": torch.int64,
-    "INT32": torch.int32,
-    "BOOL": torch.bool,
-}
 STAMP_BYTES = 16
 
 
@@ -62,7 +56,7 @@ def aligned(size: int, to: int) -> int:
 class InputLayout:
     """Where the inputs of a graph lie, packed and unpacked. Shared by all sessions of a model; any thread.
 
-    packed_bytes, target_bytes: of a batch of max_rows rows. bytes_of_a_row: that cross the bus.
+    packed_bytes, target_bytes: of a batch of max_rows rows.
     """
 
     def __init__(self, inputs: Sequence[GraphInput], user_places: Set[int], max_rows: int) -> None:
@@ -78,7 +72,6 @@ class InputLayout:
             offset += aligned(row_bytes * max_rows, _TENSOR_ALIGN)
         self.target_bytes = max(offset, _TENSOR_ALIGN)
         self.widest = max((section.row_bytes for section in self.sections), default=1)
-        self.bytes_of_a_row = sum(section.row_bytes for section in self.sections)
         self._header_bytes = aligned((_HEADER_WORDS + len(self.sections)) * 8, _SECTION_ALIGN)
         self.packed_bytes = self._place(max_rows, max_rows)[1]
 
@@ -94,7 +87,7 @@ class InputLayout:
         """The graph's inputs on the device, of so many rows."""
         return [
             target[section.offset : section.offset + rows * section.row_bytes]
-            .view(_TORCH_DTYPES[section.dtype])
+            .view(TORCH_DTYPES[section.dtype])
             .view(rows, *section.row_shape)
             for section in self.sections
         ]
@@ -131,7 +124,6 @@ class OutputLayout:
     """Where the outputs of a batch lie: the stamp of the batch that they are of, then one after the other."""
 
     def __init__(self, outputs: Sequence[GraphOutput]) -> None:
-        self.names = tuple(entry.name for entry in outputs)
         self._dtypes = [entry.dtype for entry in outputs]
         self._shapes = [tuple(entry.shape[1:]) for entry in outputs]
         self._row_bytes = [
@@ -148,12 +140,15 @@ class OutputLayout:
         found = []
         at = STAMP_BYTES
         for dtype, shape, size in zip(self._dtypes, self._shapes, self._row_bytes, strict=True):
-            part = buffer[at : at + rows * size].view(_TORCH_DTYPES[dtype])
+            part = buffer[at : at + rows * size].view(TORCH_DTYPES[dtype])
             found.append(part.view(rows, *shape))
             at += aligned(size * rows, _SECTION_ALIGN)
         return found
 
 
 def _unit(row_bytes: int) -> int:
-    """log2 of the bytes that can be moved at once: rows and tensors begin at multiples of 16, sections too."""
+    """log2 of the bytes that can be moved at once: the largest power of two that divides the row, at most 16.
+
+    Sections and tensors begin at multiples of 16, so that every row begins at a multiple of it.
+    """
     return min(4, (row_bytes & -row_bytes).bit_length() - 1) if row_bytes else 0

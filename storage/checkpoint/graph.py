@@ -19,7 +19,7 @@ from storage.checkpoint.program import TORCH_LOCK, weight_key
 from storage.checkpoint.weights import read_weights
 from storage.errors import CheckpointError, IntegrityError, InvalidInput, UnsafeArtifact
 
-_TORCH_DTYPES = {
+TORCH_DTYPES = {
     "FP32": torch.float32,
     "FP64": torch.float64,
     "INT64": torch.int64,
@@ -55,7 +55,7 @@ class DenseGraph:
         self._arguments = tuple(None if key is None else self._argument(slot, key) for slot, key in enumerate(keys))
         self._slots = tuple(slots)
         self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
-        self._dtypes = tuple(_TORCH_DTYPES[entry.dtype] for entry in inputs)
+        self._dtypes = tuple(TORCH_DTYPES[entry.dtype] for entry in inputs)
 
     def _argument(self, slot: int, key: str) -> torch.Tensor:
         """A weight as the program takes it."""
