@@ -109,8 +109,10 @@ class Cache {
   };
   struct alignas(64) TableState {
     std::atomic<std::uint64_t> lookups{0}, hits{0}, rows{0}, evicted{0};
+    // Those of them whose uses the writer gets to know: only they move the policy's clock.
+    std::atomic<std::uint64_t> told_lookups{0}, told_hits{0};
     std::atomic<bool> complete{false};
-    std::uint64_t told = 0;  // lookups that the curve knows of
+    std::uint64_t in_curve = 0;  // lookups that the curve knows of
   };
   struct Place {
     CacheLine* line = nullptr;
@@ -186,7 +188,7 @@ class Cache {
   bool blocked_ = false;  // a position was free but too recently changed
   std::uint64_t victim_hand_ = 0, age_hand_ = 0;
   std::uint64_t cut_left_ = 0;  // lines whose counts are still to be cut after a change of traffic
-  std::uint64_t seen_lookups_ = 0, seen_hits_ = 0;
+  std::uint64_t seen_lookups_ = 0, seen_told_lookups_ = 0, seen_told_hits_ = 0;
   std::uint32_t until_sum_ = 0;
   CacheStats stats_;
 };

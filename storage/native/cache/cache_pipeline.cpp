@@ -66,6 +66,7 @@ void CachePipeline::match_block() {
     const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
     prefetch_lines();
     Found told;
+    const std::size_t hits_before = hits_;
     std::uint32_t later[kBlock];
     std::uint64_t flags[kBlock];
     std::size_t late = 0;
@@ -87,13 +88,18 @@ void CachePipeline::match_block() {
       const Match match = view_.fresh->find_on(ids_[start + i], table_.table_, mixed[i], flags[k], &where);
       take(start + i, *where, match, told);
     }
-    if (told.uses + told.samples > 0) cache_.log_.add(told.positions, told.uses, told.sampled, told.samples);
+    if (told.uses + told.samples == 0 || cache_.log_.add(told.positions, told.uses, told.sampled, told.samples)) {
+      told_lookups_ += end - start;
+      told_hits_ += hits_ - hits_before;
+    }
   }
   matched_ = end;
   if (matched_ == count_) {
     Cache::TableState& state = cache_.state(table_.table_);
     state.lookups.fetch_add(count_, std::memory_order_relaxed);
     state.hits.fetch_add(hits_, std::memory_order_relaxed);
+    if (told_lookups_ > 0) state.told_lookups.fetch_add(told_lookups_, std::memory_order_relaxed);
+    if (told_hits_ > 0) state.told_hits.fetch_add(told_hits_, std::memory_order_relaxed);
   }
 }
 

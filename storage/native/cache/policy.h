@@ -14,7 +14,9 @@
 // Sampling. A reader sees the count beside the slot and reports a use only when it would step the count: always below
 // 32 uses, then ever more rarely. That is no sample with a bias: it is how a logarithmic counter counts.
 //
-// The clock. Lookups that the cache or the ghosts knew; never time. What is asked for once and never again does not age the rest.
+// The clock. Lookups that the cache or the ghosts knew, and whose uses readers could tell: where the log is full, or the index moves,
+// uses are lost, and a clock that went on would age rows that are used all the time down to nothing. Never time. What is asked for
+// once and never again does not age the rest.
 // A batch asks for an id that it misses once, however often it has it, so what comes again is measured beside what is asked for.
 //
 // Used under the writer's mutex; `reported` and `stepped` are pure.
@@ -61,7 +63,7 @@ class FrequencyPolicy {
   void left(std::uint64_t mixed, std::uint8_t code) { ghosts_.remember(mixed, count_value(code), random()); }
   void prefetch(std::uint64_t mixed) const { ghosts_.prefetch(mixed); }
 
-  // So many lookups were answered, so many of them from the cache. full: whether the cache is.
+  // So many lookups were answered and told of, so many of them from the cache. full: whether the cache is.
   void pass(std::uint64_t lookups, std::uint64_t hits, bool full);
   // How many of `lines` the cache has to age now, at most `most`; the rest stays due.
   std::uint64_t due(std::uint64_t lines, std::uint64_t most);

@@ -1,5 +1,5 @@
-// What readers tell the writer: rows whose count steps, and sampled lookups. Bounded; what does not fit is dropped, for
-// losing a use loses nothing but accuracy. A reader takes a stripe's flag or goes on to the next; nobody waits.
+// What readers tell the writer: rows whose count steps, and sampled lookups. Bounded; what does not fit is dropped, and the
+// lookups that it came from do not age the counts either (CachePipeline), so losing uses loses nothing but accuracy. A reader takes a stripe's flag or goes on to the next; nobody waits.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ class UseLog {
     uses_ = uses_per_stripe;
   }
 
-  void add(const std::uint32_t* positions, std::size_t n, const SampledLookup* samples, std::size_t m) {
+  // Whether all positions fitted.
+  bool add(const std::uint32_t* positions, std::size_t n, const SampledLookup* samples, std::size_t m) {
     static std::atomic<std::uint32_t> next_thread{0};
     thread_local const std::uint32_t thread = next_thread.fetch_add(1, std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < kStripes && n + m > 0; ++i) {
@@ -35,6 +36,7 @@ class UseLog {
       stripe.busy.store(false, std::memory_order_release);
     }
     if (m > 0) lost_samples_.fetch_add(m, std::memory_order_relaxed);
+    return n == 0;
   }
 
   // For the writer: use(position), sample(SampledLookup) for all that was told. Returns how many samples were dropped.

@@ -219,21 +219,23 @@ void Cache::note_readers() {
   curve_.lose(log_.drain(use, [this](const SampledLookup& lookup) { curve_.add(lookup.mixed, lookup.table); }));
   if (until_sum_-- == 0) {
     until_sum_ = tables() / kSumTables;
-    std::uint64_t lookups = 0, hits = 0;
+    std::uint64_t lookups = 0, told_lookups = 0, told_hits = 0;
     for (const TableState& table : states_) {
       lookups += table.lookups.load(std::memory_order_relaxed);
-      hits += table.hits.load(std::memory_order_relaxed);
+      told_lookups += table.told_lookups.load(std::memory_order_relaxed);
+      told_hits += table.told_hits.load(std::memory_order_relaxed);
     }
-    policy_.pass(lookups - seen_lookups_, hits - seen_hits_, size() * 16 >= capacity_rows() * 15);
+    policy_.pass(told_lookups - seen_told_lookups_, told_hits - seen_told_hits_, size() * 16 >= capacity_rows() * 15);
     if (curve_.pass(lookups - seen_lookups_)) {
       for (std::uint32_t table = 0; table < tables(); ++table) {
         const std::uint64_t now = state(table).lookups.load(std::memory_order_relaxed);
-        curve_.tell(table, now - std::exchange(state(table).told, now));
+        curve_.tell(table, now - std::exchange(state(table).in_curve, now));
       }
       curve_.end_period();
     }
     seen_lookups_ = lookups;
-    seen_hits_ = hits;
+    seen_told_lookups_ = told_lookups;
+    seen_told_hits_ = told_hits;
   }
   sample_mask_.store(curve_.mask(), std::memory_order_relaxed);
   age_lines();

@@ -1,6 +1,7 @@
 // What the policy is for: the hit rate, counted in lookups. The bounds leave room for the small sizes here (some tenths of a
 // point more than at ten million ids, where docs/decisions/0015 has the figures). All is seeded.
 #include <cstdio>
+#include <numeric>
 
 #include "check.h"
 #include "traffic.h"
@@ -150,6 +151,31 @@ TEST(counts_step_as_often_as_rows_are_used) {
     const double mean = sum / kRepeats / FrequencyPolicy::kUse;
     CHECK(mean > 0.97 * uses && mean < 1.03 * uses);
   }
+}
+
+TEST(uses_that_no_writer_hears_of_age_nothing) {
+  constexpr std::int64_t kRows = 32'000;
+  Cache cache(4, kRows, 1);
+  CacheTable table(cache, 0, {RowType::kFp32, 1});
+  std::vector<std::int64_t> ids(kRows);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<float> out(kRows);
+  std::vector<std::uint8_t> found(kRows), uses(kRows, 80);
+  table.insert_or_assign(ids.data(), ids.size(), out.data(), uses.data());
+  // Far more lookups than are written down between two turns of a writer.
+  for (int round = 0; round < 24; ++round) {
+    for (int pass = 0; pass < 20; ++pass) table.find(ids.data(), ids.size(), out.data(), found.data());
+    cache.absorb();
+  }
+  const HotIds hot = cache.hot_ids(kRows);
+  const std::uint64_t least = count_value(hot.counts.back());
+  std::uint64_t sum = 0;
+  for (const std::uint8_t code : hot.counts) sum += count_value(code);
+  std::printf("     used 480 times each; counts are %.0f on average, at least %llu\n", static_cast<double>(sum) / kRows,
+              static_cast<unsigned long long>(least));
+  CHECK(hot.ids.size() == kRows);
+  CHECK(sum / kRows > count_value(uses[0]) / 2);
+  CHECK(least > count_value(uses[0]) / 4);
 }
 
 TEST(ghosts_remember_what_is_asked_for_often_and_forget_strangers) {
