@@ -83,17 +83,17 @@ class Bench:
     run: Run
     settings: Settings
     card: Card
-    world: World
     _limits: Limits | None = field(default=None, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    _world: World | None = field(default=None, repr=False)
     _endings: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     @classmethod
     def open(cls, run: Run, settings: Settings) -> Bench:
-        """Finds the card and publishes the model. Raises ConfigError when there is no card."""
+        """Finds the card. Raises ConfigError when there is none."""
         card = find_card(simulated=settings.simulated)
         torch.set_num_threads(1)  # as in a session: the processor only checks scores here
-        return cls(run, settings, card, World(run.work / "models", settings.sizes))
+        return cls(run, settings, card)
 
     def at_end(self, ending: Callable[[], None]) -> None:
         """Called by `close`, the last one first."""
@@ -106,9 +106,16 @@ class Bench:
         self.kept.clear()
 
     @property
+    def world(self) -> World:
+        """The model, published when it is first asked for."""
+        if self._world is None:
+            self._world = World(self.run.work / "models", self.settings.sizes)
+        return self._world
+
+    @property
     def sizes(self) -> Sizes:
         """Of the model and its batches."""
-        return self.world.sizes
+        return self.settings.sizes
 
     @property
     def is_simulated(self) -> bool:

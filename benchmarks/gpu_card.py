@@ -16,6 +16,7 @@ import torch
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, Event, Gpus, Graph, Pool, Stream
 from serving.gpu.matmul_precision import matmul_precision
 from storage.errors import ConfigError
+from storage.hbm.device import KernelCall
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 # A limit is what a card reached once.
@@ -89,6 +90,11 @@ class WatchedDriver:
         """The driver itself."""
         return self._driver
 
+    @property
+    def clock(self) -> Clock:
+        """For times of streams."""
+        return self._clock
+
     def enter_thread(self) -> None:
         """See Driver."""
         self._driver.enter_thread()
@@ -132,6 +138,14 @@ class WatchedDriver:
     ) -> None:
         """See Driver."""
         self._driver.compute(work, stream, reads=reads, writes=writes)
+
+    def zero(self, buffer: torch.Tensor, stream: Stream) -> None:
+        """See Device."""
+        self._driver.zero(buffer, stream)
+
+    def kernel(self, call: KernelCall, stream: Stream) -> None:
+        """See Device."""
+        self._driver.kernel(call, stream)
 
     def record(self, event: Event, stream: Stream) -> None:
         """See Driver."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from storage.checkpoint.tables import Shard
+from storage.rows import RowCodec
 from storage.specs import TableSpec
 
 Array = np.ndarray[Any, Any]
@@ -110,6 +111,10 @@ class PlantedRows:
             for name, dim in self.dims.items()
         )
 
+    def codec(self, table: str) -> RowCodec:
+        """Of its rows."""
+        return RowCodec(self.row_type, self.dims[table])
+
     def version(self, state: PlantedState) -> PlantedVersion:
         """A state with the face of a published version."""
         return PlantedVersion(self, state)
@@ -142,7 +147,8 @@ class PlantedVersion:
             part = places[start : start + _SHARD_ROWS]
             ids = self._world.ids[table][part]
             freq = np.clip(200 - np.abs(ids.astype(np.float64)) / 8, 0, 200).astype(np.uint8)
-            yield Shard(ids, self._world.expected(self._state, table, part)[0], freq)
+            rows = self._world.expected(self._state, table, part)[0]
+            yield Shard(ids, rows, freq, self._world.codec(table))
 
     def table_digest(self, table: str) -> str:
         """Of what stands in the table."""
@@ -175,7 +181,8 @@ class PlantedDelta:
         for start in range(0, len(places), _SHARD_ROWS):
             part = places[start : start + _SHARD_ROWS]
             rows = self._world.rows(table, part, self._generation)
-            yield Shard(self._world.ids[table][part], rows, np.zeros(len(part), np.uint8))
+            freq = np.zeros(len(part), np.uint8)
+            yield Shard(self._world.ids[table][part], rows, freq, self._world.codec(table))
 
     def removed(self, table: str) -> Array:
         """Ids that had a row and have none now."""

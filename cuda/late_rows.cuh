@@ -36,7 +36,7 @@ struct LateRows {
   const float* weights;  // may be null where no feature is weighted
 };
 
-EMBERLINE_HD int64_t entries_of(const LateRows& late) { return clamp(*late.count, 0, late.room); }
+EMBERLINE_HD int64_t entries_of(const LateRows& late) { return clamp(*late.count, int64_t{0}, late.room); }
 
 // What one thread of `threads` does. Neighbouring threads take neighbouring quads of a row.
 template <class Output>
@@ -45,7 +45,7 @@ EMBERLINE_DEVICE void scatter_share(const LateRows& late, int64_t thread, int64_
   const int64_t entries = entries_of(late);
   for (int64_t entry = thread / kWarp; entry < entries; entry += threads / kWarp) {
     const int64_t* words = late.entries + entry * kScatterWords;
-    const Feature feature = feature_at(late.features, words[0] >> kFeatureShift);
+    const Feature feature = feature_at(late.features, late.header, words[0] >> kFeatureShift);
     const int64_t row = words[0] & kRowMask;
     const int64_t most = feature.shape > 0 ? late.rows * feature.shape : feature.id_room;
     if (row >= most) continue;  // our own bug
@@ -60,15 +60,16 @@ EMBERLINE_DEVICE void scatter_share(const LateRows& late, int64_t thread, int64_
 
 EMBERLINE_DEVICE void add_share(const LateRows& late, int64_t thread, int64_t threads) {
   const int64_t entries = entries_of(late);
-  const int64_t batch = clamp(late.header[1], 0, late.rows);
+  const int64_t batch = clamp(late.header[1], int64_t{0}, late.rows);
   for (int64_t entry = thread / kWarp; entry < entries; entry += threads / kWarp) {
     const int64_t* words = late.entries + entry * kLateBagWords;
-    const Feature feature = feature_at(late.features, words[0] >> kFeatureShift);
+    const Feature feature = feature_at(late.features, late.header, words[0] >> kFeatureShift);
     const int64_t bag = words[0] & kRowMask;
     if (bag >= batch) continue;  // our own bug
     const IdRange ids = ids_of(feature, bag, batch);
     const float divisor = divisor_of(feature.shape, ids.end - ids.begin);
-    const float* weights = feature.shape == kPoolWeighted ? late.weights + words[3] : nullptr;
+    const bool is_weighted = feature.shape == kPoolWeighted && late.weights != nullptr;
+    const float* weights = is_weighted ? late.weights + words[3] : nullptr;
     float* output = reinterpret_cast<float*>(feature.output) + bag * feature.dim;
     for (int64_t d = thread % kWarp; d < feature.dim; d += kWarp) {
       const float* from = late.staging + words[1] + d;

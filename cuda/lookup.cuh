@@ -1,20 +1,28 @@
-// What the lookups of a card share: which features there are and where their rows lie, the search in the replica of a cache's
-// index, the list of misses, the marks of use.
+// What the lookups of a card share: which features there are and where their rows lie, how a batch's ids come, the search in
+// the replica of a cache's index, the list of misses, the marks of use.
 //
-// Features, (features, 16) int64, written once: all addresses of a feature stay (a graph is captured over them), all sizes are
-// bounds, and what a batch really has is read on the card:
+// Features, (features, 16) int64, written once (a graph is captured over them); what a batch really has is in its header:
 //   0 lines (64 bytes each, cache_line.cuh)   1 their number, from 2 on     2 slab: row of slot s at slab + s * stride
 //   3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6 dim
-//   7 table            8 use marks, a byte for each slot, or 0                 9 ids     10 room for ids
-//   11 offsets: (rows + 1) int64; the ids of row b are [offsets[b], offsets[b + 1])          12 weights, float32 by id, or 0
+//   7 table            8 use marks, a byte for each slot, or 0                 9 base tables: how many there are, T
+//   10 bound: most ids of a batch; where id i goes to row i, the rows of the output     11, 12 unused
 //   13 pooling, or the length of an unpooled feature (lookup_gather.cuh)
 //   14 output          15 a byte for each row of the output, or 0
 // Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a batch.
 //
-// header: two int64 on the card, {stamp, batch}, as a packed batch begins (assemble.cuh). Misses go to a list: entries of two
-// int64 {feature << 48 | number of the id within the feature, row of the output}, in no order that means anything. `count` of
-// them there were; those beyond `room` are counted and not written, and the batch is then for the host to do. Whoever launches
-// a lookup has set `count` to 0 before, on the same stream.
+// Header of a batch, int64 words, at the beginning of what the host packed. Offsets are in bytes from its first one, multiples
+// of the size of what lies there; 0 is none:
+//   0 stamp     1 batch     2 length of the chain, 0 to 8     3 to 10 the chain, from its first
+//   11 + 4f     of feature f: offset of its ids (int64), their number, offset of ranges, offset of weights (float32)
+// Ranges, two int32 for each row of the batch: the ids of row b are [begin, end). Rows may share one. Without weights all are 1.
+//
+// Chain: the rows of a difference with number c (from 1 on) stand under the virtual tables t + c * T, and hide those of table t.
+// A search asks the virtual tables of the chain, then table t; the first that has the id gives the row, or, by the slot
+// kAskHost, says that the host has to be asked: a miss.
+//
+// Misses go to a list: entries of two int64 {feature << 48 | number of the id within the feature, row of the output}, in no order
+// that means anything. `count` of them there were; those beyond `room` are counted and not written, and the batch is then for
+// the host to do. Whoever launches a lookup has set `count` to 0 before, on the same stream.
 //
 // A search may miss what is there while its owner moves within the index: a miss on a card is never wrong, the host decides.
 #pragma once
@@ -28,8 +36,22 @@ namespace emberline {
 
 constexpr int kFeatureWords = 16;
 constexpr int kFeatureShift = 48;
+constexpr int kChainLengthWord = 2;
+constexpr int kChainWord = 3;
+constexpr int kMostChain = 8;
+constexpr int kPackedFeatureWord = 11;
+constexpr int kPackedFeatureWords = 4;
+// Of a feature in a batch: so that a tile's step past the last one is an int too.
+constexpr int64_t kMostIds = 0x7FFFFF00;
+// Above every slot.
+constexpr uint32_t kAskHost = 0xFFFFFFFFu;
 // Rows of one lane that are under way at once.
 constexpr int kRowsAhead = 4;
+
+// The ids of a row of a batch.
+struct alignas(8) PackedRange {
+  int begin, end;
+};
 
 struct Feature {
   const uint64_t* lines;
@@ -41,13 +63,17 @@ struct Feature {
   int64_t dim;
   uint32_t table;
   uint8_t* uses;
-  const int64_t* ids;
+  uint32_t base_tables;
   int64_t id_room;
-  const int64_t* offsets;
-  const float* weights;
   int64_t shape;
   uint8_t* output;
   uint8_t* states;
+  // Of the batch; null where there is none. chain: how many tables a search asks before the feature's own.
+  int chain;
+  const int64_t* ids;
+  int id_count;
+  const PackedRange* ranges;
+  const float* weights;
 };
 
 template <class T>
@@ -55,7 +81,19 @@ EMBERLINE_HD T* address(int64_t word) {
   return reinterpret_cast<T*>(static_cast<uint64_t>(word));
 }
 
-EMBERLINE_HD Feature feature_at(const int64_t* features, int64_t number) {
+EMBERLINE_HD int64_t clamp(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+EMBERLINE_HD int clamp(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
+
+// What lies at an offset of the packed batch. None at one that nothing can lie at: our own bug.
+template <class T>
+EMBERLINE_HD const T* packed_at(const int64_t* header, int64_t offset) {
+  if (offset <= 0 || offset % static_cast<int64_t>(alignof(T)) != 0) return nullptr;
+  return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(header) + offset);
+}
+
+EMBERLINE_HD Feature feature_at(const int64_t* features, const int64_t* header, int64_t number) {
   const int64_t* words = features + number * kFeatureWords;
   Feature feature;
   feature.lines = address<const uint64_t>(words[0]);
@@ -67,13 +105,18 @@ EMBERLINE_HD Feature feature_at(const int64_t* features, int64_t number) {
   feature.dim = words[6];
   feature.table = static_cast<uint32_t>(words[7]);
   feature.uses = address<uint8_t>(words[8]);
-  feature.ids = address<const int64_t>(words[9]);
+  feature.base_tables = static_cast<uint32_t>(words[9]);
   feature.id_room = words[10];
-  feature.offsets = address<const int64_t>(words[11]);
-  feature.weights = address<const float>(words[12]);
   feature.shape = words[13];
   feature.output = address<uint8_t>(words[14]);
   feature.states = address<uint8_t>(words[15]);
+  feature.chain = static_cast<int>(clamp(header[kChainLengthWord], int64_t{0}, int64_t{kMostChain}));
+  const int64_t* packed = header + kPackedFeatureWord + number * kPackedFeatureWords;
+  feature.ids = packed_at<int64_t>(header, packed[0]);
+  const int64_t most = feature.id_room < kMostIds ? feature.id_room : kMostIds;
+  feature.id_count = feature.ids == nullptr ? 0 : static_cast<int>(clamp(packed[1], int64_t{0}, most));
+  feature.ranges = packed_at<PackedRange>(header, packed[2]);
+  feature.weights = packed_at<float>(header, packed[3]);
   return feature;
 }
 
@@ -88,20 +131,17 @@ struct Lookup {
   int64_t use_mask;  // 2^k - 1: every 2^k-th lookup marks its row as used; below 0: none does
 };
 
-EMBERLINE_HD int64_t clamp(int64_t value, int64_t low, int64_t high) {
-  return value < low ? low : value > high ? high : value;
-}
+EMBERLINE_HD int64_t batch_of(const Lookup& lookup) { return clamp(lookup.header[1], int64_t{0}, lookup.rows); }
 
-EMBERLINE_HD int64_t batch_of(const Lookup& lookup) { return clamp(lookup.header[1], 0, lookup.rows); }
-
-// The ids of a row; none past the batch. Offsets that make no sense would be our own bug: nothing outside `ids` is read.
+// The ids of a row; none past the batch. Ranges that make no sense would be our own bug: nothing outside `ids` is read.
 struct IdRange {
-  int64_t begin, end;
+  int begin, end;
 };
 EMBERLINE_HD IdRange ids_of(const Feature& feature, int64_t row, int64_t batch) {
-  if (row >= batch) return {0, 0};
-  const int64_t begin = clamp(feature.offsets[row], 0, feature.id_room);
-  return {begin, clamp(feature.offsets[row + 1], begin, feature.id_room)};
+  if (row >= batch || feature.ranges == nullptr) return {0, 0};
+  const PackedRange range = feature.ranges[row];
+  const int begin = clamp(range.begin, 0, feature.id_count);
+  return {begin, clamp(range.end, begin, feature.id_count)};
 }
 
 // The loads of the search. The protocol is that of lines.h with one rule more, which publish.cuh has: between the time a
@@ -131,18 +171,25 @@ struct CardLines {
   }
 };
 
-// The slot of an id's row, 0 when it has none here. A slot beyond the slab would be our own bug: it is none.
-EMBERLINE_DEVICE uint32_t find_slot(const Feature& feature, int64_t id) {
-  const uint64_t mixed = mix_owner(id, table_salt(feature.table));
-  const Match match = find_unless_moving(CardLines{feature.lines, feature.line_count}, id, feature.table, mixed);
-  const uint32_t slot = match.at < 0 ? 0 : word::slot(match.word);
-  return slot <= feature.slots ? slot : 0;
+// The slot of an id's row, 0 when it has none here: no entry in any table that is asked, or first one that says to ask the
+// host, which is beyond the slab as every slot would be that is our own bug.
+EMBERLINE_DEVICE uint32_t find_slot(const int64_t* header, const Feature& feature, int64_t id) {
+  for (int at = 0; at <= feature.chain; ++at) {
+    uint32_t table = feature.table;
+    if (at < feature.chain) table += static_cast<uint32_t>(header[kChainWord + at]) * feature.base_tables;
+    const uint64_t mixed = mix_owner(id, table_salt(table));
+    const Match match = find_unless_moving(CardLines{feature.lines, feature.line_count}, id, table, mixed);
+    if (match.at < 0) continue;
+    const uint32_t slot = word::slot(match.word);
+    return slot <= feature.slots ? slot : 0;
+  }
+  return 0;
 }
 
 // find_slot, and the mark of use when it is this lookup's turn. Turns begin elsewhere in every batch and feature, so that a
 // position of a batch does not count for ever or never.
 EMBERLINE_DEVICE uint32_t look_up(const Lookup& lookup, const Feature& feature, int64_t number, int64_t id_number) {
-  const uint32_t slot = find_slot(feature, feature.ids[id_number]);
+  const uint32_t slot = find_slot(lookup.header, feature, feature.ids[id_number]);
   if (slot == 0 || lookup.use_mask < 0 || feature.uses == nullptr) return slot;
   const uint64_t turn = mix_id(lookup.header[0] ^ (number << kFeatureShift)) + static_cast<uint64_t>(id_number);
   if ((turn & static_cast<uint64_t>(lookup.use_mask)) == 0) store_relaxed(feature.uses + slot, 1);

@@ -6,12 +6,13 @@
 // nothing waits: sizes are the launch's or are read on the card, so a graph may hold it.
 //
 // Bytes, for an id that hits: 8 of the id, two sectors of 32 of its line (and a second look at one of them, from the
-// second-level cache), its row in sectors, and its row of the output: 128 fp16 values as float32 are 8 + 64 + 256 + 512 =
-// 840 bytes, at 85 % of 4.8 TB/s 4.9 G ids a second, and 13,312 ids in 3 us, which is less than a launch and three loads one
-// after the other (some 6 us). 16 values of fp32: 8 + 64 + 64 + 64 = 200 bytes, where the sectors that are under way bind
-// first. At 128 registers two blocks fit on a multiprocessor: 16 warps with four units of 16 bytes a lane are 32 KB under way
-// while rows are copied, and 512 searches while they are looked for; 4.8 TB/s at 700 ns asks for 25 KB. Held to 80 registers
-// (three blocks) the kernel spills on sm_80.
+// second-level cache), its row in sectors, and its row of the output: 128 fp16 values as float32 are 8 + 64 + 256 + 512
+// = 840 bytes, at 85 % of 4.8 TB/s 4.9 G ids a second, and 13,312 ids in 3 us, which is less than a launch and three
+// loads one after the other (some 6 us). 16 values of fp32: 8 + 64 + 64 + 64 = 200 bytes, where the sectors that are
+// under way bind first. A table of a chain that has no entry for the id is one more line, two sectors. At 128 registers
+// two blocks fit on a multiprocessor: 16 warps with four units of 16 bytes a lane are 32 KB under way while rows are
+// copied, and 512 searches while they are looked for; 4.8 TB/s at 700 ns asks for 25 KB. Held to 80 registers (three
+// blocks) the kernel spills on sm_80.
 //
 // Versions:
 //   v1  an id a lane in the search, a tile as wide as the row in the copy; unmeasured: no figure from a GPU yet. To be tried:

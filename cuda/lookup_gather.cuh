@@ -16,7 +16,7 @@ namespace emberline {
 // Which id goes to a row of the output, or -1.
 EMBERLINE_HD int64_t id_at(const Feature& feature, int64_t row, int64_t batch) {
   if (feature.shape <= 0) {
-    return batch > 0 && row < clamp(feature.offsets[batch], 0, feature.id_room) ? row : -1;
+    return batch > 0 && row < feature.id_count ? row : -1;
   }
   const int64_t bag = static_cast<int64_t>(static_cast<uint64_t>(row) / static_cast<uint64_t>(feature.shape));
   const IdRange ids = ids_of(feature, bag, batch);
@@ -94,7 +94,7 @@ struct GatherRows {
 // What one warp of `warps` does for a feature.
 template <class Output>
 EMBERLINE_DEVICE void gather_share(const Tile& tile, const Lookup& lookup, int64_t number, int64_t warp, int64_t warps) {
-  const Feature feature = feature_at(lookup.features, number);
+  const Feature feature = feature_at(lookup.features, lookup.header, number);
   by_row_type(feature, GatherRows<Output>{tile, lookup, feature, number, warp, warps});
 }
 

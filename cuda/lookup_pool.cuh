@@ -23,7 +23,7 @@ constexpr int64_t kPoolWeighted = 3;
 // So that narrow rows have lanes to search with.
 constexpr int kLeastPoolTile = 4;
 
-EMBERLINE_HD float divisor_of(int64_t pooling, int64_t count) {
+EMBERLINE_HD float divisor_of(int64_t pooling, int count) {
   return pooling == kPoolMean && count > 1 ? static_cast<float>(count) : 1.0f;
 }
 
@@ -64,13 +64,13 @@ struct PoolBags {
     const bool one_pass = units <= tile.width();
     bool any_missing = false;
     PerLane<Sums<kValues>> sums;
-    int64_t begin = ids.begin;
+    int begin = ids.begin;
     do {
       PerLane<uint32_t> slots;
       PerLane<float> weights;
       any_missing |= find(tile, slots, weights, bag, begin, ids.end);
-      const int64_t left = ids.end - begin;
-      const int count = static_cast<int>(left < tile.width() ? left : tile.width());
+      const int left = ids.end - begin;
+      const int count = left < tile.width() ? left : tile.width();
       const bool is_last = left <= tile.width();
       for (int64_t first_unit = 0; first_unit < units; first_unit += tile.width()) {
         tile.each([&](int lane) {
@@ -115,14 +115,14 @@ struct PoolBags {
     }
   };
 
-  EMBERLINE_DEVICE bool find(const Tile& tile, PerLane<uint32_t>& slots, PerLane<float>& weights, int64_t bag, int64_t begin,
-                             int64_t end) const {
+  EMBERLINE_DEVICE bool find(const Tile& tile, PerLane<uint32_t>& slots, PerLane<float>& weights, int64_t bag, int begin,
+                             int end) const {
     PerLane<bool> missing;
     PerLane<int64_t> id_numbers, bags;
     tile.each([&](int lane) {
-      const int64_t id = begin + lane;
+      const int id = begin + lane;
       slots[lane] = id < end ? look_up(lookup, feature, number, id) : 0;
-      weights[lane] = id < end && feature.shape == kPoolWeighted ? feature.weights[id] : 1.0f;
+      weights[lane] = id < end && feature.weights != nullptr ? feature.weights[id] : 1.0f;
       missing[lane] = id < end && slots[lane] == 0;
       id_numbers[lane] = id;
       bags[lane] = bag;
@@ -149,7 +149,7 @@ struct PoolBags {
       EMBERLINE_UNROLL
       for (int k = 0; k < kRowsAhead; ++k) {
         if (held[k] == 0) continue;  // the same in all lanes
-        if (feature.shape != kPoolWeighted) {
+        if (feature.weights == nullptr) {
           EMBERLINE_UNROLL
           for (int v = 0; v < Part::kValues; ++v) sums.values[v] = add(sums.values[v], parts[k].value(v));
           continue;
@@ -166,7 +166,8 @@ struct PoolBags {
 
 // What one thread of `threads` does for a feature, with the others of its tile.
 EMBERLINE_DEVICE void pool_share(const Lookup& lookup, int64_t number, int64_t thread, int64_t threads) {
-  const Feature feature = feature_at(lookup.features, number);
+  Feature feature = feature_at(lookup.features, lookup.header, number);
+  if (feature.shape != kPoolWeighted) feature.weights = nullptr;
   by_row_type(feature, PoolBags{lookup, feature, number, thread, threads});
 }
 

@@ -332,6 +332,206 @@ class CacheTable(RowSource):
     ]:
         """As export_batch, with the rows as they are held: uint8 (m, row_bytes)."""
 
+class CardSet:
+    """
+    Changes for a card, in the order of cuda/publish.cuh: rows, emptied, grace, ids, words.
+
+    A place comes at most once in a list.
+    """
+
+    @property
+    def rows(self) -> numpy.typing.NDArray[numpy.int64]:
+        """(r, 2): slot, number in staged."""
+
+    @property
+    def staged(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """(r, row_bytes)."""
+
+    @property
+    def emptied(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        (m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row
+        changed.
+        """
+
+    @property
+    def ids(self) -> numpy.typing.NDArray[numpy.int64]:
+        """(k, 2): line * 8 + place, id. New owners."""
+
+    @property
+    def words(self) -> numpy.typing.NDArray[numpy.int64]:
+        """(k, 2): line * 8 + 4 + place, word. Of the new owners."""
+
+class CardCache:
+    """
+    The host's side of a cache in a card's memory: what is there, where, and which changes the card lacks.
+
+    row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: of all numbers there are.
+    One thread at a time. Raises ValueError that names the argument.
+    """
+
+    def __init__(self, row_bytes: int, capacity_rows: int, tables: int) -> None: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def capacity_rows(self) -> int: ...
+    @property
+    def tables(self) -> int: ...
+    @property
+    def slots(self) -> int:
+        """The highest slot; the lowest is 1."""
+
+    @property
+    def line_count(self) -> int: ...
+    @property
+    def changed_rows(self) -> int:
+        """Rows in the set that is being collected."""
+
+    @property
+    def free_slots(self) -> int:
+        """Rows that may still come in or be replaced in this set."""
+
+    def size(self) -> int:
+        """Entries of all tables, with those that share a row or ask the host."""
+
+    def rows_of(self, table: int) -> int:
+        """Entries of one table, with those that share a row or ask the host."""
+
+    def free(self) -> int:
+        """Rows that could come in now without an eviction."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of the host's memory."""
+
+    @staticmethod
+    def bytes_of(capacity_rows: int) -> int:
+        """What memory_bytes() is at most while no changes are collected."""
+
+    def insert(
+        self,
+        table: int,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.uint8],
+        freq: numpy.typing.NDArray[numpy.uint8] | None = None,
+        pinned: bool = False,
+    ) -> numpy.typing.NDArray[numpy.bool_]:
+        """
+        Puts rows in or replaces them; the coldest that are not pinned go for want of room. Returns (n,)
+        which are in.
+
+        rows (n, row_bytes). freq (n,): logarithmic use counts. pinned: stays until it is erased, and at its
+        place; what is pinned remains so. A row is not in where no slot is free in this set, or where all that
+        stand at the places of its id are pinned. One that should have been replaced, and finds no slot, is gone,
+        or asks the host if it is pinned.
+        """
+
+    def offer(
+        self,
+        table: int,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.uint8],
+        freq: numpy.typing.NDArray[numpy.uint8] | None = None,
+        asked: bool = False,
+    ) -> int:
+        """
+        Leaves ids that are there; when full, admits one that is hotter than the row it displaces.
+        Returns the number admitted.
+
+        Counts one use of each id that is not there. asked: `ask` has counted it.
+        """
+
+    def ask(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.bool_]:
+        """
+        Counts one use of each id that is not there. Returns (n,) which of them would be admitted now.
+        """
+
+    def insert_ask_host(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.bool_]:
+        """
+        Pinned entries that end a search on the card as a miss; one with a row gives it up. Returns (n,)
+        which are in: one is not where all that stand at the places of its id are pinned.
+        """
+
+    def assign(
+        self, table: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8]
+    ) -> int:
+        """
+        Replaces rows that are there. Returns the number replaced.
+
+        Where no slot is free in this set, the old row is gone, or asks the host if it is pinned.
+        """
+
+    def adopt(self, source: int, target: int, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """
+        Target's entries take the rows of source's, for ids that are in both. Returns how many did.
+
+        The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may
+        be erased when the set is complete, not before: within a set nothing has an order for lookups.
+        """
+
+    def erase(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+        """Returns the number erased."""
+
+    def erase_table(self, table: int) -> int:
+        """Erases all of a table. Returns the number erased."""
+
+    def find(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
+        """
+        Slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.
+        """
+
+    def contains_any(
+        self, table: int, base_tables: int, ids: numpy.typing.NDArray[numpy.int64]
+    ) -> numpy.typing.NDArray[numpy.bool_]:
+        """
+        Whether there is an entry under table modulo base_tables, or under a number that differs from it by
+        a multiple of base_tables: (n,). Entries that ask the host count.
+        """
+
+    def hot_ids(
+        self, limit: int, base_tables: int
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]
+    ]:
+        """
+        The hottest ids of the tables below base_tables, hottest first, at most `limit`: tables (m,),
+        ids (m,), logarithmic use counts (m,).
+        """
+
+    def lines(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        The index as the card has it after the last complete set: (line_count * 64,). Words have no counts.
+        """
+
+    def take_set(self) -> CardSet:
+        """
+        What changed since the last set. Raises RuntimeError while that one is not complete.
+        """
+
+    def complete_set(self) -> None:
+        """
+        The set is on the card, and no lookup from before is running: slots that left with it are free.
+
+        Raises RuntimeError when none is taken.
+        """
+
+    def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int) -> None:
+        """
+        marks (slots + 1,): each row whose mark is not 0 was used `weight` times.
+        """
+
+    def pass_lookups(self, lookups: int, hits: int) -> None:
+        """
+        So many ids were looked up, so many of them found on the card: use counts age.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the beginning, by name."""
+
+    def check_integrity(self) -> None:
+        """
+        Raises RuntimeError that says which rule of the cache is broken. Slow; for tests.
+        """
+
 class OverlayTable:
     """
     Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.

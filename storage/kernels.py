@@ -148,15 +148,17 @@ class Kernels:
         self._cache = cache
         self._lock = threading.Lock()
         self._assemble: int | None = None
+        # Of lookups, by name; replaced whole.
+        self._others: Mapping[str, int] = {}
 
     def load(self) -> None:
         """Compiles and loads what was not yet. Before the first capture: loading does not belong into a graph.
 
         Raises ConfigError without CuPy or NVRTC.
         """
-        with self._lock:
-            if self._assemble is None:
-                self._assemble = self._function("assemble")
+        self._load_assemble()
+        for source in _lookup_sources():
+            self._load_source(source)
 
     def assemble(
         self,
@@ -174,12 +176,22 @@ class Kernels:
 
         inputs: rows of the table, at most 65535. rows: of every target tensor. widest: bytes of the longest row.
         """
-        if self._assemble is None:
-            self.load()
-        assert self._assemble is not None
+        function = self._assemble
+        if function is None:
+            function = self._load_assemble()
         blocks = min(max(rows * widest // (16 * _UNITS_EACH * THREADS), 1), _BLOCKS_AT_MOST)
         values = (staging, table, inputs, target, stamp, rows)
-        self.launch("assemble", self._assemble, (blocks, max(inputs, 1)), values, stream)
+        self.launch("assemble", function, (blocks, max(inputs, 1)), values, stream)
+
+    def call(self, name: str, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
+        """Starts a kernel of storage.lookup_kernels; values: its arguments, addresses are the card's.
+
+        Raises NotFound for a name that there is not.
+        """
+        function = self._others.get(name)
+        if function is None:
+            function = self._load_source(_source_of(name))[name]
+        self.launch(name, function, blocks, values, stream)
 
     def launch(self, name: str, function: int, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
         """Starts a kernel that takes values of eight bytes each. name: for errors. blocks: of the grid, x and y."""
@@ -208,8 +220,35 @@ class Kernels:
         except RuntimeError as error:
             raise DeviceError(f"GPU {self.device} does not load kernel {source}: {error}") from error
 
+    def _load_assemble(self) -> int:
+        with self._lock:
+            if self._assemble is None:
+                self._assemble = self._function("assemble")
+            return self._assemble
+
+    def _load_source(self, source: str) -> Mapping[str, int]:
+        """Gives all functions of lookups that are loaded."""
+        names = _lookup_sources()[source]
+        with self._lock:
+            if not self._others.keys() >= set(names):
+                self._others = {**self._others, **self.functions(source, names)}
+            return self._others
+
     def _function(self, name: str) -> int:
         return self.functions(name, [name])[name]
+
+
+def _lookup_sources() -> Mapping[str, Sequence[str]]:
+    from storage.lookup_kernels import SOURCES  # it needs THREADS
+
+    return SOURCES
+
+
+def _source_of(name: str) -> str:
+    for source, names in _lookup_sources().items():
+        if name in names:
+            return source
+    raise NotFound(f"no kernel of lookups is called {name!r}")
 
 
 @functools.cache

@@ -1,17 +1,19 @@
-"""The kernels of a card's replica of a cache: lookups, rows that come late, and the lists that change the replica.
+"""Launches of the kernels of a card's replica of a cache: lookups, rows that come late, lists that change the replica.
 
-What they read and write is in cuda/lookup.cuh, cuda/late_rows.cuh and cuda/publish.cuh, each at its top. Arguments
-that are addresses are the card's, as ints; lists and staging may lie in pinned memory of the host. Sizes are bounds:
-what a batch or a list really holds is read on the card, so that every launch may be part of a graph. Nothing waits.
+What they read and write is in cuda/lookup.cuh, cuda/late_rows.cuh and cuda/publish.cuh, each at its top. All tensors
+lie in the card's memory. Sizes are bounds: what a batch or a list really holds is read on the card, so that every
+launch may be part of a graph.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Literal
 
+import torch
+
 from storage.errors import ConfigError
-from storage.kernels import THREADS, Kernels
+from storage.hbm.device import KernelCall
+from storage.kernels import THREADS
 
 OutputType = Literal["fp32", "fp16", "bf16"]
 
@@ -22,149 +24,162 @@ SOURCES = {
     "late_rows": ("late_rows_fp32", "late_rows_fp16", "late_rows_bf16", "late_rows_add"),
     "publish": ("publish_rows", "publish_stores"),
 }
+# As in lookup.cuh: the table of the features, and the header of a batch.
 FEATURE_WORDS = 16
 FEATURE_SHIFT = 48
+CHAIN_LENGTH_WORD = 2
+CHAIN_WORD = 3
+MOST_CHAIN = 8
+PACKED_FEATURE_WORD = 11
+PACKED_FEATURE_WORDS = 4
+MOST_FEATURES = 65535
 
 _WARP = 32
 # Blocks for each feature or list: threads stride over what is more. A first guess, not measured.
 _BLOCKS_AT_MOST = 1024
 
+Tensors = tuple[torch.Tensor, ...]
 
-class LookupKernels:
-    """On one card, any thread whose current card it is; launches are as those of Kernels, errors too."""
 
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
-        self._lock = threading.Lock()
-        self._functions: dict[str, int] | None = None
+def header_words(feature_count: int) -> int:
+    """Length of a batch's header, in int64 words."""
+    return PACKED_FEATURE_WORD + PACKED_FEATURE_WORDS * feature_count
 
-    def load(self) -> None:
-        """Compiles and loads what was not yet. Before the first capture, as Kernels.load.
 
-        Raises ConfigError without CuPy or NVRTC.
-        """
-        with self._lock:
-            if self._functions is None:
-                loaded: dict[str, int] = {}
-                for source, names in SOURCES.items():
-                    loaded |= self._kernels.functions(source, names)
-                self._functions = loaded
+def gather(
+    output: OutputType,
+    *,
+    features: torch.Tensor,
+    feature_count: int,
+    header: torch.Tensor,
+    rows: int,
+    longest: int,
+    misses: torch.Tensor,
+    miss_count: torch.Tensor,
+    miss_room: int,
+    use_every: int,
+    outputs: Tensors,
+    shared: Tensors,
+) -> KernelCall:
+    """Unpooled features: rows of ids, decoded, to their places.
 
-    def gather(
-        self,
-        output: OutputType,
-        *,
-        features: int,
-        feature_count: int,
-        header: int,
-        rows: int,
-        longest: int,
-        misses: int,
-        miss_count: int,
-        miss_room: int,
-        use_every: int,
-        stream: int,
-    ) -> None:
-        """Unpooled features: rows of ids, decoded, to their places.
+    features: (feature_count, 16) int64. header: begins with the header of a batch and has all that it refers to. rows:
+    of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64,
+    how many there were, set to 0 before on the same stream; several launches may append to one list. use_every: which
+    lookups mark their row as used: every so many, a power of two; 0 for none. outputs: outputs and states of the
+    features, written in full. shared: index lines, slabs and marks of use.
 
-        features: the table of the features, at most 65535. header: stamp and batch. rows: of the largest batch.
-        longest: output rows of the longest feature. misses: list of miss_room entries. miss_count: how many there
-        were, set to 0 before on the same stream. use_every: which lookups mark their row as used: every so many, a
-        power of two; 0 for none. Raises ConfigError for another number.
-        """
-        values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
-        self._launch(f"lookup_gather_{output}", longest, feature_count, values, stream)
+    Raises ConfigError for another use_every, and for no feature or too many.
+    """
+    values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
+    blocks = _blocks(longest, _across(feature_count))
+    # A list is appended to, so it is read too.
+    reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
+    return KernelCall(f"lookup_gather_{output}", blocks, values, reads, writes, shared)
 
-    def pool(
-        self,
-        *,
-        features: int,
-        feature_count: int,
-        header: int,
-        rows: int,
-        misses: int,
-        miss_count: int,
-        miss_room: int,
-        use_every: int,
-        stream: int,
-    ) -> None:
-        """Pooled features: bags summed in float32, in the order of the ids. Arguments as those of gather."""
-        values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
-        self._launch("lookup_pool", rows * _WARP, feature_count, values, stream)
 
-    def scatter_late(
-        self,
-        output: OutputType,
-        *,
-        features: int,
-        header: int,
-        rows: int,
-        entries: int,
-        count: int,
-        room: int,
-        staging: int,
-        stream: int,
-    ) -> None:
-        """Rows that gather missed, to their places.
+def pool(
+    *,
+    features: torch.Tensor,
+    feature_count: int,
+    header: torch.Tensor,
+    rows: int,
+    misses: torch.Tensor,
+    miss_count: torch.Tensor,
+    miss_room: int,
+    use_every: int,
+    outputs: Tensors,
+    shared: Tensors,
+) -> KernelCall:
+    """Pooled features: bags summed in float32, in the order of the ids. Arguments and errors as those of gather."""
+    values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
+    blocks = _blocks(rows * _WARP, _across(feature_count))
+    reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
+    return KernelCall("lookup_pool", blocks, values, reads, writes, shared)
 
-        entries: list of `room` entries. count: where it stands how many of them are given. staging: decoded rows,
-        float32.
-        """
-        values = (features, header, rows, entries, count, room, staging, 0)
-        self._launch(f"late_rows_{output}", room * _WARP, 1, values, stream)
 
-    def add_late(
-        self,
-        *,
-        features: int,
-        header: int,
-        rows: int,
-        entries: int,
-        count: int,
-        room: int,
-        staging: int,
-        weights: int,
-        stream: int,
-    ) -> None:
-        """Rows that pool missed, added to their bags, within the rounding that late_rows.cuh states.
+def scatter_late(
+    output: OutputType,
+    *,
+    features: torch.Tensor,
+    header: torch.Tensor,
+    rows: int,
+    entries: torch.Tensor,
+    count: torch.Tensor,
+    room: int,
+    staging: torch.Tensor,
+    outputs: Tensors,
+) -> KernelCall:
+    """Rows that gather missed, to their places.
 
-        weights: float32 of the late rows, 0 where no feature is weighted; the rest as in scatter_late.
-        """
-        values = (features, header, rows, entries, count, room, staging, weights)
-        self._launch("late_rows_add", room * _WARP, 1, values, stream)
+    entries: (room, 2) int64. count: int64, how many of them are given. staging: decoded rows, float32.
+    """
+    reads = (features, header, entries, count, staging)
+    values = (features, header, rows, entries, count, room, staging, 0)
+    return KernelCall(f"late_rows_{output}", _blocks(room * _WARP), values, (*reads, *outputs), outputs)
 
-    def publish_rows(
-        self,
-        *,
-        entries: int,
-        count: int,
-        room: int,
-        staging: int,
-        staged: int,
-        slab: int,
-        slots: int,
-        stride: int,
-        stream: int,
-    ) -> None:
-        """Rows of staging into slots of the slab. staged: rows in staging. stride: bytes from row to row in both.
 
-        Before the list of words that name the slots, and never into a slot that a lookup can hold: see publish.cuh.
-        """
-        values = (entries, count, room, staging, staged, slab, slots, stride)
-        self._launch("publish_rows", room * (stride // 16 or 1), 1, values, stream)
+def add_late(
+    *,
+    features: torch.Tensor,
+    header: torch.Tensor,
+    rows: int,
+    entries: torch.Tensor,
+    count: torch.Tensor,
+    room: int,
+    staging: torch.Tensor,
+    weights: torch.Tensor | None,
+    outputs: Tensors,
+) -> KernelCall:
+    """Rows that pool missed, added to their bags, within the rounding that late_rows.cuh states.
 
-    def publish_stores(self, *, entries: int, count: int, room: int, lines: int, line_count: int, stream: int) -> None:
-        """Words or ids of the index. Which of them together, and when: see publish.cuh."""
-        self._launch("publish_stores", room, 1, (entries, count, room, lines, line_count), stream)
+    entries: (room, 4) int64. weights: float32 of the late rows, None where no feature is weighted; the rest as in
+    scatter_late.
+    """
+    given = () if weights is None else (weights,)
+    reads = (features, header, entries, count, staging, *given, *outputs)
+    values = (features, header, rows, entries, count, room, staging, 0 if weights is None else weights)
+    return KernelCall("late_rows_add", _blocks(room * _WARP), values, reads, outputs)
 
-    def _launch(self, name: str, threads: int, across: int, values: tuple[int, ...], stream: int) -> None:
-        if self._functions is None:
-            self.load()
-        assert self._functions is not None
-        blocks = min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST)
-        # A grid has no side of 0; a launch for no feature would read one.
-        if across > 0:
-            self._kernels.launch(name, self._functions[name], (blocks, across), values, stream)
+
+def publish_rows(
+    *,
+    entries: torch.Tensor,
+    count: torch.Tensor,
+    room: int,
+    staging: torch.Tensor,
+    staged: int,
+    slab: torch.Tensor,
+    slots: int,
+    stride: int,
+) -> KernelCall:
+    """Rows of staging into slots of the slab. staged: rows in staging. stride: bytes from row to row in both.
+
+    entries: (room, 2) int64. Before the list of words that name the slots, and never into a slot that a lookup can
+    hold: see publish.cuh.
+    """
+    values = (entries, count, room, staging, staged, slab, slots, stride)
+    blocks = _blocks(room * (stride // 16 or 1))
+    return KernelCall("publish_rows", blocks, values, (entries, count, staging), (), (slab,))
+
+
+def publish_stores(
+    *, entries: torch.Tensor, count: torch.Tensor, room: int, lines: torch.Tensor, line_count: int
+) -> KernelCall:
+    """Words or ids of the index; entries: (room, 2) int64. Which of them together, and when: see publish.cuh."""
+    values = (entries, count, room, lines, line_count)
+    return KernelCall("publish_stores", _blocks(room), values, (entries, count), (), (lines,))
+
+
+def _blocks(threads: int, across: int = 1) -> tuple[int, int]:
+    """Of the grid; it has no side of 0."""
+    return min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST), across
+
+
+def _across(feature_count: int) -> int:
+    if not 1 <= feature_count <= MOST_FEATURES:
+        raise ConfigError(f"feature_count: expected 1 to {MOST_FEATURES}, got {feature_count}")
+    return feature_count
 
 
 def _use_mask(use_every: int) -> int:

@@ -1,11 +1,5 @@
-"""What a session asks of a GPU: buffers, streams, events, copies, kernels, graphs. Nothing else touches a card.
-
-`torch_driver` is the one for CUDA; the tests have one that runs the same calls on the processor, in every order that
-streams and events allow.
-
-A buffer is a uint8 tensor; slices of it may be viewed in other dtypes. Work that is put on a stream begins after all
-that was put there before, and nothing is known of other streams, nor of the host, but through events. Whoever frees or
-reuses a buffer has waited for an event that lies behind its last use.
+"""What a session asks of a GPU: what every tier does (`storage.hbm.device`), operators of torch, graphs. Nothing else
+touches a card.
 """
 
 from __future__ import annotations
@@ -16,35 +10,13 @@ from typing import Any, Protocol
 
 import torch
 
+from storage.hbm.device import Device, DeviceMemory, Event, GpuInfo, Stream
+
+__all__ = ["Assembly", "DeviceMemory", "Driver", "Event", "GpuInfo", "Gpus", "Graph", "Pool", "Stream"]
+
 # Handles of a driver's own. They belong to the driver that made them.
-Stream = Any
-Event = Any
 Graph = Any
 Pool = Any
-
-
-@dataclass(frozen=True)
-class GpuInfo:
-    """One card. index: as CUDA counts the visible ones. capability: such as (9, 0). total_bytes: of its memory."""
-
-    index: int
-    name: str
-    capability: tuple[int, int]
-    total_bytes: int
-    uuid: str = ""
-
-    def __str__(self) -> str:
-        return f"GPU {self.index} ({self.name})"
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Bytes. total, free: of the card, whoever uses it. device, pinned: that the buffers of this driver take."""
-
-    total: int
-    free: int
-    device: int
-    pinned: int
 
 
 @dataclass(frozen=True)
@@ -63,32 +35,8 @@ class Assembly:
     widest: int
 
 
-class Driver(Protocol):
-    """One card. Any thread, after `enter_thread`.
-
-    Every call may raise DeviceLost, after which every other call does, and DeviceOutOfMemory, after which the others
-    go on.
-    """
-
-    info: GpuInfo
-
-    def enter_thread(self) -> None:
-        """Makes the card the calling thread's."""
-
-    def pinned(self, size: int) -> torch.Tensor:
-        """`size` bytes of the host's memory that the card reads and writes itself, zeros."""
-
-    def device(self, size: int) -> torch.Tensor:
-        """`size` bytes of the card's memory, zeros."""
-
-    def new_stream(self, name: str) -> Stream:
-        """A stream. name: for traces."""
-
-    def new_event(self, *, busy_wait: bool = False) -> Event:
-        """An event that nothing has recorded yet. busy_wait: who waits for it keeps a core, and is told sooner."""
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-        """Copies bytes between a pinned buffer and one of the device, in either direction."""
+class Driver(Device, Protocol):
+    """One card, with graphs and torch's operators. Threads and errors as of every Device."""
 
     def assemble(self, assembly: Assembly, rows: int, stream: Stream) -> None:
         """Unpacks `staging` into `target`, `rows` rows of each input; those past the batch are zeros."""
@@ -97,15 +45,6 @@ class Driver(Protocol):
         self, work: Callable[[], None], stream: Stream, *, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
     ) -> None:
         """Runs torch's operators of `work` on the stream. reads, writes: the buffers, or parts, that it looks at."""
-
-    def record(self, event: Event, stream: Stream) -> None:
-        """The event stands for all that was put on the stream so far."""
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        """What is put on the stream from now on begins after what the event stands for."""
-
-    def synchronize(self, event: Event) -> None:
-        """The calling thread waits for what the event stands for."""
 
     def new_pool(self) -> Pool:
         """Memory for the inner tensors of graphs that never run at the same time."""
@@ -119,9 +58,6 @@ class Driver(Protocol):
 
     def launch(self, graph: Graph, stream: Stream) -> None:
         """Puts a captured graph on a stream."""
-
-    def memory(self) -> DeviceMemory:
-        """What is taken and what is left."""
 
 
 class Gpus(Protocol):

@@ -37,6 +37,7 @@ from serving.gpu.device_errors import Asking, CardState, first_line
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, collector_paused
 from storage.errors import CaptureError
+from storage.hbm.device import KernelCall
 from storage.kernels import Kernels
 
 logger = logging.getLogger("emberline.serving")
@@ -154,6 +155,17 @@ class TorchDriver:
                 widest=assembly.widest,
                 stream=stream.raw,
             )
+
+    def zero(self, buffer: torch.Tensor, stream: CudaStream) -> None:
+        """See Device."""
+        with self._asking, torch.cuda.stream(stream.torch):
+            buffer.zero_()
+
+    def kernel(self, call: KernelCall, stream: CudaStream) -> None:
+        """See Device."""
+        values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in call.values]
+        with self._asking:
+            self._kernels.call(call.name, call.blocks, values, stream.raw)
 
     def compute(
         self,

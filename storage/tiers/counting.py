@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
 from storage.tiers.cost import LookupCosts
 
-# Columns of what is counted by table.
-COUNTED = ("dram", "ssd", "absent", "unresolved", "overlay")
+# Columns of what is counted by table. A card's hits stand behind what a lookup on the host counts.
+COUNTED = ("dram", "ssd", "absent", "unresolved", "overlay", "hbm")
+HBM = COUNTED.index("hbm")
 
 
 @dataclass
@@ -21,6 +23,7 @@ class LookupCounts:
     absent: int = 0
     unresolved: int = 0
     overlay: int = 0
+    hbm: int = 0
 
     def add(self, other: LookupCounts) -> None:
         """Adds what another one counted."""
@@ -29,11 +32,20 @@ class LookupCounts:
         self.absent += other.absent
         self.unresolved += other.unresolved
         self.overlay += other.overlay
+        self.hbm += other.hbm
+
+
+def host_counts(native: Sequence[np.ndarray]) -> np.ndarray:
+    """(T, 6) as in COUNTED, from the (T, 5) that lookups on the host give; the sum over several."""
+    counted = np.zeros((len(native[0]), len(COUNTED)), np.uint64)
+    for each in native:
+        counted[:, :HBM] += each
+    return counted
 
 
 @dataclass
 class LookupTotals:
-    """Of one lane, or of several. by_table: (T, 5) uint64, columns as in COUNTED. One thread adds, any reads."""
+    """Of one lane, or of several. by_table: (T, 6) uint64, columns as in COUNTED. One thread adds, any reads."""
 
     by_table: np.ndarray
     costs: LookupCosts = field(default_factory=LookupCosts)

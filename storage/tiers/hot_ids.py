@@ -1,4 +1,5 @@
-"""The hot-id list: which ids were in DRAM, hottest first, so that a store that is opened again warms up with them.
+"""The hot-id list: which ids were in DRAM, or on a card, hottest first, so that a store that is opened again warms up
+with them.
 
     magic, 8 bytes | length of the header, u32 | header, JSON: names and numbers of ids of the tables, in order |
     for each table: ids, i64 (n,), hottest first; use counts, u8 (n,) | SHA-256 of all bytes before it
@@ -25,6 +26,7 @@ from storage.errors import StoreError
 _log = logging.getLogger(__name__)
 
 HOT_IDS = "hot_ids"
+HOT_IDS_HBM = "hot_ids_hbm"
 _MAGIC = b"EMBHOT1\n"
 _MAX_HEADER = 1 << 20
 _ID_BYTES = 9
@@ -39,8 +41,8 @@ class HotIds:
     counts: np.ndarray
 
 
-def save_hot_ids(folder: Path, tables: Mapping[str, HotIds]) -> None:
-    """Replaces the list in a store's folder; on the disk when the call returns. Raises StoreError."""
+def save_hot_ids(folder: Path, tables: Mapping[str, HotIds], name: str = HOT_IDS) -> None:
+    """Replaces a list in a store's folder; on the disk when the call returns. Raises StoreError."""
     header = json.dumps([[name, len(hot.ids)] for name, hot in tables.items()]).encode()
     parts: list[bytes] = [_MAGIC, len(header).to_bytes(4, "little"), header]
     for hot in tables.values():
@@ -48,22 +50,22 @@ def save_hot_ids(folder: Path, tables: Mapping[str, HotIds]) -> None:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    temporary = folder / f".{HOT_IDS}.new"
+    temporary = folder / f".{name}.new"
     try:
         with temporary.open("wb") as file:
             file.writelines([*parts, digest.digest()])
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, folder / HOT_IDS)
+        os.replace(temporary, folder / name)
     except OSError as error:
         with suppress(OSError):  # read-only, or gone
             temporary.unlink()
-        raise StoreError(f"writing {folder / HOT_IDS}: {error}") from error
+        raise StoreError(f"writing {folder / name}: {error}") from error
 
 
-def load_hot_ids(folder: Path, most: int) -> dict[str, HotIds]:
-    """The list of a store's folder by table, at most `most` ids together; empty when there is none that is whole."""
-    path = folder / HOT_IDS
+def load_hot_ids(folder: Path, most: int, name: str = HOT_IDS) -> dict[str, HotIds]:
+    """A list of a store's folder by table, at most `most` ids together; empty when there is none that is whole."""
+    path = folder / name
     try:
         if path.stat().st_size > most * _ID_BYTES + _MAX_HEADER:
             raise ValueError(f"it is larger than a list of {most} ids")
@@ -71,7 +73,7 @@ def load_hot_ids(folder: Path, most: int) -> dict[str, HotIds]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError) as error:
-        _log.warning("%s is left out, DRAM is filled by the published frequencies: %s", path, error)
+        _log.warning("%s is left out, published frequencies do for it: %s", path, error)
         return {}
 
 

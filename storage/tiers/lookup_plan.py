@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from storage._table import Lookup
 from storage.errors import InvalidInput, StoreError
 from storage.specs import POOLINGS, LookupSpec
 from storage.tiers.cold_reads import Wanted
-from storage.tiers.counting import LookupCounts, LookupTotals
+from storage.tiers.counting import LookupCounts, LookupTotals, host_counts
 
 if TYPE_CHECKING:
     from storage.features import Jagged
@@ -35,7 +35,7 @@ class LookupResult:
 
     outputs: float32 (B, dim) pooled, (B, length, dim) unpooled; absent and unresolved rows are zeros. masks: uint8
     (B, length), 1 where a row was found; None when pooled. lengths: int64 (B,) ids used of a bag; None when pooled.
-    by_table: uint64 (T, 5), the counts of each table of the store, in the order of COUNTED.
+    by_table: uint64 (T, 6), the counts of each table of the store, in the order of COUNTED.
     """
 
     outputs: list[np.ndarray]
@@ -120,25 +120,20 @@ class LookupPlan:
             raise StoreError("the store is closed")
         values, offsets = [bags.values for bags in ids], [bags.offsets for bags in ids]
         weights = [bags.weights for bags in ids] if self._weighted else None
-        view: OverlayView | None = None
-        if mask == 0:
-            missing = lookup.begin(batch, values, offsets, outputs, masks, weights=weights)
-        else:
-            self._turn.inside = True  # before the view is read: `overlays` says why
-            try:
-                view = self._store.overlays.view
-                slots = self._slots(view, mask)
-                missing = lookup.begin(batch, values, offsets, outputs, masks, mask=slots, weights=weights)
-            finally:
-                self._turn.over += 1
-                self._turn.inside = False
+        missing = 0
+
+        def begin(slots: int) -> None:
+            nonlocal missing
+            missing = lookup.begin(batch, values, offsets, outputs, masks, mask=slots, weights=weights)
+
+        view = self._begin(mask, begin)
         reads = reads_ns = 0
         if missing:
             asked = time.monotonic_ns()
-            reads = self._resolve(lookup, view, deadline)
+            reads = self._resolve([(table, lookup) for table in self._tables], view, deadline)
             reads_ns = time.monotonic_ns() - asked
         counts = LookupCounts(*lookup.finish())
-        by_table = lookup.table_totals()
+        by_table = host_counts([lookup.table_totals()])
         self._total.add(counts, by_table, time.monotonic_ns() - started, reads, reads_ns if reads else 0)
         return counts, by_table
 
@@ -147,6 +142,20 @@ class LookupPlan:
         with self._busy:
             self._lookup = None
 
+    def _begin(self, mask: int, begin: Callable[[int], None]) -> OverlayView | None:
+        """Begins lookups while no overlay that the mask shows can go; gives the view that they began with."""
+        if mask == 0:
+            begin(0)
+            return None
+        self._turn.inside = True  # before the view is read: `overlays` says why
+        try:
+            view = self._store.overlays.view
+            begin(self._slots(view, mask))
+        finally:
+            self._turn.over += 1
+            self._turn.inside = False
+        return view
+
     def _slots(self, view: OverlayView, mask: int) -> int:
         known_view, known_mask, slots = self._translated
         if known_view is not view or known_mask != mask:
@@ -154,14 +163,15 @@ class LookupPlan:
             self._translated = (view, mask, slots)
         return slots
 
-    def _resolve(self, lookup: Lookup, view: OverlayView | None, deadline: float | None) -> int:
-        """Gives the lookup its missing rows; returns how many distinct ones were read for."""
+    def _resolve(self, begun: Sequence[tuple[int, Lookup]], view: OverlayView | None, deadline: float | None) -> int:
+        """Gives lookups their missing rows; returns how many distinct ones were read for. begun: by table."""
         store = self._store
         rows: dict[int, np.ndarray] = {}
         states: dict[int, np.ndarray] = {}
         wanted: list[Wanted] = []
         places: list[np.ndarray] = []
-        for table in self._tables:
+        lookups = dict(begun)
+        for table, lookup in begun:
             ids = lookup.missing(table)
             if len(ids) == 0:
                 continue
@@ -184,5 +194,5 @@ class LookupPlan:
             rows[part.table][where] = found
             states[part.table][where] = state
         for table, state in states.items():
-            lookup.supply(table, rows[table], state)
+            lookups[table].supply(table, rows[table], state)
         return sum(map(len, places))

@@ -13,19 +13,21 @@ import numpy as np
 from storage.tiers.counting import COUNTED, LookupTotals
 
 if TYPE_CHECKING:
+    from storage.hbm.statistics import HbmStats
+    from storage.specs import TableSpec
     from storage.tiers.dram_cache import DramCache
     from storage.tiers.lookup_plan import LookupPlan
     from storage.tiers.tiered import TieredStore
 
-_TIERS = ("overlay", "dram", "ssd")
+_TIERS = ("hbm", "overlay", "dram", "ssd")
 
 
 @dataclass(frozen=True)
 class TableStats:
     """One table's part of `StoreStats`. promotions: rows that came into DRAM because they were asked for.
 
-    evictions: rows that were let go for others or for a smaller budget. bytes: of a DRAM cache that tables share, by
-    their share of the rows; SSD is told for all tables together only.
+    evictions: rows that were let go for others or for a smaller budget; both of DRAM. bytes: of a cache that tables
+    share, by their share of the rows; SSD is told for all tables together only.
     """
 
     hits: dict[str, int]
@@ -39,10 +41,11 @@ class TableStats:
 
 @dataclass(frozen=True)
 class StoreStats:
-    """Counts since the store was opened, and what lies where now. Keys of the dicts: "overlay", "dram" and "ssd".
+    """Counts since the store was opened, and what lies where now. Keys of the dicts: "hbm", "overlay", "dram", "ssd".
 
-    rows["ssd"] is that of the base; after merges it is exact for tables that DRAM holds whole, and for the others the
-    number that was loaded. tables: the same by table. promotions_dropped: reads that met a full promotion queue.
+    rows["hbm"] and bytes["hbm"] are those of all cards. rows["ssd"] is that of the base; after merges it is exact for
+    tables that DRAM holds whole, and for the others the number that was loaded. tables: the same by table.
+    promotions_dropped: reads that met a full promotion queue.
     negative_ids: absent ids that are remembered.
     """
 
@@ -58,7 +61,7 @@ class StoreStats:
     tables: dict[str, TableStats]
 
     def counted(self, by_table: np.ndarray) -> StoreStats:
-        """The same sizes with other counts: (T, 5) as in COUNTED, tables in the order of `tables`."""
+        """The same sizes with other counts: (T, 6) as in COUNTED, tables in the order of `tables`."""
         tables = {
             name: TableStats(*_counts(row), stats.rows, stats.bytes, stats.promotions, stats.evictions)
             for (name, stats), row in zip(self.tables.items(), by_table, strict=True)
@@ -151,21 +154,33 @@ class RecentLookups:
 def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], dropped: int) -> StoreStats:
     """What lies where now; nothing counted. base_rows: by table."""
     tables: dict[str, TableStats] = {}
+    cards = [tier.stats() for tier in store.cards.tiers.values()]
     for index, spec in enumerate(store.tables):
         overlay = store.overlay_tables[index]
-        rows = {"overlay": overlay.size(), "dram": cache.tiers[index].size(), "ssd": base_rows[index]}
-        bytes_ = {"overlay": overlay.memory_bytes(), "dram": cache.table_bytes(index)}
+        rows = {
+            "hbm": sum(card.tables[index].rows for card in cards),
+            "overlay": overlay.size(),
+            "dram": cache.tiers[index].size(),
+            "ssd": base_rows[index],
+        }
+        bytes_ = {
+            "hbm": sum(_share(card, store.tables, index) for card in cards),
+            "overlay": overlay.memory_bytes(),
+            "dram": cache.table_bytes(index),
+        }
         tables[spec.name] = TableStats({}, 0, 0, rows, bytes_, cache.promotions[index], cache.evictions(index))
     return StoreStats(
         {},
         0,
         0,
         {
+            "hbm": sum(card.rows for card in cards),
             "overlay": sum(stats.rows for stats in store.overlay_stats().values()),
             "dram": sum(stats.rows["dram"] for stats in tables.values()),
             "ssd": sum(base_rows),
         },
         {
+            "hbm": sum(card.device_bytes for card in cards),
             "overlay": sum(stats.bytes["overlay"] for stats in tables.values()),
             "dram": cache.memory_bytes(),
             "ssd": store.ssd.size_bytes(),
@@ -176,3 +191,9 @@ def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], 
         sum(negative.size() for negative in cache.negative),
         tables,
     )
+
+
+def _share(card: HbmStats, tables: Sequence[TableSpec], index: int) -> int:
+    """What of a card's memory is a table's, by the bytes of its rows there."""
+    taken = [each.rows * spec.row_bytes for each, spec in zip(card.tables, tables, strict=True)]
+    return card.device_bytes * taken[index] // (sum(taken) or 1)

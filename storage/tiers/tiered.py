@@ -17,6 +17,7 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
+from storage.hbm.cards import Cards
 from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.bounding import bounded
@@ -37,6 +38,7 @@ from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter
+from storage.tiers.row_plan import RowPlan
 from storage.tiers.source import DeltaSource, TableSource
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_reads import Answer
@@ -95,6 +97,7 @@ class TieredStore:
         self._closed = self._ending = False
         self._promoter = Promoter(lambda promotion: self._cache.install(promotion), depth=limits.promotion_depth)
         self._reads = ColdReads(ssd, self._ssd_numbers, self.overlays, lambda: self._cache, self._promoter)
+        self.cards = Cards(self)
         self._upkeep = Upkeep(
             {
                 "filling DRAM": (None, self.fill),
@@ -137,6 +140,11 @@ class TieredStore:
     def dram_bytes(self) -> int | None:
         """What the rows in DRAM may take, index included; None: every row is held."""
         return self._dram_bytes
+
+    @property
+    def dram_cache(self) -> DramCache:
+        """The rows in DRAM; another one after the first budget."""
+        return self._cache
 
     @property
     def dram(self) -> list[DramTier]:
@@ -184,6 +192,15 @@ class TieredStore:
             self._plans.add(plan, totals)
         return plan
 
+    def plan_rows(self) -> RowPlan:
+        """A plan for rows that a card did not have, for one thread at a time."""
+        self._check_open()
+        totals = LookupTotals.of(len(self.tables))
+        with self._plans.lock:
+            plan = RowPlan(self, totals)
+            self._plans.add(plan, totals)
+        return plan
+
     def stage(self, delta: DeltaSource, *, spill: bool | None = None) -> int:
         """Puts a delta into an overlay of its own and returns the overlay's number; bit `number` of a mask shows it.
 
@@ -222,10 +239,17 @@ class TieredStore:
         codec = RowCodec(self.tables[index].row_type, self.tables[index].dim)
         return overlay_fingerprint(plan, ids, 1 << overlay, codec)
 
+    def prepare(self, mask: int) -> None:
+        """Has every card ready to answer for a mask, before it is used. Raises StoreError for one that cannot be."""
+        self.cards.prepare(mask)
+
     def discard(self, overlay: int) -> None:
         """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
         self._check_open()
-        self.overlays.drop(self.overlays.get(overlay), self._clear, merged=False)
+        going = self.overlays.get(overlay)
+        if not going.merging:
+            self.cards.leave(going, merged=False)
+        self.overlays.drop(going, self._clear, merged=False)
 
     def merge(
         self,
@@ -246,6 +270,8 @@ class TieredStore:
         with self._merge_lock:
             self._check_open()
             with self.overlays.merging(overlay) as merged:
+                # Before the base changes: the cards read it as what their own snapshots are upon.
+                self.cards.leave(merged, merged=True)
                 pace = Pace(hurry=None if hurry is None else lambda: self._ending or hurry())
                 merge = Merge(
                     merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache, pace
@@ -391,6 +417,7 @@ class TieredStore:
         Plans must not be used any more. Raises StoreError when the disk fails; the store is closed all the same.
         """
         self._ending = True
+        self.cards.close_all()
         self._upkeep.close()
         with self._stage_lock, self._merge_lock:
             if self._closed:

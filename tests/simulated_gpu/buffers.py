@@ -33,6 +33,8 @@ class Buffer:
         self.size = array.size
         self.start = start = _address(array)
         self.history = History()
+        # Accesses that go by a protocol of their own: no race is looked for, but who still needs it is.
+        self.uses = History()
         self.host_view = HostView(str(self)) if kind == PINNED else None
         self._array = ref(array, lambda _: freed.append(start))
 
@@ -110,9 +112,12 @@ class Buffers:
         else:
             steps = zip(tensor.shape, tensor.stride(), strict=True)
             size = (sum((length - 1) * stride for length, stride in steps) + 1) * tensor.element_size()
-        address = tensor.data_ptr()
+        return self.at(tensor.data_ptr(), size) if tensor.numel() else None
+
+    def at(self, address: int, size: int) -> Part | None:
+        """Bytes by their address. None: not all of them are one buffer's that lives."""
         place = bisect_right(self._starts, address) - 1
-        if place < 0 or tensor.numel() == 0:
+        if place < 0 or size < 0:
             return None
         buffer = self._at[self._starts[place]]
         begin = address - buffer.start

@@ -103,6 +103,9 @@ class Card:
         accesses: list[Access] = [(part.buffer.history, part.begin, part.end, False, part) for part in reads]
         accesses += [(part.buffer.history, part.begin, part.end, True, part) for part in writes]
         accesses += others
+        accesses += [
+            (part.buffer.uses, 0, 1, False, part) for step in steps for part in step.shared if part.buffer.is_alive
+        ]
         operation = Operation(stream, self._put_so_far, kind, name, steps)
         for history, begin, end, is_write, what in accesses:
             conflict = history.conflict(begin, end, is_write, stream)
@@ -188,7 +191,8 @@ class Card:
     def check_gone(self, buffers: list[Buffer]) -> None:
         """Those were dropped: whoever did that knew that nothing uses them any more."""
         for buffer in buffers:
-            self._check_complete(f"{buffer} of {buffer.size} bytes", buffer.history)
+            for history in (buffer.history, buffer.uses):
+                self._check_complete(f"{buffer} of {buffer.size} bytes", history)
 
     def _check_complete(self, what: str, history: History) -> None:
         user = None if self.lost else history.unknown(self._known.clock)

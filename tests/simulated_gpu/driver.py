@@ -13,14 +13,16 @@ import torch
 
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from storage.errors import CaptureError
+from storage.hbm.device import KernelCall
 from tests.simulated_gpu.buffers import DEVICE, PINNED, Part, without
 from tests.simulated_gpu.card import Access, Card
 from tests.simulated_gpu.closures import loosened
 from tests.simulated_gpu.faults import Faults
 from tests.simulated_gpu.graphs import Graph, Pool, Recording
+from tests.simulated_gpu.kernel_memory import KERNELS
 from tests.simulated_gpu.mistakes import LifetimeError, MisuseError
 from tests.simulated_gpu.ordering import Clock, Event, Stream
-from tests.simulated_gpu.steps import Assemble, Compute, Copy, Step
+from tests.simulated_gpu.steps import Assemble, Compute, Copy, Kernel, Step, Zero
 from tests.simulated_gpu.trace import Executed
 
 _STAMP_BYTES = 8
@@ -183,6 +185,38 @@ class SimulatedDriver(Faults):
                 )
             everything = self._card.buffers if self._strict else None
             self._put(Compute(work, name, read, written, everything), stream, recording)
+
+    def zero(self, buffer: torch.Tensor, stream: Stream) -> None:
+        """As of every driver."""
+        with self._lock:
+            recording = self._begin("zero", stream, in_capture=True)
+            if buffer.nbytes == 0:
+                return
+            self._put(Zero(self._part("what is filled", buffer, DEVICE)), stream, recording)
+
+    def kernel(self, call: KernelCall, stream: Stream) -> None:
+        """As of every driver; every address is that of a buffer which the call names."""
+        with self._lock:
+            recording = self._begin("kernel", stream, in_capture=True)
+            self._check_run()
+            if call.name not in KERNELS:
+                raise self._card.mistake(MisuseError(f"no kernel is called {call.name!r}"))
+            reads = [self._part("what a kernel reads", part, DEVICE) for part in call.reads if part.numel()]
+            writes = [self._part("what a kernel writes", part, DEVICE) for part in call.writes if part.numel()]
+            shared = [self._part("what a kernel shares", part, DEVICE) for part in call.shared if part.numel()]
+            given = [
+                self._part(f"an argument of {call.name}", value, DEVICE)
+                for value in call.values
+                if isinstance(value, torch.Tensor) and value.numel()
+            ]
+            unnamed = without(given, [*reads, *writes, *shared])
+            if unnamed:
+                raise self._card.mistake(
+                    MisuseError(f"kernel {call.name!r} is given {unnamed[0]}, and does not name it")
+                )
+            values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in call.values]
+            step = Kernel(call.name, call.blocks, values, reads, writes, shared, self._card.buffers)
+            self._put(step, stream, recording)
 
     def record(self, event: Event, stream: Stream) -> None:
         """As of every driver."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from tests.simulated_gpu import kernel_memory, kernels
 from tests.simulated_gpu.assembly import Memory, assemble
 from tests.simulated_gpu.buffers import DEVICE, Buffer, Buffers, Part, without
 from tests.simulated_gpu.host_view import POISON, Flight
@@ -15,12 +16,16 @@ from tests.simulated_gpu.mistakes import RaceError
 
 
 class Step(ABC):
-    """kind: the driver's call. reads, writes: all that it may touch. pinned: what of it lies in the host's memory."""
+    """kind: the driver's call. reads, writes: all that it may touch. pinned: what of it lies in the host's memory.
+
+    shared: what it may touch beside others, by a protocol of their own.
+    """
 
     kind = ""
     name = ""  # for messages and traces
     reads: Sequence[Part]
     writes: Sequence[Part]
+    shared: Sequence[Part] = ()
     pinned: Part | None = None
 
     @abstractmethod
@@ -78,6 +83,60 @@ class Assemble(Step):
             self._rows,
             self._widest,
         )
+
+
+class Zero(Step):
+    """Fills with zeros."""
+
+    kind = "zero"
+
+    def __init__(self, target: Part) -> None:
+        self.reads = ()
+        self.writes = (target,)
+        self.name = str(target)
+
+    def run(self, flight: Flight | None) -> None:
+        """Raises LifetimeError."""
+        self.writes[0].bytes()[:] = 0
+
+
+class Kernel(Step):
+    """A kernel of cuda/, compiled for the processor. values: its arguments, addresses among them."""
+
+    kind = "kernel"
+
+    def __init__(
+        self,
+        name: str,
+        blocks: tuple[int, int],
+        values: Sequence[int],
+        reads: Sequence[Part],
+        writes: Sequence[Part],
+        shared: Sequence[Part],
+        everything: Buffers,
+    ) -> None:
+        """everything: where its addresses lie."""
+        self.name = name
+        self.reads = reads
+        self.writes = writes
+        self.shared = shared
+        self._blocks = blocks
+        self._values = values
+        self._everything = everything
+        self._only_read = without(reads, writes)
+        self._only_written = without(writes, reads)
+
+    def run(self, flight: Flight | None) -> None:
+        """What it only writes is POISON before. Raises MisuseError."""
+        before = [_digest(part.bytes()) for part in self._only_read]
+        reach = kernel_memory.Reach(self.name, [*self.reads, *self.writes, *self.shared], self._everything)
+        kernel_memory.look(reach, self._values, self._blocks)
+        for part in self._only_written:
+            part.bytes()[:] = POISON
+        kernels.run(self.name, self._values, self._blocks)
+        for part, digest in zip(self._only_read, before, strict=True):
+            if _digest(part.bytes()) != digest:
+                raise RaceError(f"kernel {self.name!r} wrote to {part}, which is not among its writes")
 
 
 class Compute(Step):

@@ -64,6 +64,8 @@ class Complaints(logging.Handler):
 class Soak:
     """One run over a store in a folder. `counts` says what was done."""
 
+    readers = READERS
+
     def __init__(self, folder: Path, *, seed: int = 1, row_type: str = "fp32") -> None:
         self.world = PlantedRows(TABLES, seed=seed, row_type=row_type)
         self.folder = folder
@@ -86,7 +88,7 @@ class Soak:
         """Raises what any of its threads raised. wanted: must have been done; a busy machine gets a minute more."""
         deadline = time.monotonic() + seconds
         work: list[Callable[[], None]] = [self._write, self._budgets, self._fold, self._sample]
-        work += [lambda number=number: self._read(number) for number in range(READERS)]  # type: ignore[misc]
+        work += [lambda number=number: self._read(number) for number in range(self.readers)]  # type: ignore[misc]
         logging.getLogger("storage").addHandler(self.complaints)
         threads = [threading.Thread(target=self._guard, args=(each,), daemon=True) for each in work]
         for thread in threads:
@@ -204,17 +206,20 @@ class Soak:
             self.store.discard(number)
             self.counts["refused"] += 1
             return
-        self.snapshots.serve(Snapshot(state, {**parent.chain, number: delta}, parent.mask | 1 << number))
+        self._serve(Snapshot(state, {**parent.chain, number: delta}, parent.mask | 1 << number))
         self.counts["deltas"] += 1
 
     def _roll_back(self, rng: np.random.Generator) -> None:
         kept = self.snapshots.kept
         target = kept[int(rng.integers(0, len(kept)))]
-        self.snapshots.serve(target)
+        self._serve(target)
         if target is not kept[-1]:
             self.counts["rollbacks"] += 1
         if rng.random() < 0.5:  # what is above is given up for good
             self._forget([snapshot for snapshot in kept if snapshot is not target and _above(snapshot, target)])
+
+    def _serve(self, snapshot: Snapshot) -> None:
+        self.snapshots.serve(snapshot)
 
     def _forget(self, gone: list[Snapshot]) -> None:
         before = {number for snapshot in self.snapshots.kept for number in snapshot.chain}

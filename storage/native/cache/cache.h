@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache/curve.h"
+#include "cache/hottest.h"
 #include "cache/lines.h"
 #include "cache/policy.h"
 #include "cache/row_slots.h"
@@ -33,12 +34,6 @@ struct CachedRows {
   std::vector<std::int64_t> ids;
   std::vector<char> rows;
   std::vector<std::uint8_t> freq;
-};
-
-struct HotIds {
-  std::vector<std::uint32_t> tables;
-  std::vector<std::int64_t> ids;
-  std::vector<std::uint8_t> counts;
 };
 
 class Cache {

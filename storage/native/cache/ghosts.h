@@ -46,6 +46,11 @@ class Ghosts {
     return {now, again};
   }
 
+  std::uint32_t count_of(std::uint64_t mixed) const {
+    const std::uint16_t* cell = find(mixed);
+    return cell == nullptr ? 0 : count(*cell);
+  }
+
   // Takes an id out: it has a place in the cache now.
   void forget(std::uint64_t mixed) {
     if (std::uint16_t* cell = find(mixed); cell != nullptr) *cell = 0;

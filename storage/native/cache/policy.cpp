@@ -41,6 +41,10 @@ std::uint32_t FrequencyPolicy::asked(std::uint64_t mixed, std::uint8_t uses) {
   return std::max(ghost.units, count_value(from_uses(uses)));
 }
 
+std::uint32_t FrequencyPolicy::known(std::uint64_t mixed, std::uint8_t uses) {
+  return std::max(ghosts_.count_of(mixed), count_value(from_uses(uses)));
+}
+
 void FrequencyPolicy::pass(std::uint64_t lookups, std::uint64_t hits, bool full) {
   if (lookups == 0) return;
   const std::uint64_t clock = std::max(hits + std::exchange(known_, 0), lookups / kLeastShare);

@@ -54,6 +54,8 @@ class FrequencyPolicy {
 
   // An id outside was asked for: its count in units. uses: what is known of it beside, a code of uses.
   std::uint32_t asked(std::uint64_t mixed, std::uint8_t uses);
+  // The same count, with no use more.
+  std::uint32_t known(std::uint64_t mixed, std::uint8_t uses);
   bool admits(std::uint32_t candidate, std::uint8_t coldest) const {
     return candidate >= 2 * kUse && count_value(coldest) < candidate;
   }

@@ -1,6 +1,5 @@
 // What a cache tells about itself: rows of a table, the hottest ids, whether it is sound.
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 #include <string>
 #include <unordered_set>
@@ -36,12 +35,7 @@ CachedRows Cache::export_batch(std::uint32_t table, std::uint64_t cursor, std::s
 }
 
 HotIds Cache::hot_ids(std::size_t limit) const {
-  struct Hot {
-    std::int64_t id;
-    std::uint32_t table;
-    std::uint8_t count;
-  };
-  const auto each = [this](auto&& visit) {  // visit(line, at, word)
+  return hottest(limit, [this](auto&& visit) {
     for (std::uint64_t from = 0;; from += kPieceLines) {
       const Turn turn(*this);
       if (from >= line_count()) return;
@@ -49,34 +43,11 @@ HotIds Cache::hot_ids(std::size_t limit) const {
         const CacheLine& line = line_at(index);
         for (int at = 0; at < kCacheLineIds; ++at) {
           const std::uint64_t held = line.words[at].load(std::memory_order_relaxed);
-          if (word::slot(held) != 0) visit(line, at, held);
+          if (word::slot(held) != 0) visit(line.ids[at].load(std::memory_order_relaxed), held);
         }
       }
     }
-  };
-  std::array<std::uint64_t, 256> counts{};
-  each([&](const CacheLine&, int, std::uint64_t held) { ++counts[word::count(held)]; });
-  // The counts of those above the cut fit; of those at it, some.
-  std::uint64_t above = 0;
-  int cut = 255;
-  while (cut >= 0 && above + counts[static_cast<std::size_t>(cut)] <= limit) above += counts[static_cast<std::size_t>(cut--)];
-  std::vector<Hot> hot;
-  std::uint64_t at_cut = limit - std::min<std::uint64_t>(limit, above);
-  each([&](const CacheLine& line, int at, std::uint64_t held) {
-    const int count = word::count(held);
-    if (count < cut || hot.size() >= limit) return;
-    if (count == cut && at_cut == 0) return;
-    at_cut -= count == cut;
-    hot.push_back({line.ids[at].load(std::memory_order_relaxed), word::table(held), word::count(held)});
   });
-  std::stable_sort(hot.begin(), hot.end(), [](const Hot& a, const Hot& b) { return a.count > b.count; });
-  HotIds out;
-  for (const Hot& one : hot) {
-    out.tables.push_back(one.table);
-    out.ids.push_back(one.id);
-    out.counts.push_back(FrequencyPolicy::to_uses(one.count));
-  }
-  return out;
 }
 
 void Cache::check_integrity() const {

@@ -1,5 +1,5 @@
-// A card's replica of a cache, made on a host for the tests of the lookups: the lines, the slab, the features over them, and the
-// obvious answers, from a map and the row codec of the host.
+// A card's replica of a cache, made on a host for the tests of the lookups: the lines, the slab, the features over them, packed
+// batches, and the obvious answers, from a map and the row codec of the host.
 #pragma once
 
 #include <algorithm>
@@ -85,7 +85,41 @@ class Replica {
   // False when the slab or both lines are full.
   bool put(std::uint32_t table, std::int64_t id, const std::vector<char>& row, const std::vector<float>& decoded) {
     if (rows_.contains({table, id})) return true;
-    if (used_ == slots) return false;
+    if (used_ == slots || !place(table, id, static_cast<std::uint32_t>(used_ + 1))) return false;
+    ++used_;
+    std::memcpy(slab() + used_ * stride, row.data(), row.size());
+    rows_[{table, id}] = decoded;
+    return true;
+  }
+
+  // The search for this id ends here, and the host has to be asked.
+  bool put_ask_host(std::uint32_t table, std::int64_t id) {
+    if (rows_.contains({table, id}) || !place(table, id, emberline::kAskHost)) return false;
+    rows_[{table, id}] = {};
+    return true;
+  }
+
+  // The decoded row that the chain shows, or null.
+  const float* row(std::uint32_t table, std::int64_t id) const {
+    std::vector<std::uint32_t> tables;
+    for (const std::int64_t number : chain) tables.push_back(table + static_cast<std::uint32_t>(number) * base_tables);
+    tables.push_back(table);
+    for (const std::uint32_t asked : tables) {
+      const auto found = rows_.find({asked, id});
+      if (found != rows_.end()) return found->second.empty() ? nullptr : found->second.data();
+    }
+    return nullptr;
+  }
+
+  // Of every batch over it.
+  std::vector<std::int64_t> chain;
+  std::uint32_t base_tables = 10;
+
+  std::int64_t stride, slots, line_count;
+  std::int64_t seconds = 0;  // owners that stand in their second line
+
+ private:
+  bool place(std::uint32_t table, std::int64_t id, std::uint32_t slot) {
     const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
     const auto count = static_cast<std::uint64_t>(line_count);
     std::uint64_t* const head = lines() + emberline::first_line(mixed, count) * 8;
@@ -94,32 +128,19 @@ class Replica {
       for (int at = 0; at < 4; ++at) {
         if (emberline::word::slot(line[4 + at]) != 0) continue;
         const std::uint64_t flags = line[4 + at] & emberline::word::kFlags;
-        if (line == second) head[4] |= emberline::word::kOverflow;
         seconds += line == second;
         line[at] = static_cast<std::uint64_t>(id);
-        line[4 + at] = emberline::word::make(static_cast<std::uint32_t>(++used_), table, 7) | flags;
+        line[4 + at] = emberline::word::make(slot, table, 7) | flags;
         if (line == second) head[4] |= emberline::word::kOverflow;
-        std::memcpy(slab() + used_ * stride, row.data(), row.size());
-        rows_[{table, id}] = decoded;
         return true;
       }
     }
     return false;
   }
 
-  // The decoded row, or null.
-  const float* row(std::uint32_t table, std::int64_t id) const {
-    const auto found = rows_.find({table, id});
-    return found == rows_.end() ? nullptr : found->second.data();
-  }
-
-  std::int64_t stride, slots, line_count;
-  std::int64_t seconds = 0;  // owners that stand in their second line
-
- private:
   Bytes lines_, slab_;
   std::int64_t used_ = 0;
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<float>> rows_;
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<float>> rows_;  // empty: the host has to be asked
 };
 
 enum class Hits { kNone, kSome, kAll };
@@ -147,13 +168,19 @@ inline void fill(std::mt19937& random, Replica& on, Format format, std::uint32_t
 }
 
 constexpr std::uint8_t kUntouched = 0xA5;
+constexpr std::int64_t kNoBound = INT64_MAX;
 
 // One feature's part of a batch: what a lookup reads, and where it writes.
 struct Part {
+  // offsets: of the rows, each of which has ids of its own. output_bound: where id i goes to row i, else kNoBound.
   Part(Replica& on, Format row_format, std::uint32_t of_table, std::int64_t with_shape, std::vector<std::int64_t> with_ids,
-       std::vector<std::int64_t> with_offsets, std::int64_t output_bytes, std::int64_t output_rows)
-      : replica(&on), format(row_format), table(of_table), shape(with_shape), ids(std::move(with_ids)),
-        offsets(std::move(with_offsets)), output(output_bytes), states(output_rows), uses(on.slots + 1) {
+       const std::vector<std::int64_t>& offsets, std::int64_t output_bytes, std::int64_t output_rows,
+       std::int64_t output_bound = kNoBound)
+      : replica(&on), format(row_format), table(of_table), shape(with_shape), bound(output_bound), ids(std::move(with_ids)),
+        output(output_bytes), states(output_rows), uses(on.slots + 1) {
+    for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+      ranges.push_back({static_cast<int>(offsets[row]), static_cast<int>(offsets[row + 1])});
+    }
     std::memset(output.data, kUntouched, output.size);
     std::memset(states.data, kUntouched, states.size);
     std::memset(uses.data, 0, uses.size);
@@ -162,30 +189,88 @@ struct Part {
   Replica* replica;
   Format format;
   std::uint32_t table;
-  std::int64_t shape;
-  std::vector<std::int64_t> ids, offsets;
+  std::int64_t shape, bound;
+  std::vector<std::int64_t> ids;
+  std::vector<emberline::PackedRange> ranges;
   std::vector<float> weights;
   Bytes output, states, uses;
+
+  std::int64_t begin(std::int64_t row) const { return ranges[static_cast<std::size_t>(row)].begin; }
+  std::int64_t end(std::int64_t row) const { return ranges[static_cast<std::size_t>(row)].end; }
+  // The decoded row of the id of this number, or null.
+  const float* row(std::int64_t number) const { return replica->row(table, ids[static_cast<std::size_t>(number)]); }
 
   void describe(std::int64_t* words) {
     const auto at = [](const void* pointer) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer)); };
     const std::int64_t all[] = {at(replica->lines()), replica->line_count, at(replica->slab()), replica->slots,
-                                replica->stride, format.type, format.dim, table, at(uses.data), at(ids.data()),
-                                static_cast<std::int64_t>(ids.size()), at(offsets.data()), at(weights.data()), shape,
-                                at(output.data), at(states.data)};
+                                replica->stride, format.type, format.dim, table, at(uses.data), replica->base_tables,
+                                bound, 0, 0, shape, at(output.data), at(states.data)};
     static_assert(sizeof(all) == 8 * emberline::kFeatureWords);
     std::memcpy(words, all, sizeof(all));
   }
 };
+
+// Entries of three differences for some of the ids, also of one that no chain names; and a chain of up to two.
+inline void fill_differences(std::mt19937& random, Replica& on, const std::vector<std::unique_ptr<Part>>& parts) {
+  std::vector<float> decoded;
+  for (const std::unique_ptr<Part>& part : parts) {
+    for (const std::int64_t id : part->ids) {
+      for (std::uint32_t number = 1; number <= 3; ++number) {
+        const std::uint32_t table = part->table + number * on.base_tables;
+        if (random() % 3 == 0) on.put_ask_host(table, id);
+        if (random() % 3 != 0) continue;
+        const std::vector<char> row = random_row(random, part->format, decoded);
+        on.put(table, id, row, decoded);
+      }
+    }
+  }
+  constexpr std::int64_t kChains[][2] = {{1, 2}, {2, 1}, {1, 3}, {3, 2}, {2, 3}};
+  const auto& chain = kChains[random() % 5];
+  on.chain.assign(chain, chain + random() % 3);
+}
+
+// A batch as a host packs it: exactly so many bytes, bytes that nobody may read between the sections.
+inline std::unique_ptr<Bytes> pack(const std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch) {
+  std::vector<std::int64_t> header(static_cast<std::size_t>(emberline::kPackedFeatureWord) +
+                                   parts.size() * emberline::kPackedFeatureWords);
+  header[0] = 77;
+  header[1] = batch;
+  const std::vector<std::int64_t>& chain = parts.at(0)->replica->chain;
+  header[emberline::kChainLengthWord] = static_cast<std::int64_t>(chain.size());
+  std::copy(chain.begin(), chain.end(), header.begin() + emberline::kChainWord);
+  std::int64_t end = static_cast<std::int64_t>(8 * header.size());
+  std::vector<std::pair<std::int64_t, std::pair<const void*, std::size_t>>> sections;
+  const auto section = [&](const auto& values) {
+    if (values.empty()) return std::int64_t{0};
+    const std::int64_t offset = packed::aligned(end + 1, 16);
+    const std::size_t size = values.size() * sizeof(values[0]);
+    sections.push_back({offset, {values.data(), size}});
+    end = offset + static_cast<std::int64_t>(size);
+    return offset;
+  };
+  for (std::size_t f = 0; f < parts.size(); ++f) {
+    std::int64_t* words = header.data() + emberline::kPackedFeatureWord + f * emberline::kPackedFeatureWords;
+    words[0] = section(parts[f]->ids);
+    words[1] = static_cast<std::int64_t>(parts[f]->ids.size());
+    words[2] = section(parts[f]->ranges);
+    words[3] = section(parts[f]->weights);
+  }
+  auto bytes = std::make_unique<Bytes>(end);
+  std::memset(bytes->data, packed::kUnused, bytes->size);
+  std::memcpy(bytes->data, header.data(), 8 * header.size());
+  for (const auto& [offset, values] : sections) std::memcpy(bytes->data + offset, values.first, values.second);
+  return bytes;
+}
 
 using Misses = std::vector<std::pair<std::int64_t, std::int64_t>>;  // of one launch, sorted
 
 // Features of one batch, and one launch over them.
 struct Launch {
   Launch(std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch, std::int64_t rows, std::int64_t room = 1 << 20)
-      : features(parts.size() * emberline::kFeatureWords), header{77, batch}, misses(static_cast<std::size_t>(2 * room)) {
+      : features(parts.size() * emberline::kFeatureWords), packed_batch(pack(parts, batch)),
+        header(reinterpret_cast<std::int64_t*>(packed_batch->data)), misses(static_cast<std::size_t>(2 * room)) {
     for (std::size_t f = 0; f < parts.size(); ++f) parts[f]->describe(features.data() + f * emberline::kFeatureWords);
-    lookup = {features.data(), header.data(), rows, misses.data(), &miss_count, room, -1};
+    lookup = {features.data(), header, rows, misses.data(), &miss_count, room, -1};
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -199,8 +284,15 @@ struct Launch {
     return out;
   }
 
+  // Words of the header that say where the ids of a feature lie.
+  std::int64_t* packed_feature(std::int64_t feature) {
+    return header + emberline::kPackedFeatureWord + feature * emberline::kPackedFeatureWords;
+  }
+
   std::vector<std::int64_t> features;
-  std::vector<std::int64_t> header, misses;
+  std::unique_ptr<Bytes> packed_batch;
+  std::int64_t* header;
+  std::vector<std::int64_t> misses;
   emberline::uint64_t miss_count = 0;
   emberline::Lookup lookup;
 };

@@ -24,7 +24,9 @@ struct Batch {
       const bool pooled = value_bytes == 0;
       const std::int64_t width = format.dim * (pooled ? 4 : value_bytes);
       const std::int64_t outputs = pooled ? rows : shapes[f] > 0 ? rows * shapes[f] : offsets.back();
-      parts.push_back(std::make_unique<Part>(on, format, table, shapes[f], ids, offsets, outputs * width, outputs));
+      const bool is_open = !pooled && shapes[f] == 0;
+      parts.push_back(std::make_unique<Part>(on, format, table, shapes[f], ids, offsets, outputs * width, outputs,
+                                             is_open ? outputs : kNoBound));
       for (const std::int64_t id : ids) {
         if (truth.row(table, id) == nullptr) {
           std::vector<float> decoded;
@@ -62,7 +64,7 @@ bool scatters(std::mt19937& random, Format format, std::int64_t length) {
     staging.insert(staging.end(), found, found + format.dim);
   }
   const auto count = static_cast<std::int64_t>(entries.size() / 2);
-  const emberline::LateRows late{launch.features.data(), launch.header.data(), batch.batch, entries.data(), &count, count,
+  const emberline::LateRows late{launch.features.data(), launch.header, batch.batch, entries.data(), &count, count,
                                  staging.data(), nullptr};
   run([&](std::int64_t thread, std::int64_t threads) { emberline::scatter_share<Output>(late, thread, threads); });
 
@@ -73,8 +75,8 @@ bool scatters(std::mt19937& random, Format format, std::int64_t length) {
     std::vector<typename Output::Value> expected(static_cast<std::size_t>(rows) * format.dim, 0);
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t bag = length > 0 ? row / length : 0;
-      const std::int64_t id = length > 0 ? part->offsets[static_cast<std::size_t>(bag)] + row % length : row;
-      const bool is_there = length == 0 || id < part->offsets[static_cast<std::size_t>(bag) + 1];
+      const std::int64_t id = length > 0 ? part->begin(bag) + row % length : row;
+      const bool is_there = length == 0 || id < part->end(bag);
       right = right && part->states.data[row] == (is_there ? 1 : 0);
       if (!is_there) continue;
       const float* found = batch.truth.row(part->table, part->ids[static_cast<std::size_t>(id)]);
@@ -92,7 +94,7 @@ double added_error(std::mt19937& random, Format format, std::int64_t longest, st
   Batch batch(random, format, 12, longest, {pooling, pooling}, 0);
   Launch launch(batch.parts, batch.batch, batch.batch);
   for (std::int64_t f = 0; f < 2; ++f) {
-    const int width = emberline::pool_width(emberline::feature_at(launch.lookup.features, f));
+    const int width = emberline::pool_width(emberline::feature_at(launch.lookup.features, launch.header, f));
     on_threads(32 / width, [&](std::int64_t tile) { emberline::pool_share(launch.lookup, f, tile * width, 32); });
   }
   std::vector<std::int64_t> entries;
@@ -110,14 +112,14 @@ double added_error(std::mt19937& random, Format format, std::int64_t longest, st
     weights.push_back(part.weights[number]);
   }
   const auto count = static_cast<std::int64_t>(entries.size() / 4);
-  const emberline::LateRows late{launch.features.data(), launch.header.data(), batch.batch, entries.data(), &count, count,
+  const emberline::LateRows late{launch.features.data(), launch.header, batch.batch, entries.data(), &count, count,
                                  staging.data(), weights.data()};
   run([&](std::int64_t thread, std::int64_t threads) { emberline::add_share(late, thread, threads); });
 
   double worst = 0;
   for (const auto& part : batch.parts) {
     for (std::size_t b = 0; b < static_cast<std::size_t>(batch.batch); ++b) {
-      const auto begin = static_cast<std::size_t>(part->offsets[b]), end = static_cast<std::size_t>(part->offsets[b + 1]);
+      const auto begin = static_cast<std::size_t>(part->ranges[b].begin), end = static_cast<std::size_t>(part->ranges[b].end);
       std::vector<const char*> rows;
       for (std::size_t i = begin; i < end; ++i) {
         rows.push_back(reinterpret_cast<const char*>(batch.truth.row(part->table, part->ids[i])));
@@ -175,15 +177,16 @@ TEST(lists_that_make_no_sense_write_nothing_outside) {
   Batch batch(random, {0, 8}, 6, 4, {0, 0}, 0);
   Launch launch(batch.parts, 6, 6);
   std::vector<float> staging(64, 1.0f);
+  batch.parts[0]->bound = launch.features[10] = 6;
   std::memset(batch.parts[0]->output.data, 0, batch.parts[0]->output.size);
   // A bag past the batch, one past everything, and a count that exceeds the list.
   std::vector<std::int64_t> entries{6, 0, 1, 0, emberline::kRowMask, 0, 1, 0};
   for (const std::int64_t count : {INT64_MAX, INT64_MIN, 2L}) {
-    const emberline::LateRows late{launch.features.data(), launch.header.data(), 6, entries.data(), &count, 2, staging.data(),
+    const emberline::LateRows late{launch.features.data(), launch.header, 6, entries.data(), &count, 2, staging.data(),
                                    staging.data()};
     run([&](std::int64_t thread, std::int64_t threads) { emberline::add_share(late, thread, threads); });
     emberline::LateRows scattered = late;
-    std::vector<std::int64_t> places{emberline::kRowMask, 0, batch.parts[0]->offsets.back(), 0};
+    std::vector<std::int64_t> places{emberline::kRowMask, 0, batch.parts[0]->bound, 0};
     scattered.entries = places.data();
     run([&](std::int64_t thread, std::int64_t threads) {
       emberline::scatter_share<emberline::Fp32Output>(scattered, thread, threads);

@@ -16,6 +16,7 @@ struct Shape {
   Format format;
   std::int64_t batch, rows, longest, length, align;
   Hits hits = Hits::kSome;
+  bool has_differences = false;
 };
 
 template <class Output>
@@ -33,7 +34,7 @@ bool is_right(const Part& part, std::int64_t feature, const Shape& shape, Misses
   std::vector<typename Output::Value> output(static_cast<std::size_t>(rows) * dim, 0);
   std::vector<std::uint8_t> states(static_cast<std::size_t>(rows), 0);
   const auto put = [&](std::int64_t row, std::int64_t id_number) {
-    const float* found = part.replica->row(part.table, part.ids[static_cast<std::size_t>(id_number)]);
+    const float* found = part.row(id_number);
     if (found == nullptr) {
       expected.emplace_back((feature << 48) | id_number, row);
       return;
@@ -41,14 +42,12 @@ bool is_right(const Part& part, std::int64_t feature, const Shape& shape, Misses
     states[static_cast<std::size_t>(row)] = 1;
     for (std::uint32_t d = 0; d < dim; ++d) output[static_cast<std::size_t>(row) * dim + d] = Output::of(found[d]);
   };
-  const std::int64_t batch = std::min(shape.batch, shape.rows);
-  for (std::int64_t b = 0; b < batch; ++b) {
-    for (std::int64_t i = part.offsets[static_cast<std::size_t>(b)]; i < part.offsets[static_cast<std::size_t>(b) + 1]; ++i) {
-      const std::int64_t place = i - part.offsets[static_cast<std::size_t>(b)];
-      if (shape.length == 0) {
-        put(i, i);
-      } else if (place < shape.length) {
-        put(b * shape.length + place, i);
+  if (shape.length == 0) {
+    for (std::int64_t i = 0; shape.batch > 0 && i < rows; ++i) put(i, i);
+  } else {
+    for (std::int64_t row = 0; row < std::min(shape.batch, shape.rows); ++row) {
+      for (std::int64_t at = 0; at < std::min(part.end(row) - part.begin(row), shape.length); ++at) {
+        put(row * shape.length + at, part.begin(row) + at);
       }
     }
   }
@@ -64,7 +63,7 @@ std::unique_ptr<Part> make_part(std::mt19937& random, Replica& on, const Shape& 
   fill(random, on, shape.format, table, ids, shape.hits);
   const std::int64_t rows = shape.length > 0 ? shape.rows * shape.length : offsets.back();
   return std::make_unique<Part>(on, shape.format, table, shape.length, ids, offsets, rows * shape.format.dim * value_bytes,
-                                rows);
+                                rows, shape.length > 0 ? kNoBound : rows);
 }
 
 template <class Output>
@@ -73,6 +72,7 @@ bool gathers(std::mt19937& random, const Shape& shape, std::int64_t warps = 3) {
   Replica on(row_bytes, 4000, 600, shape.align);
   std::vector<std::unique_ptr<Part>> parts;
   for (const std::uint32_t table : {3u, 4u}) parts.push_back(make_part(random, on, shape, table, sizeof(typename Output::Value)));
+  if (shape.has_differences) fill_differences(random, on, parts);
   Launch launch(parts, shape.batch, shape.rows);
   run<Output>(launch, parts.size(), warps);
   Misses expected;
@@ -108,6 +108,7 @@ TEST(random_batches_arrive) {
     Shape shape{format, static_cast<std::int64_t>(random() % 40), 40, static_cast<std::int64_t>(random() % 12),
                 static_cast<std::int64_t>(random() % 6), 4};
     shape.hits = static_cast<Hits>(random() % 3);
+    shape.has_differences = random() % 2 == 0;
     CHECK(gathers<emberline::Fp32Output>(random, shape, 1 + random() % 9));
   }
 }
@@ -196,16 +197,170 @@ TEST(a_sample_of_the_lookups_marks_its_rows) {
 TEST(sizes_that_make_no_sense_read_and_write_nothing_outside) {
   std::mt19937 random(9);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr int kMostId = std::numeric_limits<int>::max(), kLeastId = std::numeric_limits<int>::min();
   for (const std::int64_t length : {0, 3}) {
     Replica on(16, 4000, 600, 16);
     std::vector<std::unique_ptr<Part>> parts;
     parts.push_back(make_part(random, on, {{0, 4}, 6, 6, 5, length, 16}, 1, 4));
-    for (const auto& [batch, first, last] : {std::tuple{kMost, kLeast, kMost}, {kLeast, 0L, 4L}, {6L, 5L, -3L}}) {
-      parts[0]->offsets.front() = first;
-      parts[0]->offsets.back() = last;
+    for (const auto& [batch, first, last] : {std::tuple{kMost, kLeastId, kMostId}, {kLeast, 0, 4}, {6L, 5, -3}}) {
+      parts[0]->ranges.front().begin = first;
+      parts[0]->ranges.back().end = last;
       Launch launch(parts, batch, 6);
       run<emberline::Fp32Output>(launch, 1, 2);
+      launch.packed_feature(0)[1] = kLeast;  // so many ids
+      run<emberline::Fp32Output>(launch, 1, 2);
     }
+  }
+}
+
+TEST(offsets_where_nothing_can_lie_are_a_feature_without_ids) {
+  std::mt19937 random(11);
+  for (const std::int64_t length : {0, 3}) {
+    for (const int word : {0, 2}) {
+      if (length == 0 && word == 2) continue;  // nobody asks for ranges there
+      for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{-16}, std::int64_t{131}, INT64_MAX, INT64_MIN}) {
+        Replica on(16, 4000, 600, 16);
+        std::vector<std::unique_ptr<Part>> parts;
+        parts.push_back(make_part(random, on, {{0, 4}, 6, 6, 5, length, 16}, 1, 4));
+        Launch launch(parts, 6, 6);
+        launch.packed_feature(0)[word] = offset;
+        run<emberline::Fp32Output>(launch, 1, 2);
+        CHECK(launch.miss_count == 0);
+        const Bytes& output = parts[0]->output;
+        CHECK(std::all_of(output.data, output.data + output.size, [](std::uint8_t byte) { return byte == 0; }));
+      }
+    }
+  }
+}
+
+TEST(rows_may_share_their_ids) {
+  std::mt19937 random(12);
+  const Shape shape{{0, 8}, 20, 24, 5, 3, 16};
+  Replica on(32, 4000, 600, 16);
+  std::vector<std::unique_ptr<Part>> parts;
+  parts.push_back(make_part(random, on, shape, 3, 4));
+  fill_differences(random, on, parts);
+  for (emberline::PackedRange& range : parts[0]->ranges) range = parts[0]->ranges[random() % 20];
+  Launch launch(parts, shape.batch, shape.rows);
+  run<emberline::Fp32Output>(launch, 1, 2);
+  Misses expected;
+  CHECK(is_right<emberline::Fp32Output>(*parts[0], 0, shape, expected));
+  std::sort(expected.begin(), expected.end());
+  CHECK(launch.missed() == expected);
+}
+
+namespace {
+
+// One id, of table 3 of 10, and where a search along a chain finds it.
+struct OneId {
+  explicit OneId(std::mt19937& random, std::int64_t entries) : on(16, 40, entries, 16) {
+    for (std::uint32_t number = 0; number <= 9; ++number) {
+      rows.push_back(random_row(random, {0, 4}, decoded.emplace_back()));
+    }
+  }
+
+  void put(std::uint32_t number, std::uint32_t table = 3) {
+    CHECK(on.put(table + number * 10, 5, rows[number], decoded[number]));
+  }
+
+  // The number of the difference whose row came, 0 for the base, -1 for a miss. length: as the header says it.
+  int found(const std::vector<std::int64_t>& chain, std::int64_t length = -1) {
+    on.chain = chain;
+    std::vector<std::unique_ptr<Part>> parts;
+    parts.push_back(std::make_unique<Part>(on, Format{0, 4}, 3u, 1, std::vector<std::int64_t>{5},
+                                           std::vector<std::int64_t>{0, 1}, 16, 1));
+    Launch launch(parts, 1, 1);
+    launch.lookup.use_mask = 0;
+    if (length != -1) launch.header[emberline::kChainLengthWord] = length;
+    run<emberline::Fp32Output>(launch, 1, 1);
+    const auto* uses = parts[0]->uses.data;
+    const auto marked = std::count(uses, uses + parts[0]->uses.size, 1);
+    if (launch.miss_count == 1) {
+      CHECK(parts[0]->states.data[0] == 0 && marked == 0);
+      return -1;
+    }
+    CHECK(launch.miss_count == 0 && parts[0]->states.data[0] == 1 && marked == 1);
+    for (std::size_t number = 0; number < decoded.size(); ++number) {
+      if (std::memcmp(decoded[number].data(), parts[0]->output.data, 16) == 0) return static_cast<int>(number);
+    }
+    return -2;
+  }
+
+  Replica on;
+  std::vector<std::vector<float>> decoded;
+  std::vector<std::vector<char>> rows;
+};
+
+}  // namespace
+
+TEST(a_chain_is_searched_in_its_order_and_then_the_base) {
+  std::mt19937 random(13);
+  OneId id(random, 40);
+  for (const std::uint32_t number : {0u, 1u, 2u}) id.put(number);
+  id.put(4, 4);  // of another table
+  CHECK(id.found({}) == 0);
+  CHECK(id.found({1}) == 1);
+  CHECK(id.found({2}) == 2);
+  CHECK(id.found({1, 2}) == 1);
+  CHECK(id.found({2, 1}) == 2);
+  CHECK(id.found({3, 2, 1}) == 2);
+  CHECK(id.found({3}) == 0);
+  CHECK(id.found({4}) == 0);
+  CHECK(id.found({4, 5, 6, 7, 8, 3, 9, 1}) == 1);
+}
+
+TEST(a_row_of_a_difference_alone_needs_its_chain) {
+  std::mt19937 random(14);
+  OneId id(random, 40);
+  id.put(2);
+  CHECK(id.found({}) == -1);
+  CHECK(id.found({1}) == -1);
+  CHECK(id.found({1, 2}) == 2);
+}
+
+TEST(an_entry_that_asks_the_host_ends_the_search) {
+  std::mt19937 random(15);
+  OneId id(random, 40);
+  id.put(0);
+  id.put(1);
+  CHECK(id.on.put_ask_host(3 + 2 * 10, 5));
+  CHECK(id.found({2, 1}) == -1);
+  CHECK(id.found({2}) == -1);
+  CHECK(id.found({1, 2}) == 1);
+  CHECK(id.found({}) == 0);
+}
+
+TEST(a_chain_of_more_than_eight_is_one_of_eight) {
+  std::mt19937 random(16);
+  OneId id(random, 40);
+  id.put(0);
+  id.put(8);
+  for (const std::int64_t length : {std::int64_t{8}, std::int64_t{9}, INT64_MAX}) {
+    CHECK(id.found({1, 2, 3, 4, 5, 6, 7, 8}, length) == 8);
+    CHECK(id.found({1, 2, 3, 4, 5, 6, 7, 9}, length) == 0);
+  }
+  CHECK(id.found({8}, 0) == 0);
+  CHECK(id.found({8}, INT64_MIN) == 0);
+  // Beyond its length a chain is not read; numbers that make no sense name no table.
+  CHECK(id.found({1, 8}, 1) == 0);
+  CHECK(id.found({INT64_MAX, -1, 1 << 20, 8}) == 8);
+}
+
+// The virtual table's own lines may be full: its entry then stands in the second one, found all the same.
+TEST(chains_over_full_lines) {
+  std::mt19937 random(17);
+  for (int trial = 0; trial < 200; ++trial) {
+    Replica on(16, 100, 4 + trial % 3, 16);
+    const Shape shape{{0, 4}, 10, 10, 3, 0, 16};
+    std::vector<std::unique_ptr<Part>> parts;
+    parts.push_back(make_part(random, on, shape, 3, 4));
+    fill_differences(random, on, parts);
+    Launch launch(parts, 10, 10);
+    run<emberline::Fp32Output>(launch, 1, 2);
+    Misses expected;
+    CHECK(is_right<emberline::Fp32Output>(*parts[0], 0, shape, expected));
+    std::sort(expected.begin(), expected.end());
+    CHECK(launch.missed() == expected);
   }
 }
 
@@ -216,7 +371,7 @@ TEST(a_slot_beyond_the_slab_is_a_miss) {
   CHECK(on.put(1, 5, random_row(random, {0, 4}, decoded), decoded));
   std::vector<std::unique_ptr<Part>> parts;
   parts.push_back(std::make_unique<Part>(on, Format{0, 4}, 1u, 0, std::vector<std::int64_t>{5}, std::vector<std::int64_t>{0, 1},
-                                         16, 1));
+                                         16, 1, 1));
   for (std::int64_t word = 0; word < 16; ++word) {
     if (word % 8 >= 4 && emberline::word::slot(on.lines()[word]) != 0) on.lines()[word] += 8;  // slot 9 of 8
   }

@@ -15,13 +15,14 @@ struct Shape {
   Format format;
   std::int64_t batch, rows, longest, pooling, align;
   Hits hits = Hits::kSome;
+  bool has_differences = false;
 };
 
 // Every tile of the grid.
 void run(Launch& launch, std::size_t features, std::int64_t warps) {
   for (std::size_t f = 0; f < features; ++f) {
     const auto number = static_cast<std::int64_t>(f);
-    const int width = emberline::pool_width(emberline::feature_at(launch.lookup.features, number));
+    const int width = emberline::pool_width(emberline::feature_at(launch.lookup.features, launch.header, number));
     const std::int64_t threads = warps * emberline::kWarp;
     on_threads(threads / width, [&](std::int64_t tile) { emberline::pool_share(launch.lookup, number, tile * width, threads); });
   }
@@ -43,18 +44,18 @@ bool is_right(const Part& part, std::int64_t feature, const Shape& shape, Misses
   std::vector<float> output(static_cast<std::size_t>(shape.rows) * dim, 0.0f);
   std::vector<std::uint8_t> states(static_cast<std::size_t>(shape.rows), 0);
   for (std::int64_t b = 0; b < std::min(shape.batch, shape.rows); ++b) {
-    const auto begin = static_cast<std::size_t>(part.offsets[static_cast<std::size_t>(b)]);
-    const auto end = static_cast<std::size_t>(part.offsets[static_cast<std::size_t>(b) + 1]);
     std::vector<const char*> rows;
-    for (std::size_t i = begin; i < end; ++i) {
-      const float* row = part.replica->row(part.table, part.ids[i]);
+    std::vector<float> weights;
+    for (std::int64_t i = part.begin(b); i < part.end(b); ++i) {
+      const float* row = part.row(i);
       rows.push_back(reinterpret_cast<const char*>(row));
+      weights.push_back(part.weights.empty() ? 1.0f : part.weights[static_cast<std::size_t>(i)]);
       if (row != nullptr) continue;
-      expected.emplace_back((feature << 48) | static_cast<std::int64_t>(i), b);
+      expected.emplace_back((feature << 48) | i, b);
       states[static_cast<std::size_t>(b)] = 1;
     }
     // Decoded rows: decoding before or while adding makes no difference to a bit.
-    emberline::pool_rows({emberline::RowType::kFp32, dim}, rows.data(), part.weights.data() + begin, rows.size(),
+    emberline::pool_rows({emberline::RowType::kFp32, dim}, rows.data(), weights.data(), rows.size(),
                          static_cast<emberline::Pooling>(shape.pooling), output.data() + static_cast<std::size_t>(b) * dim);
   }
   return same(reinterpret_cast<const float*>(part.output.data), output.data(), output.size()) &&
@@ -65,6 +66,7 @@ bool pools(std::mt19937& random, const Shape& shape, std::int64_t warps = 3) {
   Replica on(emberline::encoded_bytes(shape.format.type, shape.format.dim), 4000, 600, shape.align);
   std::vector<std::unique_ptr<Part>> parts;
   for (const std::uint32_t table : {0u, 1u}) parts.push_back(make_part(random, on, shape, table));
+  if (shape.has_differences) fill_differences(random, on, parts);
   Launch launch(parts, shape.batch, shape.rows);
   run(launch, parts.size(), warps);
   Misses expected;
@@ -100,6 +102,7 @@ TEST(random_batches_have_the_bits_of_the_host) {
     Shape shape{format, static_cast<std::int64_t>(random() % 40), 40, static_cast<std::int64_t>(random() % 12),
                 poolings[random() % 3], 4};
     shape.hits = static_cast<Hits>(random() % 3);
+    shape.has_differences = random() % 2 == 0;
     CHECK(pools(random, shape, 1 + random() % 9));
   }
 }
@@ -126,15 +129,55 @@ TEST(a_batch_of_more_rows_than_the_output_is_cut_off) {
 TEST(sizes_that_make_no_sense_read_and_write_nothing_outside) {
   std::mt19937 random(6);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr int kMostId = std::numeric_limits<int>::max(), kLeastId = std::numeric_limits<int>::min();
   Replica on(16, 4000, 600, 16);
   std::vector<std::unique_ptr<Part>> parts;
   parts.push_back(make_part(random, on, {{0, 4}, 6, 6, 5, 3, 16}, 1));
-  for (const auto& [batch, first, last] : {std::tuple{kMost, kLeast, kMost}, {kLeast, 0L, 4L}, {6L, 5L, -3L}}) {
-    parts[0]->offsets.front() = first;
-    parts[0]->offsets.back() = last;
+  for (const auto& [batch, first, last] : {std::tuple{kMost, kLeastId, kMostId}, {kLeast, 0, 4}, {6L, 5, -3}}) {
+    parts[0]->ranges.front().begin = first;
+    parts[0]->ranges.back().end = last;
     Launch launch(parts, batch, 6);
     run(launch, 1, 2);
+    for (const int word : {0, 1, 2}) {  // offset of the ids, their number, offset of the ranges
+      Launch without_ids(parts, 6, 6);
+      without_ids.packed_feature(0)[word] = word == 1 ? kLeast : 131;
+      run(without_ids, 1, 2);
+      const Bytes& output = parts[0]->output;
+      CHECK(without_ids.miss_count == 0);
+      CHECK(std::all_of(output.data, output.data + output.size, [](std::uint8_t byte) { return byte == 0; }));
+    }
   }
+}
+
+TEST(rows_may_share_their_ids) {
+  std::mt19937 random(7);
+  for (const std::int64_t pooling : {0, 1, 3}) {
+    const Shape shape{{0, 8}, 20, 24, 50, pooling, 16};
+    Replica on(32, 4000, 600, 16);
+    std::vector<std::unique_ptr<Part>> parts;
+    parts.push_back(make_part(random, on, shape, 3));
+    fill_differences(random, on, parts);
+    for (emberline::PackedRange& range : parts[0]->ranges) range = parts[0]->ranges[random() % 20];
+    Launch launch(parts, shape.batch, shape.rows);
+    run(launch, 1, 2);
+    Misses expected;
+    CHECK(is_right(*parts[0], 0, shape, expected));
+    std::sort(expected.begin(), expected.end());
+    CHECK(launch.missed() == expected);
+  }
+}
+
+TEST(without_weights_all_are_one) {
+  std::mt19937 random(8);
+  const Shape shape{{1, 12}, 20, 20, 9, 3, 16};
+  Replica on(24, 4000, 600, 8);
+  std::vector<std::unique_ptr<Part>> parts;
+  parts.push_back(make_part(random, on, shape, 0));
+  parts[0]->weights.clear();
+  Launch launch(parts, shape.batch, shape.rows);
+  run(launch, 1, 1);
+  Misses expected;
+  CHECK(is_right(*parts[0], 0, shape, expected));
 }
 
 RUN_ALL_TESTS()

@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from storage import kernels
 from storage.errors import ConfigError, DeviceError, NotFound
 from storage.kernels import Kernels, card_arch, compile_kernel, source_folder
+from storage.lookup_kernels import SOURCES
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
 
@@ -308,6 +309,32 @@ def test_a_launch_has_what_the_kernel_expects(driver: RecordingDriver, monkeypat
     assert driver.launches[0] == (77, (4, 3, 1), (256, 1, 1), 0, 5, 0, [base, base + 1, 3, base + 2, base + 3, 64])
     assert [entry[1] for entry in driver.launches[1:]] == [(1024, 3, 1), (1, 1, 1), (1024, 3, 1)]
     assert loaded == ["assemble"]
+
+
+def test_everything_is_loaded_once_and_called_by_name(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def functions(self: Kernels, source: str, names: Sequence[str]) -> dict[str, int]:
+        loaded.append(source)
+        return {name: 100 * len(loaded) + number for number, name in enumerate(names)}
+
+    monkeypatch.setattr(Kernels, "functions", functions)
+    on = Kernels(0, (9, 0), None)
+    values = [1, 2, 3, -4, 5, 2**63 - 1]
+    on.call("publish_stores", (3, 1), values, 6)
+    assert loaded == ["publish"]
+    assert driver.launches[0] == (101, (3, 1, 1), (256, 1, 1), 0, 6, 0, values)
+    on.load()
+    on.load()
+    assert sorted(loaded) == sorted(["assemble", *SOURCES])
+    for source, names in SOURCES.items():
+        for number, name in enumerate(names):
+            on.call(name, (1, 2), values, 8)
+            assert driver.launches[-1][:2] == (100 * (loaded.index(source) + 1) + number, (1, 2, 1))
+    launch(on)
+    assert len(loaded) == len(SOURCES) + 1
+    with pytest.raises(NotFound, match="no kernel of lookups is called 'assemble'"):
+        on.call("assemble", (1, 1), [], 0)
 
 
 def test_threads_of_a_block_are_what_the_kernel_was_compiled_for() -> None:

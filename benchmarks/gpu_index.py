@@ -1,0 +1,158 @@
+"""The index of a card's cache, made on the card itself by torch: 100 million ids need neither a list nor a copy.
+
+Slot s holds the row of id s * _SPREAD, modulo 2^64. Ids are put in as the host's cache puts them in: into their first
+line, else their second, else in the place of another that goes to its own other line. N ids, L lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+IDS_OF_LINE = 4
+LINE_BYTES = 64
+# Bytes of the card that making an index takes for each id, beside the lines.
+WORK_BYTES = 12
+_LINE_WORDS = 8
+_SPREAD = -0x61C8864680B583EB
+# Ids that are put in at a time.
+_CHUNK = 1 << 23
+# Moves after which an id has no place.
+_MOVES = 200
+_ONE_USE = 1 << 48
+_OVERFLOW = 1 << 56
+
+
+@dataclass(frozen=True)
+class Index:
+    """lines: (L, 8) int64, as cuda/cache_line.cuh has them. rows: slots 1 to `rows` were put in.
+
+    has_place: (rows + 1,) bool, by slot. in_second: share of the ids that stand in their second line.
+    """
+
+    lines: Tensor
+    rows: int
+    has_place: Tensor
+    in_second: float
+
+
+def ids_of(slots: Tensor) -> Tensor:
+    """(n,) int64 ids of slots (n,) int64; both signs, no two alike."""
+    return slots * _SPREAD
+
+
+def lines_for(rows: int) -> int:
+    """As many as a cache of this capacity has: six of seven positions are taken."""
+    return max(2, (rows * 7 + 23) // 24)
+
+
+def mix(values: Tensor) -> Tensor:
+    """As mix of cuda/line.cuh, in int64."""
+    values = (values ^ _shifted(values, 30)) * -0x40A7B892E31B1A47
+    values = (values ^ _shifted(values, 27)) * -0x6B2FB644ECCEEE15
+    return values ^ _shifted(values, 31)
+
+
+def two_lines(ids: Tensor, table: int, lines: int) -> tuple[Tensor, Tensor]:
+    """First and second line (n,) int64 of ids; lines below 2^31."""
+    salt = mix(torch.tensor(_signed(table * 0xA0761D6478BD642F), dtype=torch.int64))
+    mixed = mix((ids ^ int(salt)) + _signed(0x9E3779B97F4A7C15))
+    first = _multiply_high(mixed, lines)
+    second = _multiply_high((mixed << 32) | _shifted(mixed, 32), lines)
+    return first, torch.where(second == first, (second + 1) % lines, second)
+
+
+def make_index(rows: int, zeros: Callable[[int], Tensor], table: int = 0) -> Index:
+    """Puts ids in. zeros: gives so many bytes of the card, uint8, all 0; the index begins at a multiple of 64."""
+    count = lines_for(rows)
+    lines = zeros(count * LINE_BYTES).view(torch.int64).view(count, _LINE_WORDS)
+    places = _Places(rows, table, count, lines.device)
+    for start in range(1, rows + 1, _CHUNK):
+        places.insert(torch.arange(start, min(start + _CHUNK, rows + 1), dtype=torch.int64, device=lines.device))
+    has_place = torch.zeros(rows + 1, dtype=torch.bool, device=lines.device)
+    seconds = 0
+    step = max(1, _CHUNK // IDS_OF_LINE)
+    for begin in range(0, count, step):
+        owners = places.owners[begin : begin + step].long()
+        held = owners > 0
+        ids = ids_of(owners)
+        block = lines[begin : begin + step]
+        block[:, :IDS_OF_LINE] = torch.where(held, ids, 0)
+        block[:, IDS_OF_LINE:] += torch.where(held, owners | table << 32 | _ONE_USE, 0)
+        first, _ = two_lines(ids, table, count)
+        own = torch.arange(begin, begin + len(block), device=lines.device)[:, None]
+        away = torch.unique(first[held & (first != own)])
+        lines[away, IDS_OF_LINE] |= _OVERFLOW
+        seconds += int((held & (first != own)).sum())
+        has_place[owners[held]] = True
+    return Index(lines, rows, has_place, seconds / max(1, int(has_place.sum())))
+
+
+class _Places:
+    """owners: (L, 4) int32 slots, 0 for none; those of a line stand at its beginning."""
+
+    def __init__(self, rows: int, table: int, lines: int, device: torch.device) -> None:
+        self.owners = torch.zeros((lines, IDS_OF_LINE), dtype=torch.int32, device=device)
+        self._taken = torch.zeros(lines, dtype=torch.int64, device=device)
+        self._table, self._lines = table, lines
+
+    def insert(self, slots: Tensor) -> None:
+        """What finds no place is left out."""
+        first, second = two_lines(ids_of(slots), self._table, self._lines)
+        rest = self._put(slots, first)
+        slots = slots[rest]
+        targets = second[rest]
+        for move in range(_MOVES):
+            rest = self._put(slots, targets)
+            slots, targets = slots[rest], targets[rest]
+            if len(slots) == 0:
+                return
+            slots, targets = self._swap(slots, targets, move)
+
+    def _put(self, slots: Tensor, targets: Tensor) -> Tensor:
+        """Into free positions of their lines; returns the numbers of those for which there was none."""
+        order = torch.argsort(targets, stable=True)
+        lines = targets[order]
+        number = torch.arange(len(lines), device=lines.device)
+        is_first = torch.ones(len(lines), dtype=torch.bool, device=lines.device)
+        is_first[1:] = lines[1:] != lines[:-1]
+        at = self._taken[lines] + number - torch.where(is_first, number, 0).cummax(0).values
+        fits = at < IDS_OF_LINE
+        self.owners[lines[fits], at[fits]] = slots[order][fits].int()
+        self._taken.index_add_(0, lines[fits], torch.ones_like(lines[fits]))
+        return order[~fits]
+
+    def _swap(self, slots: Tensor, targets: Tensor, move: int) -> tuple[Tensor, Tensor]:
+        """One for each full line takes another's position; those go on to their other lines."""
+        order = torch.argsort(targets, stable=True)
+        lines = targets[order]
+        wins = torch.ones(len(lines), dtype=torch.bool, device=lines.device)
+        wins[1:] = lines[1:] != lines[:-1]
+        winners, where = slots[order][wins], lines[wins]
+        held = self.owners[where].long()
+        first, second = two_lines(ids_of(held), self._table, self._lines)
+        others = torch.where(first == where[:, None], second, first)
+        # One that finds room at once, if there is one.
+        has_room = self._taken[others] < IDS_OF_LINE
+        at = torch.where(has_room.any(1), has_room.int().argmax(1), _shifted(mix(winners + move), 62))[:, None]
+        losers, to = held.gather(1, at)[:, 0], others.gather(1, at)[:, 0]
+        self.owners[where, at[:, 0]] = winners.int()
+        return torch.cat((slots[order][~wins], losers)), torch.cat((lines[~wins], to))
+
+
+def _shifted(values: Tensor, by: int) -> Tensor:
+    """To the right, zeros coming in."""
+    return (values >> by) & ((1 << (64 - by)) - 1)
+
+
+def _multiply_high(values: Tensor, by: int) -> Tensor:
+    """The upper 64 bits of unsigned products; by: below 2^31."""
+    return _shifted(_shifted(values, 32) * by + _shifted((values & 0xFFFFFFFF) * by, 32), 32)
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,85 @@
+"""A model's tables on a card: the store's cache of rows there, which versions over one store share."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from serving.gpu.card_batch import CardPacking
+from serving.gpu.card_features import card_features
+from serving.gpu.driver import Driver
+from serving.gpu.staging import InputLayout
+from storage.checkpoint.manifest import GraphEntry
+from storage.errors import Unsupported
+from storage.features import FeatureSpec
+from storage.hbm.tier import HbmTier
+from storage.tiers.tiered import TieredStore
+
+logger = logging.getLogger("emberline.serving")
+
+# Of the card's free memory, for a version that does not say how much.
+_SHARE = 4
+
+_lock = threading.Lock()
+_users: WeakKeyDictionary[HbmTier, int] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class CardTables:
+    """tier: the cache of rows. packing: how a batch's ids come to the card."""
+
+    store: TieredStore
+    tier: HbmTier
+    packing: CardPacking
+
+    def close(self) -> None:
+        """Gives the memory back when nobody else uses the cache. No lane of this version is left."""
+        with _lock:
+            left = _users.get(self.tier, 1) - 1
+            _users[self.tier] = left
+            if left == 0:
+                self.store.cards.close(self.tier.device.info.index)
+
+
+def open_card_tables(
+    name: str,
+    driver: Driver,
+    spec: FeatureSpec,
+    store: TieredStore,
+    graph: GraphEntry,
+    user_places: Sequence[int],
+    inputs: InputLayout,
+    hbm_bytes: int | None,
+) -> CardTables | None:
+    """Caches the store's rows on a card, or shares the cache that is there.
+
+    name: of model and version. hbm_bytes: what rows may take there; None for a quarter of what is free. None where the
+    host has to look up, which the log says. Raises DeviceError, ConfigError.
+    """
+    if hbm_bytes == 0 or not store.tables:
+        return None
+    try:
+        features = card_features(spec, store.tables, graph, frozenset(user_places))
+    except Unsupported as error:
+        logger.warning("%s: rows are looked up on the host, not on %s: %s", name, driver.info, error)
+        return None
+    packing = CardPacking(features, inputs, len(store.tables))
+    driver.enter_thread()
+    with _lock:
+        tier = store.cards.tiers.get(driver.info.index)
+        if tier is None:
+            size = driver.memory().free // _SHARE if hbm_bytes is None else hbm_bytes
+            tier = store.cards.open(driver, max(1, size))
+            stats = tier.stats()
+            logger.info(
+                "%s: on %s: %.0f MiB for the rows that are asked for most, at most %d",
+                name,
+                driver.info,
+                stats.device_bytes / 2**20,
+                stats.capacity_rows,
+            )
+        _users[tier] = _users.get(tier, 0) + 1
+    return CardTables(store, tier, packing)

@@ -1,0 +1,1 @@
+"""Rows in the memory of GPUs: a tier over DRAM."""

@@ -1,0 +1,169 @@
+"""A card's copy of a cache: index lines, a slab of rows by slot, marks of use; one set of them for each size of rows.
+
+The index that counts is the host's (`CardCache`); `publisher` brings its changes here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage._table import CardCache
+from storage.errors import ConfigError
+from storage.hbm.device import Device
+from storage.specs import TableSpec, encoded_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+# As kRow* of cuda/row_decode.cuh.
+ROW_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "fp8": 4}
+# Snapshots beside the base that a card can answer for at once; as the kernels' chain.
+MOST_DIFFERENCES = 8
+LINE_BYTES = 64
+# A cache for all rows has room for one in so many beside them: those that two snapshots have otherwise.
+SPARE = 4
+# Every so many lookups mark their row.
+USE_EVERY = 8
+
+_MOST_ROWS = (1 << 31) - 2
+_MOST_TABLES = 65536
+_generations = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class CardSlab:
+    """Tables of one row size. lines, rows, uses: the card's. stride: bytes from row to row."""
+
+    cache: CardCache
+    members: tuple[int, ...]
+    row_bytes: int
+    stride: int
+    lines: torch.Tensor
+    rows: torch.Tensor
+    uses: torch.Tensor
+
+    @property
+    def device_bytes(self) -> int:
+        """What it takes of the card."""
+        return self.lines.nbytes + self.rows.nbytes + self.uses.nbytes
+
+
+class Replica:
+    """All slabs of one store on one card. Immutable but for what they hold.
+
+    generation: of the addresses; a lookup's table of features is written anew for another one. base_tables: how many
+    tables the store has; a difference's rows of table t lie under t + number * base_tables. use_every: see the kernels.
+    """
+
+    def __init__(self, device: Device, tables: Sequence[TableSpec], hbm_bytes: int) -> None:
+        """hbm_bytes: what lines, rows and marks may take together. Raises ConfigError, DeviceError."""
+        count = len(tables)
+        if count * (MOST_DIFFERENCES + 1) > _MOST_TABLES:
+            most = _MOST_TABLES // (MOST_DIFFERENCES + 1)
+            raise ConfigError(f"hbm_bytes: a card's cache is for at most {most} tables, the model has {count}")
+        self.tables = tuple(tables)
+        self.base_tables = count
+        self.generation = next(_generations)
+        self.use_every = USE_EVERY
+        self.slabs: list[CardSlab] = []
+        self._slab_of: list[CardSlab] = []
+        by_size: dict[int, list[int]] = {}
+        for index, spec in enumerate(tables):
+            by_size.setdefault(encoded_bytes(spec.row_type, spec.dim), []).append(index)
+        wanted = {size: sum(tables[index].rows for index in members) for size, members in by_size.items()}
+        capacities = divide(hbm_bytes, wanted)
+        for size, members in by_size.items():
+            self.slabs.append(_slab(device, size, tuple(members), capacities[size], count))
+        of = {index: slab for slab in self.slabs for index in slab.members}
+        self._slab_of = [of[index] for index in range(count)]
+        self.shared = tuple(part for slab in self.slabs for part in (slab.lines, slab.rows, slab.uses))
+
+    def slab(self, table: int) -> CardSlab:
+        """Where the rows of a table lie."""
+        return self._slab_of[table]
+
+    def words(self, table: int) -> list[int]:
+        """The first words of a feature of this table: lines, their number, slab, highest slot, stride, row type, dim,
+        table, use marks (cuda/lookup.cuh).
+        """
+        slab, spec = self._slab_of[table], self.tables[table]
+        return [
+            slab.lines.data_ptr(),
+            slab.cache.line_count,
+            slab.rows.data_ptr(),
+            slab.cache.slots,
+            slab.stride,
+            ROW_TYPES[spec.row_type],
+            spec.dim,
+            table,
+            slab.uses.data_ptr(),
+        ]
+
+    def virtual(self, table: int, number: int) -> int:
+        """The table number of a difference's rows; number 0 is the base."""
+        return table + number * self.base_tables
+
+    @property
+    def device_bytes(self) -> int:
+        """What it takes of the card."""
+        return sum(slab.device_bytes for slab in self.slabs)
+
+    @property
+    def host_bytes(self) -> int:
+        """What the indexes take of the host's memory."""
+        return sum(slab.cache.memory_bytes() for slab in self.slabs)
+
+
+def stride_of(row_bytes: int) -> int:
+    """Bytes from row to row on a card: loads of 16 bytes where a row has that many."""
+    return row_bytes if row_bytes < 16 else -(-row_bytes // 16) * 16
+
+
+def bytes_of(row_bytes: int, capacity_rows: int) -> int:
+    """What a cache for so many rows takes of the card, to within a thousandth."""
+    slots = capacity_rows + max(64, capacity_rows * 3 // 100) + 1
+    lines = max(2, (capacity_rows * 7 + 23) // 24)
+    return lines * LINE_BYTES + slots * (stride_of(row_bytes) + 1)
+
+
+def divide(hbm_bytes: int, rows: dict[int, int]) -> dict[int, int]:
+    """Capacities in rows by bytes of a row. rows: how many there are of each size; by their bytes, at most all of them
+    and some to spare, at least one.
+    """
+    left = hbm_bytes
+    capacities: dict[int, int] = {}
+    total = sum(bytes_of(size, max(1, count)) for size, count in rows.items())
+    # The sizes that take least first: what they do not need is the others'.
+    for size, count in sorted(rows.items(), key=lambda item: bytes_of(item[0], max(1, item[1]))):
+        all_bytes = bytes_of(size, max(1, count))
+        share = left * all_bytes // max(1, total)
+        capacities[size] = min(max(1, count + count // SPARE), _capacity(size, share), _MOST_ROWS)
+        left -= min(left, bytes_of(size, capacities[size]))
+        total -= all_bytes
+    return capacities
+
+
+def _capacity(row_bytes: int, size: int) -> int:
+    low, high = 1, max(1, size // (stride_of(row_bytes) + 1))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if bytes_of(row_bytes, middle) <= size else (low, middle - 1)
+    return low
+
+
+def _slab(device: Device, row_bytes: int, members: tuple[int, ...], capacity: int, tables: int) -> CardSlab:
+    cache = CardCache(row_bytes, capacity, tables * (MOST_DIFFERENCES + 1))
+    stride = stride_of(row_bytes)
+    slots = cache.slots + 1
+    return CardSlab(
+        cache,
+        members,
+        row_bytes,
+        stride,
+        device.device(cache.line_count * LINE_BYTES),
+        device.device(slots * stride),
+        device.device(slots),
+    )

@@ -1,0 +1,104 @@
+"""What a card's cache was asked, and what it holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.hbm.sight import View
+
+
+@dataclass(frozen=True)
+class HbmTableStats:
+    """One table. rows: on the card, for the base's snapshot. lookups, misses: occurrences of ids. admitted: rows that
+    came in because they were asked for, or to fill the card.
+    """
+
+    rows: int
+    lookups: int
+    misses: int
+    admitted: int
+
+
+@dataclass(frozen=True)
+class HbmStats:
+    """One card. capacity_rows, rows: of all tables. device_bytes, host_bytes: memory that it takes.
+
+    differences: snapshots that it answers for beside the one of its base. rejected, evicted: offers that were not hot
+    enough; rows that were let go for others.
+    """
+
+    capacity_rows: int
+    rows: int
+    device_bytes: int
+    host_bytes: int
+    differences: int
+    admitted: int
+    rejected: int
+    evicted: int
+    tables: tuple[HbmTableStats, ...]
+
+
+class TierCounts:
+    """By table (T,), since the beginning. Any thread."""
+
+    def __init__(self, tables: int) -> None:
+        self.lookups = np.zeros(tables, np.uint64)
+        self.misses = np.zeros(tables, np.uint64)
+        self.admitted = np.zeros(tables, np.int64)
+        self._passed_lookups = np.zeros(tables, np.uint64)
+        self._passed_misses = np.zeros(tables, np.uint64)
+        self._lock = threading.Lock()
+
+    def add(self, lookups: np.ndarray, misses: np.ndarray) -> None:
+        """One batch."""
+        with self._lock:
+            self.lookups += lookups
+            self.misses += misses
+
+    def passed(self, tables: Sequence[int]) -> tuple[int, int]:
+        """Lookups and hits of some tables since the last call for them."""
+        of = list(tables)
+        with self._lock:
+            lookups = int((self.lookups - self._passed_lookups)[of].sum())
+            misses = int((self.misses - self._passed_misses)[of].sum())
+            self._passed_lookups[of] = self.lookups[of]
+            self._passed_misses[of] = self.misses[of]
+        return lookups, lookups - misses
+
+    def waiting(self, tables: Sequence[int]) -> int:
+        """Lookups of some tables since the last `passed`."""
+        of = list(tables)
+        with self._lock:
+            return int((self.lookups - self._passed_lookups)[of].sum())
+
+    def stats(self, view: View | None) -> HbmStats:
+        """With what a view holds; nothing where there is none."""
+        with self._lock:
+            lookups, misses = self.lookups.tolist(), self.misses.tolist()
+        slabs = [] if view is None else view.replica.slabs
+        rows = [0] * len(lookups)
+        totals = {"admitted": 0, "rejected": 0, "evicted": 0}
+        for slab in slabs:
+            for table in slab.members:
+                rows[table] = slab.cache.rows_of(table)
+            now = slab.cache.stats()
+            for name in totals:
+                totals[name] += now[name]
+        return HbmStats(
+            sum(slab.cache.capacity_rows for slab in slabs),
+            sum(slab.cache.size() for slab in slabs),
+            0 if view is None else view.replica.device_bytes,
+            0 if view is None else view.replica.host_bytes,
+            0 if view is None else len(view.differences),
+            totals["admitted"],
+            totals["rejected"],
+            totals["evicted"],
+            tuple(
+                HbmTableStats(rows[table], lookups[table], misses[table], int(self.admitted[table]))
+                for table in range(len(lookups))
+            ),
+        )

@@ -1,0 +1,447 @@
+"""The HBM tier of a store on one card: a cache of the rows that are asked for most, never wrong about one that it has.
+
+The host decides what is on the card (`CardCache`), `publisher` brings it there, `sight` says for which snapshots it
+holds. Lookups on the card wait for nobody; what they miss the host looks up, and offers here.
+
+Why no lookup gets a row of another snapshot. The base has the rows of one snapshot, B. A difference for snapshot M is
+announced only when every id in which the two may differ, and that is on the card, has an entry under M's virtual
+tables; and from the moment that it is begun no such id is admitted. So a lookup for M finds M's row, or nothing, and
+B's row is M's for every other id. (An entry of a difference never moves within the index, or a lookup could miss it and
+go on to the base.) The base becomes M's in three steps: nobody is told of B any more and all lanes of B come out; the
+base's entries take over M's rows; M's lookups ask the base alone, and M's entries go. A lane in between finds M's row
+either way. An overlay that is merged or discarded leaves the card first (`leave`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from storage.errors import ConfigError, DeviceError, DeviceOutOfMemory, StoreError
+from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
+from storage.hbm.device import Device
+from storage.hbm.publisher import Publisher
+from storage.hbm.readers import Turns
+from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
+from storage.hbm.sight import Difference, Reader, View, live_mask
+from storage.hbm.statistics import HbmStats, TierCounts
+from storage.tiers.base import Encoded, Flags, Ids
+from storage.tiers.hot_ids import HotIds
+from storage.tiers.overlays import Overlay
+
+if TYPE_CHECKING:
+    from storage.tiers.tiered import TieredStore
+
+_log = logging.getLogger(__name__)
+
+# Changes of a set: the grace period is paid once for them.
+SET_IDS = 1 << 16
+# A snapshot that nobody has asked for so long gives its place on the card to one that is asked for.
+SETTLE_AFTER_S = 0.5
+_OFFERS = 256
+
+
+class HbmTier:
+    """Any thread. A card that fails is given up: lookups go on without it, `trouble` says why."""
+
+    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int) -> None:
+        """hbm_bytes: what rows, index and marks may take on the card. Raises ConfigError, DeviceError."""
+        if hbm_bytes <= 0:
+            raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
+        self.device = device
+        self.hbm_bytes = hbm_bytes
+        self.trouble = ""
+        self.counts = TierCounts(len(store.tables))
+        self._store = store
+        self._rows = SnapshotRows(store)
+        self._lock = threading.RLock()
+        self._generation = 0
+        self._turns = Turns()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._offers: deque[tuple[int, Ids]] = deque(maxlen=_OFFERS)
+        self._asked: int | None = None
+        self._preparing: tuple[Overlay, ...] = ()
+        self._closed = False
+        device.enter_thread()
+        replica = Replica(device, store.tables, hbm_bytes)
+        widest = max(slab.stride for slab in replica.slabs)
+        self._publisher = Publisher(device, self._turns, widest, hbm_bytes)
+        self._view: View | None = View(replica, 0)
+
+    # What lanes call.
+
+    def reader(self) -> Reader:
+        """For one lane."""
+        reader = Reader(self._turns.new(), self._store.overlays, lambda: self._view, self._ask)
+        with self._lock:
+            self._readers.add(reader)
+        return reader
+
+    def tell(self, lookups: np.ndarray, misses: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
+        """What a batch asked of the card: occurrences by table (T,), those that missed (T,), and, by table, ids that
+        did. Never waits; offers beyond what is remembered are dropped.
+        """
+        self.counts.add(lookups, misses)
+        self._offers.extend(wanted)
+
+    # What the store calls.
+
+    @property
+    def replica(self) -> Replica | None:
+        """None when the card was given up, or the tier closed."""
+        view = self._view
+        return None if view is None else view.replica
+
+    def is_prepared(self, mask: int) -> bool:
+        """Whether lookups with this mask find what is on the card."""
+        view = self._view
+        return view is not None and view.find(mask, live_mask(self._store.overlays.view)) is not None
+
+    def prepare(self, mask: int) -> bool:
+        """Brings what a snapshot has otherwise to the card; True when the card can answer for it then.
+
+        Before the snapshot is served, so that it finds its rows from the first lookup on. Raises StoreError for a mask
+        that shows what was discarded.
+        """
+        with self._changing() as view:
+            if view is None:
+                return False
+            overlays = self._store.overlays.view
+            live = live_mask(overlays)
+            if view.find(mask, live) is not None:
+                return True
+            if view.base is not None and all(slab.cache.size() == 0 for slab in view.replica.slabs):
+                self._generation += 1
+                self._view = View(view.replica, mask)
+                return True
+            number = self._free_number(view)
+            if number is None or view.base is None:
+                return False
+            differing = tuple(each for each in overlays.live if (view.base ^ mask) >> each.number & 1)
+            self._generation += 1
+            self._preparing = differing
+            try:
+                entries = self._bring_difference(view.replica, mask, number, differing)
+            except StoreError:
+                self._clear(view.replica, [number])
+                raise
+            finally:
+                self._preparing = ()
+            view = self._view
+            if view is None:
+                return False
+            added = Difference(mask, number, differing, entries)
+            self._view = replace(view, differences=(*view.differences, added))
+            return True
+
+    def leave(self, overlay: Overlay, *, merged: bool) -> None:
+        """An overlay is in every snapshot from now on, or in none. Before it is merged, or leaves the store's view."""
+        with self._changing() as view:
+            if view is None or view.base is None:
+                return
+            bit = 1 << overlay.number
+            if bool(view.base & bit) != merged:
+                others = [each for each in view.differences if bool(each.mask & bit) == merged]
+                if others:
+                    self._settle(max(others, key=lambda each: each.use.last))
+                else:
+                    self._generation += 1
+                    for table in range(view.replica.base_tables):
+                        self._erase(view.replica, table, self._rows.ids(table, [overlay]))
+                    self._view = replace(view, base=view.base ^ bit)
+            self._drop([each for each in self._differences() if overlay in each.overlays])
+
+    def settle(self) -> bool:
+        """Makes the snapshot that is asked for the base's, when nobody has asked for the base's of late."""
+        now = time.monotonic()
+        view = self._view
+        if view is None or not view.differences or now - view.use.last < SETTLE_AFTER_S:
+            return False
+        with self._changing() as view:
+            if view is None or not view.differences or now - view.use.last < SETTLE_AFTER_S:
+                return False
+            wanted = max(view.differences, key=lambda each: each.use.last)
+            if wanted.use.last <= view.use.last:
+                return False
+            self._settle(wanted)
+            return True
+
+    def prepare_asked(self) -> bool:
+        """Prepares the snapshot that a lane asked for last in vain."""
+        mask, self._asked = self._asked, None
+        if mask is None:
+            return False
+        with suppress(StoreError):
+            return self.prepare(mask)
+        return False
+
+    def admit_offers(self) -> int:
+        """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
+        wanted: dict[int, list[Ids]] = {}
+        for _ in range(len(self._offers)):
+            try:
+                table, ids = self._offers.popleft()
+            except IndexError:
+                break
+            wanted.setdefault(table, []).append(ids)
+        return sum(self.install(table, np.unique(np.concatenate(parts))) for table, parts in wanted.items())
+
+    def install(self, table: int, ids: Ids, freq: Flags | None = None) -> int:
+        """Offers ids to the cache, with the rows that the base's snapshot has; returns how many came in.
+
+        freq: (n,) what is known of their use, as of every tier.
+        """
+        admitted = 0
+        for start in range(0, len(ids), SET_IDS):
+            piece = slice(start, start + SET_IDS)
+            with self._lock:
+                view, generation = self._view, self._generation
+            if view is None or view.base is None:
+                continue
+            try:
+                # Rows that DRAM does not have yet come with a later offer.
+                rows, found = self._rows.find(view.base, table, ids[piece], 0.0)
+            except StoreError:
+                continue  # closed, or the base's snapshot has changed meanwhile
+            chosen = ids[piece][found]
+            admitted += self._install(table, generation, chosen, rows, None if freq is None else freq[piece][found])
+        return admitted
+
+    def read_marks(self) -> None:
+        """Tells the policy which rows lookups used since the last time."""
+        with self._changing() as view:
+            if view is None:
+                return
+            most = self._publisher.buffer_bytes
+            for slab in view.replica.slabs:
+                marks = np.empty(slab.uses.nbytes, np.uint8)
+                for start in range(0, len(marks), most):
+                    part = slab.uses[start : start + most]
+                    marks[start : start + most] = self._publisher.read(part, zero_after=part)
+                slab.cache.note_uses(marks, view.replica.use_every)
+                lookups, hits = self.counts.passed(slab.members)
+                slab.cache.pass_lookups(lookups, hits)
+
+    def hot_ids(self, most: int) -> dict[str, HotIds]:
+        """What is on the card, by name of the table, hottest first, at most about `most` ids together."""
+        with self._changing() as view:
+            if view is None:
+                return {}
+            tables = view.replica.tables
+            return {tables[table].name: HotIds(ids, counts) for table, ids, counts in _hot(view.replica, most)}
+        return {}
+
+    def resize(self, hbm_bytes: int) -> None:
+        """Another size while lookups go on. The hottest rows stay.
+
+        Old and new are both on the card meanwhile where there is memory for both; otherwise lookups go to the host
+        until the new one is filled. Raises ConfigError, DeviceError; without memory for the new one the card is given
+        up.
+        """
+        if hbm_bytes <= 0:
+            raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
+        with self._changing(passing=True) as view:
+            if view is None:
+                raise DeviceError(f"{self.device.info}: its cache is closed{': ' * bool(self.trouble)}{self.trouble}")
+            self._generation += 1
+            hot = list(_hot(view.replica, 1 << 62))
+            base, tables = view.base or 0, view.replica.tables
+            try:
+                fresh = Replica(self.device, tables, hbm_bytes)
+            except DeviceOutOfMemory:
+                self._view = view = None
+                self._come_out()
+                fresh = Replica(self.device, tables, hbm_bytes)
+            self.hbm_bytes = hbm_bytes
+            for table, ids, counts in hot:
+                slab = fresh.slab(table)
+                room = min(len(ids), slab.cache.free())
+                for start in range(0, room, SET_IDS):
+                    piece = slice(start, min(room, start + SET_IDS))
+                    rows, found = self._rows.find(base, table, ids[piece], DIFFERENCE_TIMEOUT_S)
+                    self._insert(slab, table, ids[piece][found], rows, counts[piece][found])
+            self._view = View(fresh, base)
+            self._come_out()
+
+    def stats(self) -> HbmStats:
+        """Counts and sizes now."""
+        return self.counts.stats(self._view)
+
+    def check_integrity(self) -> None:
+        """Compares the card with the host, row by row. Raises StoreError that says what is wrong. Slow."""
+        from storage.hbm.integrity import check_replica
+
+        with self._changing() as view:
+            if view is not None and view.base is not None:
+                check_replica(view, self._publisher, self._rows)
+
+    def close(self) -> None:
+        """Gives the card's memory back when no lane is inside; lanes go to the host from now on."""
+        with self._lock:
+            self._closed = True
+            self._view = None
+            self._come_out()
+            self._publisher.close()
+
+    # The lock is held from here on, except in `_ask` and at the beginning of `_changing`.
+
+    def _ask(self, mask: int) -> None:
+        self._asked = mask
+
+    def _come_out(self) -> None:
+        """Until no lane goes by a view before the one of now, and none keeps it."""
+        self._turns.wait()
+        for reader in list(self._readers):
+            reader.forget()
+
+    @contextmanager
+    def _changing(self, *, passing: bool = False) -> Iterator[View | None]:
+        """The view, under the lock. A card that fails is given up. passing: errors go on to the caller."""
+        with self._lock:
+            try:
+                if self._view is not None:
+                    self.device.enter_thread()
+                yield self._view
+            except DeviceError as error:
+                self._view = None
+                self.trouble = str(error)
+                _log.error("%s: its cache of rows is given up: %s", self.device.info, error)
+                if passing:
+                    raise
+
+    def _install(self, table: int, generation: int, ids: Ids, rows: Encoded, freq: Flags | None) -> int:
+        with self._changing() as view:
+            if view is None or generation != self._generation or len(ids) == 0:
+                return 0
+            overlays = [overlay for each in view.differences for overlay in each.overlays]
+            free = ~self._rows.covered(table, ids, [*overlays, *self._preparing])
+            slab = view.replica.slab(table)
+            ids, rows, freq = ids[free], rows[free], None if freq is None else freq[free]
+            admitted = 0
+            for piece in _pieces(slab, len(ids)):
+                count = slab.cache.offer(table, ids[piece], rows[piece], None if freq is None else freq[piece])
+                if count:
+                    self._publisher.publish(slab)
+                admitted += count
+            self.counts.admitted[table] += admitted
+            return admitted
+        return 0
+
+    def _insert(
+        self, slab: CardSlab, table: int, ids: Ids, rows: Encoded, freq: Flags | None, *, pinned: bool = False
+    ) -> np.ndarray:
+        """(n,) bool: which are on the card now."""
+        placed = np.zeros(len(ids), np.bool_)
+        for piece in _pieces(slab, len(ids)):
+            counts = None if freq is None else freq[piece]
+            placed[piece] = slab.cache.insert(table, ids[piece], rows[piece], counts, pinned)
+            self._publisher.publish(slab)
+        return placed
+
+    def _bring_difference(self, replica: Replica, mask: int, number: int, overlays: Sequence[Overlay]) -> int:
+        entries = 0
+        for table in range(replica.base_tables):
+            slab = replica.slab(table)
+            virtual = replica.virtual(table, number)
+            ids = self._rows.ids(table, overlays)
+            for start in range(0, len(ids), SET_IDS):
+                piece = ids[start : start + SET_IDS]
+                resident = piece[slab.cache.find(table, piece) != 0]
+                if len(resident) == 0:
+                    continue
+                rows, found = self._rows.find(mask, table, resident, DIFFERENCE_TIMEOUT_S)
+                placed = np.empty(len(resident), np.bool_)
+                placed[~found] = slab.cache.insert_ask_host(virtual, resident[~found])
+                placed[found] = self._insert(slab, virtual, resident[found], rows, None, pinned=True)
+                if not placed.all():
+                    # The card has no place for what this snapshot says of them: no snapshot finds them there.
+                    self._erase(replica, table, resident[~placed])
+                entries += int(np.count_nonzero(placed))
+                self._publisher.publish(slab)
+        return entries
+
+    def _settle(self, difference: Difference) -> None:
+        view = self._view
+        assert view is not None
+        replica = view.replica
+        self._generation += 1
+        others = [each for each in view.differences if each is not difference]
+        self._view = View(replica, None, (difference,))
+        self._turns.wait()
+        for table in range(replica.base_tables):
+            slab = replica.slab(table)
+            virtual = replica.virtual(table, difference.number)
+            ids = self._rows.ids(table, difference.overlays)
+            for start in range(0, len(ids), SET_IDS):
+                slab.cache.adopt(virtual, table, ids[start : start + SET_IDS])
+                self._publisher.publish(slab)
+        self._view = View(replica, difference.mask, (), difference.use)
+        self._clear(replica, [each.number for each in (difference, *others)])
+
+    def _drop(self, differences: Sequence[Difference]) -> None:
+        view = self._view
+        if view is None or not differences:
+            return
+        self._generation += 1
+        kept = tuple(each for each in view.differences if each not in differences)
+        self._view = replace(view, differences=kept)
+        # Who was told of them must not miss an entry that goes, and go on to the base.
+        self._turns.wait()
+        self._clear(view.replica, [each.number for each in differences])
+
+    def _clear(self, replica: Replica, numbers: Sequence[int]) -> None:
+        """Takes away entries that no lane was told of, or whose rows the base has too."""
+        for slab in replica.slabs:
+            gone = sum(
+                slab.cache.erase_table(replica.virtual(table, number)) for number in numbers for table in slab.members
+            )
+            if gone:
+                self._publisher.publish(slab)
+
+    def _erase(self, replica: Replica, table: int, ids: Ids) -> None:
+        slab = replica.slab(table)
+        if len(ids) and slab.cache.erase(table, ids):
+            self._publisher.publish(slab)
+
+    def _differences(self) -> tuple[Difference, ...]:
+        return () if self._view is None else self._view.differences
+
+    def _free_number(self, view: View) -> int | None:
+        """A number for a difference; the one that was not asked for longest gives it up."""
+        if len(view.differences) >= MOST_DIFFERENCES:
+            oldest = min(view.differences, key=lambda each: each.use.last)
+            if time.monotonic() - oldest.use.last < SETTLE_AFTER_S:
+                return None
+            self._drop([oldest])
+        taken = {each.number for each in self._differences()}
+        return next((number for number in range(1, MOST_DIFFERENCES + 1) if number not in taken), None)
+
+
+def _hot(replica: Replica, most: int) -> Iterator[tuple[int, Ids, Flags]]:
+    rows = sum(slab.cache.size() for slab in replica.slabs)
+    for slab in replica.slabs:
+        size = slab.cache.size()
+        tables, ids, counts = slab.cache.hot_ids(
+            max(1, size if rows <= most else most * size // rows), replica.base_tables
+        )
+        for table in slab.members:
+            own = tables == table
+            yield table, ids[own], counts[own]
+
+
+def _pieces(slab: CardSlab, count: int) -> Iterator[slice]:
+    """What goes into one set: slots that are given up in it are free only when it is over."""
+    start = 0
+    while start < count:
+        end = min(count, start + min(SET_IDS, max(1, slab.cache.free_slots)))
+        yield slice(start, end)
+        start = end

@@ -1,0 +1,128 @@
+"""What a card's cache does beside requests: fills itself, admits what is asked for, learns what is used, follows the
+snapshot that is served. One thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from storage.errors import EmberlineError, StoreError
+from storage.hbm.filling import hottest
+from storage.hbm.tier import HbmTier
+from storage.tiers.base import Flags, Ids
+from storage.tiers.hot_ids import HOT_IDS_HBM, load_hot_ids, save_hot_ids
+
+if TYPE_CHECKING:
+    from storage.tiers.tiered import TieredStore
+
+_log = logging.getLogger(__name__)
+
+_ROUND_S = 0.02
+# Marks are read when each row of the cache could have been asked for so often since, or after so long.
+_MARKS_EVERY_ROWS = 20
+_MARKS_EVERY_S = 10.0
+
+
+class HbmWorker:
+    """Begins to fill the card when it is made. It never ends by an error."""
+
+    def __init__(self, tier: HbmTier, store: TieredStore) -> None:
+        self._tier = tier
+        self._store = store
+        self._wake = threading.Event()
+        self._stopping = False
+        self._filled = threading.Event()
+        self._filling: Iterator[tuple[int, Ids, Flags]] | None = self._hottest()
+        self._marks_read = self._saved = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="emberline-hbm", daemon=True)
+        self._thread.start()
+
+    def refill(self) -> None:
+        """Fills free room anew; for a tier that has another size now."""
+        self._filled.clear()
+        self._filling = self._hottest()
+        self._wake.set()
+
+    def wait_filled(self, timeout_s: float | None = None) -> bool:
+        """Until the hottest rows of DRAM are on the card; False when they are not by then."""
+        return self._filled.wait(timeout_s)
+
+    def close(self) -> None:
+        """Ends the thread, and writes down what is on the card, for the next opening."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._save()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                busy = self._round()
+            except EmberlineError as error:
+                _log.warning("a card's cache: %s", error)
+                busy = False
+            if not busy:
+                self._wake.wait(_ROUND_S)
+                self._wake.clear()
+
+    def _round(self) -> bool:
+        """True when there is more to do at once."""
+        tier = self._tier
+        tier.prepare_asked()
+        tier.settle()
+        tier.admit_offers()
+        replica = tier.replica
+        if replica is None:
+            self._filling = None
+            self._filled.set()
+            return False
+        now = time.monotonic()
+        waiting = [tier.counts.waiting(slab.members) for slab in replica.slabs]
+        due = any(
+            count > slab.cache.capacity_rows * _MARKS_EVERY_ROWS
+            for count, slab in zip(waiting, replica.slabs, strict=True)
+        )
+        if due or (any(waiting) and now - self._marks_read > _MARKS_EVERY_S):
+            self._marks_read = now
+            tier.read_marks()
+        if now - self._saved > self._store.limits.hot_ids_every_s:
+            self._saved = now
+            self._save()
+        return self._fill()
+
+    def _save(self) -> None:
+        try:
+            hot = self._tier.hot_ids(self._store.limits.hot_ids)
+            if hot:
+                save_hot_ids(self._store.ssd.path, hot, HOT_IDS_HBM)
+        except StoreError as error:
+            _log.warning("the next opening fills the card by the published frequencies: %s", error)
+
+    def _fill(self) -> bool:
+        """A piece of the filling; True while there are more."""
+        filling = self._filling
+        if filling is None:
+            return False
+        try:
+            table, ids, freq = next(filling)
+        except (StopIteration, IndexError):  # IndexError: the store is closed
+            self._filling = None
+            self._filled.set()
+            return False
+        self._tier.install(table, ids, freq)
+        return True
+
+    def _hottest(self) -> Iterator[tuple[int, Ids, Flags]]:
+        replica, store = self._tier.replica, self._store
+        saved = load_hot_ids(store.ssd.path, store.limits.hot_ids, HOT_IDS_HBM)
+        for table, spec in enumerate(store.tables):
+            hot = saved.get(spec.name)
+            if hot is not None:
+                yield table, hot.ids, hot.counts
+        for slab in [] if replica is None else replica.slabs:
+            yield from hottest(store.dram_cache, slab.members, slab.cache.capacity_rows)

@@ -1,0 +1,324 @@
+// CardCache in the module `_table`. Shapes are checked, then the GIL is released.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "card/card_cache.h"
+#include "table/bind_arrays.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace emberline::bind {
+
+namespace {
+
+// A set's lists as arrays, made once.
+struct CardSetArrays {
+  nb::object rows, staged, emptied, ids, words;
+};
+
+nb::object pairs(std::vector<std::int64_t>&& list) {
+  const std::size_t n = list.size() / 2;
+  return to_numpy(std::move(list), {n, 2});
+}
+
+std::uint32_t table_of(const CardCache& cache, std::uint64_t table, const char* name = "table") {
+  if (table >= cache.tables()) {
+    fail(std::string(name) + ": expected a number below " + std::to_string(cache.tables()) + ", got " +
+         std::to_string(table));
+  }
+  return static_cast<std::uint32_t>(table);
+}
+
+std::uint32_t base_tables_of(const CardCache& cache, std::uint64_t base_tables) {
+  if (base_tables < 1 || base_tables > cache.tables()) {
+    fail("base_tables: expected 1 to " + std::to_string(cache.tables()) + ", got " + std::to_string(base_tables));
+  }
+  return static_cast<std::uint32_t>(base_tables);
+}
+
+Bytes rows_of(const CardCache& cache, nb::handle rows, std::size_t n) {
+  return Bytes(rows, "rows", {n, cache.row_bytes()});
+}
+
+// Null where freq is None. The array stays the caller's.
+const std::uint8_t* freq_of(nb::handle freq, std::size_t n) {
+  return freq.is_none() ? nullptr : Bytes(freq, "freq", {n}).data();
+}
+
+// Calls fill(flags), without the GIL, and gives the (n,) flags to numpy.
+template <class Fill>
+nb::object flags_of(std::size_t n, const Fill& fill) {
+  auto flags = std::make_unique<bool[]>(n);
+  {
+    const nb::gil_scoped_release release;
+    fill(flags.get());
+  }
+  bool* const kept = flags.release();
+  const nb::capsule owner(kept, [](void* pointer) noexcept { delete[] static_cast<bool*>(pointer); });
+  return nb::cast(nb::ndarray<nb::numpy, bool>(kept, {n}, owner));
+}
+
+nb::dict stats_of(const CardCache& cache) {
+  const CardStats& stats = cache.stats();
+  nb::dict out;
+  out["inserted"] = stats.inserted;
+  out["admitted"] = stats.admitted;
+  out["rejected"] = stats.rejected;
+  out["evicted"] = stats.evicted;
+  out["assigned"] = stats.assigned;
+  out["erased"] = stats.erased;
+  return out;
+}
+
+void bind_card_set(nb::module_& module) {
+  nb::class_<CardSetArrays>(module, "CardSet",
+                            "Changes for a card, as cuda/publish.cuh orders them: rows, emptied, grace, ids, words.\n\n"
+                            "A place comes at most once in a list.")
+      .def_prop_ro("rows", [](const CardSetArrays& set) { return set.rows; },
+                   nb::for_getter(nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.int64]")),
+                   "(r, 2): slot, number in staged.")
+      .def_prop_ro("staged", [](const CardSetArrays& set) { return set.staged; },
+                   nb::for_getter(nb::sig("def staged(self) -> numpy.typing.NDArray[numpy.uint8]")), "(r, row_bytes).")
+      .def_prop_ro("emptied", [](const CardSetArrays& set) { return set.emptied; },
+                   nb::for_getter(nb::sig("def emptied(self) -> numpy.typing.NDArray[numpy.int64]")),
+                   "(m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row\n"
+                   "changed.")
+      .def_prop_ro("ids", [](const CardSetArrays& set) { return set.ids; },
+                   nb::for_getter(nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]")),
+                   "(k, 2): line * 8 + place, id. New owners.")
+      .def_prop_ro("words", [](const CardSetArrays& set) { return set.words; },
+                   nb::for_getter(nb::sig("def words(self) -> numpy.typing.NDArray[numpy.int64]")),
+                   "(k, 2): line * 8 + 4 + place, word. Of the new owners.");
+}
+
+#define IDS "ids: numpy.typing.NDArray[numpy.int64]"
+#define ROWS "rows: numpy.typing.NDArray[numpy.uint8]"
+#define FREQ "freq: numpy.typing.NDArray[numpy.uint8] | None = None"
+#define FLAGS "numpy.typing.NDArray[numpy.bool_]"
+
+void bind_verbs(nb::class_<CardCache>& cache) {
+  cache
+      .def(
+          "insert",
+          [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows, nb::handle freq, bool pinned) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Bytes row = rows_of(self, rows, id.size());
+            const std::uint8_t* uses = freq_of(freq, id.size());
+            return flags_of(id.size(), [&](bool* in) {
+              self.insert(of, id.data(), id.size(), row.data(), uses, pinned, in);
+            });
+          },
+          "table"_a, "ids"_a, "rows"_a, "freq"_a.none() = nb::none(), "pinned"_a = false,
+          nb::sig("def insert(self, table: int, " IDS ", " ROWS ", " FREQ ", pinned: bool = False) -> " FLAGS),
+          "Puts rows in or replaces them; the coldest that are not pinned go for want of room. Returns (n,)\n"
+          "which are in.\n\n"
+          "rows (n, row_bytes). freq (n,): logarithmic use counts. pinned: stays until it is erased, and at its\n"
+          "place; what is pinned remains so. A row is not in where no slot is free in this set, or where all that\n"
+          "stand at the places of its id are pinned. One that should have been replaced, and finds no slot, is gone,\n"
+          "or asks the host if it is pinned.")
+      .def(
+          "offer",
+          [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows, nb::handle freq, bool asked) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Bytes row = rows_of(self, rows, id.size());
+            const std::uint8_t* uses = freq_of(freq, id.size());
+            const nb::gil_scoped_release release;
+            return self.offer(of, id.data(), id.size(), row.data(), uses, asked);
+          },
+          "table"_a, "ids"_a, "rows"_a, "freq"_a.none() = nb::none(), "asked"_a = false,
+          nb::sig("def offer(self, table: int, " IDS ", " ROWS ", " FREQ ", asked: bool = False) -> int"),
+          "Leaves ids that are there; when full, admits one that is hotter than the row it displaces.\n"
+          "Returns the number admitted.\n\n"
+          "Counts one use of each id that is not there. asked: `ask` has counted it.")
+      .def(
+          "ask",
+          [](CardCache& self, std::uint64_t table, nb::handle ids) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            return flags_of(id.size(), [&](bool* admits) { self.ask(of, id.data(), id.size(), admits); });
+          },
+          "table"_a, "ids"_a, nb::sig("def ask(self, table: int, " IDS ") -> " FLAGS),
+          "Counts one use of each id that is not there. Returns (n,) which of them would be admitted now.")
+      .def(
+          "insert_ask_host",
+          [](CardCache& self, std::uint64_t table, nb::handle ids) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            return flags_of(id.size(), [&](bool* in) { self.insert_ask_host(of, id.data(), id.size(), in); });
+          },
+          "table"_a, "ids"_a, nb::sig("def insert_ask_host(self, table: int, " IDS ") -> " FLAGS),
+          "Pinned entries that end a search on the card as a miss; one with a row gives it up. Returns (n,)\n"
+          "which are in: one is not where all that stand at the places of its id are pinned.")
+      .def(
+          "assign",
+          [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Bytes row = rows_of(self, rows, id.size());
+            const nb::gil_scoped_release release;
+            return self.assign(of, id.data(), id.size(), row.data());
+          },
+          "table"_a, "ids"_a, "rows"_a, nb::sig("def assign(self, table: int, " IDS ", " ROWS ") -> int"),
+          "Replaces rows that are there. Returns the number replaced.\n\n"
+          "Where no slot is free in this set, the old row is gone, or asks the host if it is pinned.")
+      .def(
+          "adopt",
+          [](CardCache& self, std::uint64_t source, std::uint64_t target, nb::handle ids) {
+            const std::uint32_t from = table_of(self, source, "source"), to = table_of(self, target, "target");
+            if (from == to) fail("target: expected another table than source, got " + std::to_string(to));
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const nb::gil_scoped_release release;
+            return self.adopt(from, to, id.data(), id.size());
+          },
+          "source"_a, "target"_a, "ids"_a, nb::sig("def adopt(self, source: int, target: int, " IDS ") -> int"),
+          "Target's entries take the rows of source's, for ids that are in both. Returns how many did.\n\n"
+          "The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may\n"
+          "be erased when the set is complete, not before: within a set nothing has an order for lookups.")
+      .def(
+          "erase",
+          [](CardCache& self, std::uint64_t table, nb::handle ids) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const nb::gil_scoped_release release;
+            return self.erase(of, id.data(), id.size());
+          },
+          "table"_a, "ids"_a, nb::sig("def erase(self, table: int, " IDS ") -> int"), "Returns the number erased.")
+      .def(
+          "erase_table",
+          [](CardCache& self, std::uint64_t table) {
+            const std::uint32_t of = table_of(self, table);
+            const nb::gil_scoped_release release;
+            return self.erase_table(of);
+          },
+          "table"_a, "Erases all of a table. Returns the number erased.");
+}
+
+void bind_reads(nb::class_<CardCache>& cache) {
+  cache
+      .def(
+          "find",
+          [](const CardCache& self, std::uint64_t table, nb::handle ids) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            std::vector<std::uint32_t> found(id.size());
+            {
+              const nb::gil_scoped_release release;
+              self.find(of, id.data(), id.size(), found.data());
+            }
+            return to_numpy(std::move(found));
+          },
+          "table"_a, "ids"_a, nb::sig("def find(self, table: int, " IDS ") -> numpy.typing.NDArray[numpy.uint32]"),
+          "Slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.")
+      .def(
+          "contains_any",
+          [](const CardCache& self, std::uint64_t table, std::uint64_t base_tables, nb::handle ids) {
+            const std::uint32_t of = table_of(self, table), base = base_tables_of(self, base_tables);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            return flags_of(id.size(), [&](bool* any) { self.contains_any(of, base, id.data(), id.size(), any); });
+          },
+          "table"_a, "base_tables"_a, "ids"_a,
+          nb::sig("def contains_any(self, table: int, base_tables: int, " IDS ") -> " FLAGS),
+          "Whether there is an entry under table modulo base_tables, or under a number that differs from it by\n"
+          "a multiple of base_tables: (n,). Entries that ask the host count.")
+      .def(
+          "hot_ids",
+          [](const CardCache& self, std::size_t limit, std::uint64_t base_tables) {
+            const std::uint32_t base = base_tables_of(self, base_tables);
+            HotIds hot;
+            {
+              const nb::gil_scoped_release release;
+              hot = self.hot_ids(limit, base);
+            }
+            return nb::make_tuple(to_numpy(std::move(hot.tables)), to_numpy(std::move(hot.ids)),
+                                  to_numpy(std::move(hot.counts)));
+          },
+          "limit"_a, "base_tables"_a,
+          nb::sig("def hot_ids(self, limit: int, base_tables: int) -> "
+                  "tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
+          "The hottest ids of the tables below base_tables, hottest first, at most `limit`: tables (m,),\n"
+          "ids (m,), logarithmic use counts (m,).")
+      .def(
+          "lines",
+          [](const CardCache& self) {
+            std::vector<std::uint8_t> lines;
+            {
+              const nb::gil_scoped_release release;
+              lines = self.published_lines();
+            }
+            return to_numpy(std::move(lines));
+          },
+          nb::sig("def lines(self) -> numpy.typing.NDArray[numpy.uint8]"),
+          "The index as the card has it after the last complete set: (line_count * 64,). Words have no counts.");
+}
+
+}  // namespace
+
+void bind_card(nb::module_& module) {
+  bind_card_set(module);
+  nb::class_<CardCache> cache(
+      module, "CardCache",
+      "The host's side of a cache in a card's memory: what is there, where, and which changes the card lacks.\n\n"
+      "row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: of all numbers there are.\n"
+      "One thread at a time. Raises ValueError that names the argument.");
+  cache.def(nb::init<std::size_t, std::uint64_t, std::uint32_t>(), "row_bytes"_a, "capacity_rows"_a, "tables"_a)
+      .def_prop_ro("row_bytes", &CardCache::row_bytes)
+      .def_prop_ro("capacity_rows", &CardCache::capacity_rows)
+      .def_prop_ro("tables", &CardCache::tables)
+      .def_prop_ro("slots", &CardCache::slots, "The highest slot; the lowest is 1.")
+      .def_prop_ro("line_count", &CardCache::line_count)
+      .def_prop_ro("changed_rows", &CardCache::changed_rows, "Rows in the set that is being collected.")
+      .def_prop_ro("free_slots", &CardCache::free_slots, "Rows that may still come in or be replaced in this set.")
+      .def("size", &CardCache::size, "Entries of all tables, with those that share a row or ask the host.")
+      .def(
+          "rows_of", [](const CardCache& self, std::uint64_t table) { return self.rows_of(table_of(self, table)); },
+          "table"_a, "Entries of one table, with those that share a row or ask the host.")
+      .def("free", &CardCache::free, "Rows that could come in now without an eviction.")
+      .def("memory_bytes", &CardCache::memory_bytes, "Bytes of the host's memory.")
+      .def_static("bytes_of", &CardCache::bytes_of, "capacity_rows"_a,
+                  "What memory_bytes() is at most while no changes are collected.");
+  bind_verbs(cache);
+  bind_reads(cache);
+  cache
+      .def(
+          "take_set",
+          [](CardCache& self) {
+            CardSet set;
+            {
+              const nb::gil_scoped_release release;
+              set = self.take_set();
+            }
+            const std::size_t rows = set.rows.size() / 2;
+            return CardSetArrays{pairs(std::move(set.rows)), to_numpy(std::move(set.staged), {rows, self.row_bytes()}),
+                                 pairs(std::move(set.emptied)), pairs(std::move(set.ids)), pairs(std::move(set.words))};
+          },
+          nb::rv_policy::move,
+          "What changed since the last set. Raises RuntimeError while that one is not complete.")
+      .def("complete_set", &CardCache::complete_set, nb::call_guard<nb::gil_scoped_release>(),
+           "The set is on the card, and no lookup from before is running: slots that left with it are free.\n\n"
+           "Raises RuntimeError when none is taken.")
+      .def(
+          "note_uses",
+          [](CardCache& self, nb::handle marks, std::uint32_t weight) {
+            const Bytes mark(marks, "marks", {std::size_t{self.slots()} + 1});
+            const nb::gil_scoped_release release;
+            self.note_uses(mark.data(), weight);
+          },
+          "marks"_a, "weight"_a,
+          nb::sig("def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int) -> None"),
+          "marks (slots + 1,): each row whose mark is not 0 was used `weight` times.")
+      .def("pass_lookups", &CardCache::pass_lookups, "lookups"_a, "hits"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "So many ids were looked up, so many of them found on the card: use counts age.")
+      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, int]"), "Counts since the beginning, by name.")
+      .def("check_integrity", &CardCache::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
+           "Raises RuntimeError that says which rule of the cache is broken. Slow; for tests.");
+}
+
+}  // namespace emberline::bind

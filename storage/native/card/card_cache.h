@@ -1,0 +1,154 @@
+// The host's side of a cache in a card's memory: which rows are there, in which slot, and where their ids stand in the
+// index. The card holds a replica of the lines and a slab of the rows (cuda/lookup.cuh); lists of changes bring it up
+// to date, in the order that cuda/publish.cuh asks for.
+//
+// Changes are collected into a set. `take_set` gives the difference to what was taken last, position by position, and
+// the rows that are new; `complete_set` says that the card has it and that every lookup that was running meanwhile has
+// ended. One set is under way at a time; changes go on into the next. Rows lie here only until their set is taken.
+//
+// A slot that was given up waits for its set to be complete. So no more rows come in or are replaced in one set than
+// there are free slots (`free_slots`). Where none is left, a row does not come in. One that would have been replaced
+// must not stay as it is: its entry goes, or, when it is pinned, asks the host from now on.
+//
+// Pinned entries are not evicted and do not move within the index: a lookup finds them at every moment between the set
+// that brought them and the one that takes them away. Others are missed for a moment when they move.
+//
+// Within a set nothing has an order for lookups. So a pinned entry that must not be missed is replaced, never erased
+// and put in again; and what takes the place of another row, as after `adopt`, is on the card a set before that one is
+// erased.
+//
+// One thread at a time; the caller sees to it. N ids.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cache/hottest.h"
+#include "cache/policy.h"
+#include "card/lines.h"
+#include "card/slots.h"
+
+namespace emberline {
+
+struct CardStats {
+  std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
+};
+
+// Lists of pairs, for publish.cuh. rows {slot, number in staged}; the others {line * 8 + place in the line, value}.
+struct CardSet {
+  std::vector<std::int64_t> rows, emptied, ids, words;
+  std::vector<std::uint8_t> staged;
+};
+
+class CardCache {
+ public:
+  static constexpr std::uint64_t kMostRows = (std::uint64_t{1} << 31) - 2;
+  static constexpr std::uint32_t kMostTables = 65536;
+  static constexpr std::uint32_t kAskHost = 0xFFFFFFFF;  // the slot of an entry that asks the host
+
+  // Throws std::invalid_argument that names the argument.
+  CardCache(std::size_t row_bytes, std::uint64_t capacity_rows, std::uint32_t tables);
+
+  std::size_t row_bytes() const { return row_bytes_; }
+  std::uint64_t capacity_rows() const { return capacity_; }
+  std::uint32_t tables() const { return static_cast<std::uint32_t>(rows_of_.size()); }
+  std::uint32_t slots() const { return slots_.most(); }
+  std::uint64_t line_count() const { return lines_.count(); }
+  // Entries, those that share a slot or ask the host among them.
+  std::uint64_t size() const { return size_; }
+  std::uint64_t rows_of(std::uint32_t table) const { return rows_of_[table]; }
+  std::uint64_t changed_rows() const { return staged_slots_.size(); }
+  std::uint64_t free_slots() const { return slots_.free(); }
+  std::uint64_t free() const;
+  std::size_t memory_bytes() const;
+  static std::size_t bytes_of(std::uint64_t capacity_rows);
+
+  // found (N,): slot, kAskHost, or 0.
+  void find(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t* found) const;
+  // any (N,): whether there is an entry under table modulo base_tables, or under a number that differs by a multiple of
+  // that.
+  void contains_any(std::uint32_t table, std::uint32_t base_tables, const std::int64_t* ids, std::size_t n,
+                    bool* any) const;
+
+  // rows (N, row_bytes), freq (N) codes of uses as in line.cuh, or null; in (N,): whether the row is in.
+  void insert(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
+              const std::uint8_t* freq, bool pinned, bool* in);
+  // As Cache::insert_and_evict. asked: `ask` has counted these uses.
+  std::size_t offer(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
+                    const std::uint8_t* freq, bool asked);
+  void ask(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* admits);
+  void insert_ask_host(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* in);
+  std::size_t assign(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows);
+  std::size_t adopt(std::uint32_t source, std::uint32_t target, const std::int64_t* ids, std::size_t n);
+  std::size_t erase(std::uint32_t table, const std::int64_t* ids, std::size_t n);
+  std::size_t erase_table(std::uint32_t table);
+
+  // Throws std::runtime_error while the set before is not complete.
+  CardSet take_set();
+  // Throws std::runtime_error when no set is taken.
+  void complete_set();
+
+  // marks (slots + 1).
+  void note_uses(const std::uint8_t* marks, std::uint32_t weight);
+  void pass_lookups(std::uint64_t lookups, std::uint64_t hits);
+  HotIds hot_ids(std::size_t limit, std::uint32_t base_tables) const;
+
+  // line_count * 64 bytes: the lines of the card after the last complete set.
+  std::vector<std::uint8_t> published_lines() const;
+  const CardStats& stats() const { return stats_; }
+  // Throws std::logic_error that says which rule is broken. Slow.
+  void check_integrity() const;
+
+ private:
+  // What stood at a position when the set began, as on the card.
+  struct Change {
+    std::int64_t id;
+    std::uint64_t word;
+    std::uint32_t position;
+  };
+
+  static std::uint64_t mixed_of(std::int64_t id, std::uint32_t table) { return mix_owner(id, table_salt(table)); }
+
+  // write.cpp
+  bool replace_row(CardPlace where, const std::uint8_t* row);
+  bool give_row(CardPlace where, const std::uint8_t* row);
+  bool insert_new(std::int64_t id, std::uint64_t mixed, const std::uint8_t* row, std::uint64_t word, bool must);
+  bool put(std::int64_t id, std::uint64_t mixed, std::uint64_t word, bool must);
+  void remove(CardPlace where);
+  void evict(CardPlace where);
+  bool make_room();
+  CardPlace coldest();
+  std::uint32_t stage(const std::uint8_t* row);
+  void release(std::uint32_t slot, bool fresh);
+  void age_lines();
+
+  // placement.cpp
+  void store(CardPlace where, std::uint64_t word);
+  void touch(CardPlace where);
+  bool try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t word);
+  bool displace(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
+  CardPlace coldest_of_two(std::uint64_t mixed, bool fresh_too) const;
+
+  std::size_t row_bytes_;
+  std::uint64_t capacity_;
+  CardIndex lines_;
+  CardSlots slots_;
+  FrequencyPolicy policy_;
+  std::vector<std::uint64_t> rows_of_;
+  std::uint64_t size_ = 0;
+  CardStats stats_;
+
+  // The set that is being collected, and what was there before the one that is under way.
+  std::vector<Change> changes_, taken_;
+  bool under_way_ = false;
+  std::vector<std::uint8_t> staged_;
+  std::vector<std::uint32_t> staged_slots_;
+
+  std::uint64_t victim_hand_ = 0, age_hand_ = 0;
+  std::uint64_t fruitless_ = 0;  // lines looked at since the last victim was found
+  std::uint64_t cut_left_ = 0;   // lines whose counts are still to be cut after a change of traffic
+  std::uint64_t fresh_evicted_ = 0;
+};
+
+}  // namespace emberline

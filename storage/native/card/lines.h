@@ -1,0 +1,84 @@
+// The index of a card's cache as the host holds it: the lines of cuda/cache_line.cuh in plain memory, for one thread at
+// a time.
+//
+// What the host alone knows stands beside the flags of a line, in the top byte of every word, and in the count; a word
+// goes to the card without those (`published`).
+#pragma once
+
+#include <cstdint>
+
+#include "cache_line.cuh"
+#include "table/pages.h"
+
+namespace emberline {
+
+struct alignas(64) CardLine {
+  std::int64_t ids[kCacheLineIds];
+  std::uint64_t words[kCacheLineIds];
+};
+static_assert(sizeof(CardLine) == 64);
+
+namespace card_word {
+
+constexpr std::uint64_t kPinned = 1ull << 57;   // is not evicted, and never moves
+constexpr std::uint64_t kFresh = 1ull << 58;    // its row came in the set that is being collected
+constexpr std::uint64_t kTouched = 1ull << 59;  // of the position: the set that is being collected knows what was here
+constexpr std::uint64_t kOfPosition = word::kOverflow | kTouched;  // stay where they are when an owner comes or goes
+constexpr std::uint64_t kCount = 0xFFull << 48;
+
+// As it stands on the card: slot, table, and whether the line has overflowed.
+inline std::uint64_t published(std::uint64_t w) { return w & ~kCount & (~word::kFlags | word::kOverflow); }
+inline std::uint64_t with_count(std::uint64_t w, std::uint8_t count) {
+  return (w & ~kCount) | std::uint64_t{count} << 48;
+}
+inline std::uint64_t with_slot(std::uint64_t w, std::uint32_t slot) { return (w & ~std::uint64_t{0xFFFFFFFF}) | slot; }
+
+}  // namespace card_word
+
+struct CardIndexLoads {
+  const CardLine& line;
+
+  std::int64_t id(int at) const { return line.ids[at]; }
+  std::uint64_t word(int at) const { return line.words[at]; }
+  bool stays(int, std::int64_t) const { return true; }
+};
+
+// A position of the index, or none.
+struct CardPlace {
+  CardLine* line = nullptr;
+  int at = 0;
+
+  std::int64_t id() const { return line->ids[at]; }
+  std::uint64_t word() const { return line->words[at]; }
+  std::uint32_t slot() const { return word::slot(word()); }
+};
+
+class CardIndex {
+ public:
+  explicit CardIndex(std::uint64_t count) : count_(count), pages_(count * sizeof(CardLine)) {}
+
+  std::uint64_t count() const { return count_; }
+  std::size_t bytes() const { return pages_.bytes(); }
+  CardLine& line(std::uint64_t index) const { return reinterpret_cast<CardLine*>(pages_.data())[index]; }
+  CardIndexLoads loads(std::uint64_t index) const { return {line(index)}; }
+  CardLine& first(std::uint64_t mixed) const { return line(first_line(mixed, count_)); }
+  CardLine& second(std::uint64_t mixed) const { return line(second_line(mixed, count_)); }
+  void prefetch(std::uint64_t mixed) const { __builtin_prefetch(&first(mixed), 1, 3); }
+  std::uint32_t position(const CardPlace& place) const {
+    return static_cast<std::uint32_t>(place.line - &line(0)) * kCacheLineIds + static_cast<std::uint32_t>(place.at);
+  }
+  CardPlace place(std::uint32_t position) const {
+    return {&line(position / kCacheLineIds), static_cast<int>(position % kCacheLineIds)};
+  }
+
+  CardPlace find(std::int64_t id, std::uint32_t table, std::uint64_t mixed) const {
+    const Found found = emberline::find(*this, id, table, mixed);
+    return found.match.at < 0 ? CardPlace{} : CardPlace{&line(found.line), found.match.at};
+  }
+
+ private:
+  std::uint64_t count_;
+  Pages pages_;
+};
+
+}  // namespace emberline

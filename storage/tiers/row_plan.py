@@ -1,0 +1,105 @@
+"""Rows that a card did not have: any number of ids of each table, in one round of reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from storage._table import Lookup, RowSource
+from storage.errors import StoreError
+from storage.specs import POOLINGS
+from storage.tiers.counting import HBM, LookupCounts, LookupTotals, host_counts
+from storage.tiers.lookup_plan import LookupPlan
+
+if TYPE_CHECKING:
+    from storage.tiers.tiered import TieredStore
+
+
+@dataclass(frozen=True)
+class WantedRows:
+    """ids: (n,) int64 of one table. rows: (n, 1, dim) float32, C-contiguous, written in place."""
+
+    table: int
+    ids: np.ndarray
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """masks: for each of what was wanted, (n, 1) uint8, 1 where there is a row; the others are zeros. counts, by_table:
+    as of every lookup.
+    """
+
+    masks: list[np.ndarray]
+    counts: LookupCounts
+    by_table: np.ndarray
+
+
+class RowPlan(LookupPlan):
+    """Made by `TieredStore.plan_rows`. One thread at a time."""
+
+    def __init__(self, store: TieredStore, total: LookupTotals) -> None:
+        self._of_table: dict[int, Lookup] | None = {}
+        super().__init__(store, (), total)
+
+    def bind(self) -> None:
+        """See LookupPlan."""
+        with self._busy:
+            self._of_table = {}
+
+    def release(self) -> None:
+        """See LookupPlan."""
+        with self._busy:
+            self._of_table = None
+
+    def find(self, wanted: Sequence[WantedRows], timeout_s: float | None = None, mask: int = 0) -> FoundRows:
+        """wanted: at least one, no table twice. timeout_s, mask: as of LookupPlan.lookup. Raises StoreError."""
+        with self._busy:
+            return self._find(wanted, timeout_s, mask)
+
+    def dim(self, table: int) -> int:
+        """Of the rows of a table."""
+        return self._store.tables[table].dim
+
+    def count_hbm(self, by_table: np.ndarray) -> None:
+        """Notes (T,) occurrences of ids that a card answered."""
+        self._total.by_table[:, HBM] += by_table
+
+    def _find(self, wanted: Sequence[WantedRows], timeout_s: float | None, mask: int) -> FoundRows:
+        started = time.monotonic_ns()
+        deadline = None if timeout_s is None else started / 1e9 + timeout_s
+        lookups = [(part.table, self._lookup_of(part.table)) for part in wanted]
+        masks = [np.empty((len(part.ids), 1), np.uint8) for part in wanted]
+        missing = 0
+
+        def begin(slots: int) -> None:
+            nonlocal missing
+            for part, found, (_, lookup) in zip(wanted, masks, lookups, strict=True):
+                count = len(part.ids)
+                offsets = np.arange(count + 1, dtype=np.int64)
+                missing += lookup.begin(count, [part.ids], [offsets], [part.rows], [found], mask=slots)
+
+        view = self._begin(mask, begin)
+        reads = reads_ns = 0
+        if missing:
+            asked = time.monotonic_ns()
+            reads = self._resolve(lookups, view, deadline)
+            reads_ns = time.monotonic_ns() - asked
+        counts = LookupCounts()
+        for _, lookup in lookups:
+            counts.add(LookupCounts(*lookup.finish()))
+        by_table = host_counts([lookup.table_totals() for _, lookup in lookups])
+        self._total.add(counts, by_table, time.monotonic_ns() - started, reads, reads_ns if reads else 0)
+        return FoundRows(masks, counts, by_table)
+
+    def _lookup_of(self, table: int) -> Lookup:
+        if self._of_table is None:
+            raise StoreError("the store is closed")
+        if table not in self._of_table:
+            tables: list[RowSource] = [tier.table for tier in self._store.dram]
+            self._of_table[table] = Lookup(tables, [(table, POOLINGS.index("none"), 1)], self._store.overlay_tables)
+        return self._of_table[table]

@@ -1,0 +1,57 @@
+// Rows that say whose they are and when they were written: {id, stamp, id, stamp, ...}.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "card/card_cache.h"
+
+namespace emberline {
+
+constexpr std::size_t kCardRowBytes = 48;
+
+inline std::vector<std::uint8_t> card_row(std::int64_t id, std::int64_t stamp) {
+  std::vector<std::uint8_t> row(kCardRowBytes);
+  for (std::size_t at = 0; at < kCardRowBytes; at += 16) {
+    std::memcpy(row.data() + at, &id, 8);
+    std::memcpy(row.data() + at + 8, &stamp, 8);
+  }
+  return row;
+}
+
+// The stamp of a row, or -1 if it is not a whole row of this id.
+inline std::int64_t stamp_of(const std::uint8_t* row, std::int64_t id) {
+  std::int64_t stamp;
+  std::memcpy(&stamp, row + 8, 8);
+  return std::memcmp(row, card_row(id, stamp).data(), kCardRowBytes) == 0 ? stamp : -1;
+}
+
+inline bool insert(CardCache& cache, std::uint32_t table, std::int64_t id, std::int64_t stamp, bool pinned = false) {
+  bool in = false;
+  cache.insert(table, &id, 1, card_row(id, stamp).data(), nullptr, pinned, &in);
+  return in;
+}
+inline bool offer(CardCache& cache, std::uint32_t table, std::int64_t id, std::int64_t stamp) {
+  return cache.offer(table, &id, 1, card_row(id, stamp).data(), nullptr, false) == 1;
+}
+inline bool assign(CardCache& cache, std::uint32_t table, std::int64_t id, std::int64_t stamp) {
+  return cache.assign(table, &id, 1, card_row(id, stamp).data()) == 1;
+}
+inline bool insert_ask_host(CardCache& cache, std::uint32_t table, std::int64_t id) {
+  bool in = false;
+  cache.insert_ask_host(table, &id, 1, &in);
+  return in;
+}
+inline std::uint32_t find(const CardCache& cache, std::uint32_t table, std::int64_t id) {
+  std::uint32_t slot = 0;
+  cache.find(table, &id, 1, &slot);
+  return slot;
+}
+inline void publish(CardCache& cache) {
+  cache.take_set();
+  cache.complete_set();
+}
+
+}  // namespace emberline

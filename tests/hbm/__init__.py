@@ -1,0 +1,1 @@
+"""Lookups on a card without a server around them."""

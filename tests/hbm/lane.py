@@ -1,0 +1,122 @@
+"""One lane that looks up on a card and says what it found: kernels, a stream, buffers; nothing of it is a server's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from storage import lookup_kernels
+from storage.features import Jagged
+from storage.hbm.device import Device
+from storage.hbm.replica import Replica
+from storage.hbm.sight import Sight
+from storage.hbm.tier import HbmTier
+from storage.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_WORDS, PACKED_FEATURE_WORD
+from storage.specs import POOLINGS, LookupSpec
+
+
+@dataclass
+class CardAnswer:
+    """Of one feature. rows: float32 (B, dim). missed: (m,) numbers of the ids that the card did not have."""
+
+    rows: np.ndarray
+    missed: np.ndarray
+
+
+class CardLane:
+    """One thread. Every id of a feature in one bag a row; unpooled features have one id a row."""
+
+    def __init__(self, device: Device, tier: HbmTier, tables: Sequence[str], rows: int, ids: int) -> None:
+        """tables: names, by index. rows, ids: of the largest batch."""
+        self.tier = tier
+        self._device = device
+        self._tables = {name: index for index, name in enumerate(tables)}
+        self._reader = tier.reader()
+        device.enter_thread()
+        self._stream = device.new_stream("lane")
+        self._done = device.new_event()
+        self._rows, self._ids = rows, ids
+        size = 8 * 64 + 8 * ids + 8 * rows + 4 * ids
+        self._host = device.pinned(FEATURE_WORDS * 8 + size)
+        self._staging = device.device(FEATURE_WORDS * 8 + size)
+        self._misses = device.device(16 * ids)
+        self._counts = device.device(16)
+        self._host_misses = device.pinned(16 * ids + 16)
+        self._output: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def lookup(self, mask: int, batch: int, spec: LookupSpec, bags: Jagged) -> CardAnswer | None:
+        """None: the card cannot answer for this snapshot."""
+        sight = self._reader.enter(mask)
+        if sight is None:
+            return None
+        try:
+            return self._lookup(sight, batch, spec, bags)
+        finally:
+            self._reader.leave()
+
+    def _lookup(self, sight: Sight, batch: int, spec: LookupSpec, bags: Jagged) -> CardAnswer:
+        device, stream = self._device, self._stream
+        device.enter_thread()
+        replica = sight.replica
+        table = self._tables[spec.table]
+        dim = replica.tables[table].dim
+        output, arrived = self._outputs(dim)
+        used = self._pack(replica, sight.chain, table, batch, spec, bags)
+        device.copy(self._staging[:used], self._host[:used], stream)
+        device.zero(self._counts, stream)
+        common = {
+            "features": self._staging[: FEATURE_WORDS * 8],
+            "feature_count": 1,
+            "header": self._staging[FEATURE_WORDS * 8 :],
+            "rows": self._rows,
+            "misses": self._misses,
+            "miss_count": self._counts[:8],
+            "miss_room": self._ids,
+            "use_every": 1,
+            "outputs": (output,),
+            "shared": replica.shared,
+        }
+        if spec.pooling == "none":
+            device.kernel(lookup_kernels.gather("fp32", longest=self._rows, **common), stream)  # type: ignore[arg-type]
+        else:
+            device.kernel(lookup_kernels.pool(**common), stream)  # type: ignore[arg-type]
+        device.copy(arrived, output, stream)
+        device.copy(self._host_misses[:16], self._counts, stream)
+        device.copy(self._host_misses[16:], self._misses, stream)
+        device.record(self._done, stream)
+        device.synchronize(self._done)
+        words = self._host_misses.numpy().view(np.int64)
+        missed = words[2 : 2 + 2 * int(words[0]) : 2] & ((1 << 48) - 1)
+        rows = arrived.numpy().view(np.float32).reshape(-1, dim)[:batch].copy()
+        return CardAnswer(rows, np.sort(missed))
+
+    def _outputs(self, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if dim not in self._output:
+            size = self._rows * dim * 4
+            self._output[dim] = self._device.device(size), self._device.pinned(size)
+        return self._output[dim]
+
+    def _pack(
+        self, replica: Replica, chain: Sequence[int], table: int, batch: int, spec: LookupSpec, bags: Jagged
+    ) -> int:
+        count = len(bags.values)
+        words = self._host.numpy()[: FEATURE_WORDS * 8].view(np.int64)
+        shape = 1 if spec.pooling == "none" else POOLINGS.index(spec.pooling)
+        output = self._output[replica.tables[table].dim][0].data_ptr()
+        words[:] = [*replica.words(table), replica.base_tables, self._ids, 0, 0, shape, output, 0]
+        block = self._host.numpy()[FEATURE_WORDS * 8 :]
+        header = block[: 8 * 64].view(np.int64)
+        header[:] = 0
+        header[1] = batch
+        header[CHAIN_LENGTH_WORD] = len(chain)
+        header[CHAIN_WORD : CHAIN_WORD + len(chain)] = chain
+        ids_at = 8 * 64
+        ranges_at = ids_at + 8 * count
+        header[PACKED_FEATURE_WORD : PACKED_FEATURE_WORD + 4] = [ids_at, count, ranges_at, 0]
+        block[ids_at:ranges_at].view(np.int64)[:] = bags.values
+        ranges = block[ranges_at : ranges_at + 8 * batch].view(np.int32).reshape(batch, 2)
+        ranges[:, 0], ranges[:, 1] = bags.offsets[:-1], bags.offsets[1:]
+        return FEATURE_WORDS * 8 + ranges_at + 8 * batch

@@ -1,0 +1,91 @@
+"""A store of planted rows with a cache on a card, and lookups on it that are compared with what must come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.planted_rows import PlantedDelta, PlantedRows, PlantedState
+from storage.features import Jagged
+from storage.hbm.device import Device
+from storage.hbm.tier import HbmTier
+from storage.specs import LookupSpec
+from storage.tiers.tiered import TieredStore
+from tests.hbm.lane import CardLane
+
+TABLES = {"user": (4, 3000), "item": (16, 6000), "word": (33, 800)}
+ROWS = 512
+# More than all rows take.
+ALL_BYTES = 4 << 20
+
+
+class CardWorld:
+    """state: of the served snapshot. mask: that shows it. One thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        device: Device,
+        *,
+        hbm_bytes: int = ALL_BYTES,
+        dram_bytes: int | None = None,
+        row_type: str = "fp32",
+        filled: bool = True,
+    ) -> None:
+        self.device = device
+        self.rows = PlantedRows(TABLES, row_type=row_type)
+        self.state = self.rows.first()
+        self.mask = 0
+        self.deltas: dict[int, PlantedDelta] = {}
+        self.store = TieredStore.open(folder, self.rows.specs(), dram_bytes=dram_bytes)
+        self.store.load(self.rows.version(self.state))
+        device.enter_thread()
+        self.tier: HbmTier = self.store.cards.open(device, hbm_bytes)
+        self.lane = CardLane(device, self.tier, list(TABLES), ROWS, ROWS * 8)
+        if filled:
+            assert self.store.cards.wait_filled(60)
+
+    def close(self) -> None:
+        """Ends the store."""
+        self.store.close()
+
+    def stage(self, one_in: int = 3) -> tuple[int, PlantedState, int]:
+        """A delta upon what is served: its overlay, its state, its mask. Nothing is served of it yet."""
+        state, delta = self.rows.change(self.state, len(self.deltas) + 1, one_in=one_in)
+        number = self.store.stage(delta)
+        self.deltas[number] = delta
+        return number, state, self.mask | 1 << number
+
+    def serve(self, state: PlantedState, mask: int) -> None:
+        """From now on."""
+        self.state, self.mask = state, mask
+
+    def look(self, state: PlantedState | None = None, mask: int | None = None, pooling: str = "none") -> float:
+        """Looks everything up on the card; the share of rows that it had. Raises AssertionError for a wrong one."""
+        state, mask = state or self.state, self.mask if mask is None else mask
+        had = there = 0
+        each = 1 if pooling == "none" else 5
+        for name in TABLES:
+            ids = self.rows.ids[name]
+            at = np.arange(len(ids) // each * each)
+            for start in range(0, len(at), ROWS * each):
+                part = at[start : start + ROWS * each]
+                batch = len(part) // each
+                bags = Jagged(ids[part], np.arange(batch + 1) * each)
+                answer = self.lane.lookup(mask, batch, LookupSpec(name, name, pooling, 1), bags)
+                assert answer is not None, f"the card does not answer for mask {mask:b}"
+                rows, found = self.rows.expected(state, name, part)
+                assert np.isin(np.flatnonzero(~found), answer.missed).all(), "the card has rows that are not there"
+                rows[answer.missed] = 0
+                np.testing.assert_array_equal(answer.rows, rows.reshape(batch, each, -1).sum(1))
+                there += int(np.count_nonzero(found))
+                had += len(part) - len(answer.missed)
+        return had / there
+
+    def tell(self, table: str, places: np.ndarray, missed: np.ndarray, others: int = 0) -> None:
+        """As a lane does after a batch. others: lookups of other lanes meanwhile, which hit."""
+        index = list(TABLES).index(table)
+        lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
+        lookups[index], misses[index] = len(places) + others, len(missed)
+        self.tier.tell(lookups, misses, [(index, np.unique(self.rows.ids[table][missed]))])

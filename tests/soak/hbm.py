@@ -1,0 +1,134 @@
+"""A store with a cache on a card under everything at once: lanes on streams of their own, deltas, rollbacks, merges,
+admissions, other sizes, reopenings.
+
+Every row that a lane gets from the card is compared with what the snapshot that it pinned must hold; what it misses is
+not wrong. Without --card the card is simulated.
+
+    python -m tests.soak.hbm --seconds 600
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from serving.gpu.driver import Gpus
+from storage.features import Jagged
+from storage.hbm.device import Device
+from storage.tiers.tiered import TieredStore
+from tests.hbm.lane import CardLane
+from tests.simulated_gpu import SimulatedGpus
+from tests.soak.snapshots import Snapshot
+from tests.soak.store import BAG, FEATURES, TABLES, Soak, state_line
+
+LANES = 4
+_ROWS = 256
+SIZES = (300_000, 1_000_000, 4_000_000)
+
+
+class HbmSoak(Soak):
+    """counts besides: card lookups, card rows, card misses, resized, prepared."""
+
+    readers = LANES + 1
+
+    def __init__(self, folder: Path, device: Device, *, seed: int = 1, row_type: str = "fp32") -> None:
+        self._device = device
+        super().__init__(folder, seed=seed, row_type=row_type)
+
+    def _open(self) -> TieredStore:
+        store = super()._open()
+        self._device.enter_thread()
+        store.cards.open(self._device, SIZES[1])
+        return store
+
+    def _serve(self, snapshot: Snapshot) -> None:
+        # Half of them come unannounced: the card finds out by itself.
+        if self.generation % 2 == 0:
+            self.store.prepare(snapshot.mask)
+            self.counts["prepared"] += 1
+        super()._serve(snapshot)
+
+    def _read(self, number: int) -> None:
+        if number >= LANES:
+            super()._read(number)
+            return
+        rng = np.random.default_rng([self.seed, number, self.counts["reopened"]])
+        store, lane = None, None
+        while True:
+            snapshot = self.snapshots.pin()
+            try:
+                if lane is None or store is not self.store:
+                    store = self.store
+                    tier = store.cards.tiers[self._device.info.index]
+                    lane = CardLane(self._device, tier, list(TABLES), _ROWS, _ROWS * BAG)
+                self._look(lane, snapshot, rng)
+            finally:
+                self.snapshots.unpin(snapshot)
+
+    def _look(self, lane: CardLane, snapshot: Snapshot, rng: np.random.Generator) -> None:
+        batch = int(rng.choice([1, 8, 64, _ROWS]))
+        spec = FEATURES[int(rng.integers(len(FEATURES)))]
+        at = self._places(spec, batch, rng)
+        ids = self.world.ids[spec.table][at]
+        each = len(at) // batch
+        answer = lane.lookup(snapshot.mask, batch, spec, Jagged(ids, np.arange(batch + 1) * each))
+        table = list(TABLES).index(spec.table)
+        if answer is None:
+            self.counts["card unprepared"] += 1
+            time.sleep(0.001)
+            return
+        rows, found = self.world.expected(snapshot.state, spec.table, at)
+        rows[answer.missed] = 0
+        absent = np.flatnonzero(~found)
+        assert np.isin(absent, answer.missed).all(), f"the card has rows of {spec.table} that are not there"
+        want = rows.reshape(batch, each, -1).sum(1)
+        assert np.array_equal(answer.rows, want), self._wrong(snapshot, spec, at, answer.rows, want)
+        lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
+        lookups[table], misses[table] = len(at), len(answer.missed)
+        lane.tier.tell(lookups, misses, [(table, np.unique(ids[answer.missed]))])
+        self.counts["card lookups"] += 1
+        self.counts["card rows"] += len(at) - len(answer.missed)
+        self.counts["card misses"] += len(answer.missed)
+
+    def _budgets(self) -> None:
+        rng = np.random.default_rng([self.seed, 3000])
+        while not self.snapshots.stopped:
+            time.sleep(float(rng.uniform(0.0, 0.4)))
+            with self._store_lock:
+                if self.snapshots.stopped:
+                    return
+                index = self._device.info.index
+                if rng.random() < 0.5:
+                    self.store.cards.resize(index, SIZES[int(rng.integers(len(SIZES)))])
+                    self.counts["resized"] += 1
+                else:
+                    self.store.cards.tiers[index].check_integrity()
+                    self.counts["card checks"] += 1
+                assert not self.store.cards.tiers[index].trouble, self.store.cards.tiers[index].trouble
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--row-type", default="fp32", choices=["fp32", "fp16", "bf16", "int8"])
+    parser.add_argument("--card", action="store_true", help="on GPU 0, not a simulated one")
+    options = parser.parse_args()
+    gpus: Gpus = SimulatedGpus(schedule="random", seed=options.seed)
+    if options.card:
+        from serving.gpu.cards import find_gpus
+
+        gpus = find_gpus()
+    with tempfile.TemporaryDirectory() as folder:
+        soak = HbmSoak(Path(folder) / "store", gpus.driver(0), seed=options.seed, row_type=options.row_type)
+        soak.run(options.seconds)
+    print(f"{options.seconds:g} s: {state_line(soak.counts)}; every row its snapshot's own")
+    print(soak.watch.line())
+
+
+if __name__ == "__main__":
+    main()
