@@ -21,7 +21,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-gpu fuzz bench gpu-wheels test-gpu bench-gpu clean
+.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and 
 soak-gpu: $(READY)  ## sessions on a simulated GPU under deltas, rollbacks and resizing for ten minutes; SECONDS=60 for less, CARD=1 for a real one
 	$(PY) -m tests.soak.gpu --seconds $(SECONDS) $(if $(CARD),--card)
 
+soak-hbm: $(READY)  ## a store with a cache on a simulated GPU under everything at once for ten minutes; SECONDS=60 for less, CARD=1 for a real one
+	$(PY) -m tests.soak.hbm --seconds $(SECONDS) $(if $(CARD),--card)
+
 $(FUZZERS): $(READY)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
 	@touch $@
@@ -89,9 +92,13 @@ test-gpu:  ## on a machine with a GPU: driver, kernels and sessions on it, compu
 	$(GPU_BASE) tests/gpu/prepare.py
 	$(GPU_PY) tests/gpu/verdicts.py
 
-bench-gpu:  ## on a machine with a GPU: sessions measured, into build/gpu-bench.txt; QUICK=1 for two minutes
+bench-gpu:  ## on a machine with a GPU: sessions, lookups and tiers measured, into build/gpu-*.txt; QUICK=1 for six minutes
 	$(GPU_BASE) tests/gpu/prepare.py
-	$(GPU_PY) -m benchmarks.gpu_sessions --out build/gpu-bench.txt --svg build/gpu-timeline.svg $(if $(QUICK),--quick)
+	@code=0; \
+	$(GPU_PY) -m benchmarks.gpu_sessions --out build/gpu-bench.txt --svg build/gpu-timeline.svg $(if $(QUICK),--quick) || code=1; \
+	$(GPU_PY) -m benchmarks.gpu_lookup --out build/gpu-lookup.txt $(if $(QUICK),--quick) || code=1; \
+	$(GPU_PY) -m benchmarks.gpu_tiers --out build/gpu-tiers.txt $(if $(QUICK),--quick) || code=1; \
+	exit $$code
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

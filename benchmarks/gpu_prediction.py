@@ -1,6 +1,6 @@
 """What `gpu_sessions` should find on an H200, by bytes, operations and launches: written down before any card ran it.
 
-    python -m benchmarks.gpu_prediction                      # the table of docs/gpu-figures.md
+    python -m benchmarks.gpu_prediction                      # the tables of docs/gpu-figures.md
     python -m benchmarks.gpu_prediction --svg FILE           # two sessions, as they should overlap
 
 The assumptions are the constants below; everything else follows from the model's sizes. Where a figure of a card
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.dlrm_towers import SPARSE
 from benchmarks.gpu_dense import FOUR_OVER_ONE, GRAPH_TARGETS, P50_US, P99_OVER_P50
+from benchmarks.gpu_row_prediction import row_table
 from benchmarks.gpu_trace import IDLE_PERCENT
 from benchmarks.gpu_world import FULL
 from benchmarks.timeline import Span, svg
@@ -213,6 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         title = f"Predicted, not measured: two sessions on an H200, DLRM with 26 tables, batch {FULL.batch}, bf16"
         options.svg.write_text(svg(predicted_spans(), title), encoding="utf-8")
     print(table())
+    print()
+    print(row_table())
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@
 //
 //   1  rows     for new owners and for rows that changed, into slots that no lookup can hold
 //   2  stores   words: emptied positions become no slot (their ids stay); a row that changed gets its new slot; flags
-//      grace    an event after 2 has come to pass; then one is recorded on every stream that runs lookups, and these have
-//               come to pass: whoever was in at 2 has left. Recorded earlier, they would not cover a lookup that was launched
-//               while 2 still waited for its turn. The host queries, and never waits with a lock held; further sets are
-//               collected meanwhile
+//      grace    an event after 2 has come to pass; then every lookup that was launched before has ended: whoever was in at 2 has
+//               left. Counted from earlier, it would not cover a lookup that was launched while 2 still waited for its turn. The
+//               host knows who is in (storage/hbm/readers.py); further changes are collected meanwhile
 //   3  stores   ids of new owners, at positions that were empty since 2
 //   4  stores   words of new owners
 //

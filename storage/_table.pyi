@@ -334,7 +334,7 @@ class CacheTable(RowSource):
 
 class CardSet:
     """
-    Changes for a card, in the order of cuda/publish.cuh: rows, emptied, grace, ids, words.
+    Changes for a card, as cuda/publish.cuh orders them: rows, emptied, grace, ids, words.
 
     A place comes at most once in a list.
     """

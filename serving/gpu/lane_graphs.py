@@ -22,7 +22,7 @@ class LaneGraphs:
         """warm: runs on so many rows what graphs with a bank compute, once for each number of rows."""
         self._model = model
         self._stream = stream
-        self._warm = warm
+        self._warm: Callable[[int, Bank], None] | None = warm
         self._pool = model.driver.new_pool()
         self._graphs: dict[tuple[GraphKind, int, int], Graph] = {}
         self._warmed: set[int] = set()
@@ -37,7 +37,7 @@ class LaneGraphs:
         if key in self._graphs:
             return True
         try:
-            if bank is not None and rows not in self._warmed:
+            if bank is not None and self._warm is not None and rows not in self._warmed:
                 self._warm(rows, bank)
                 self._warmed.add(rows)
             name = f"{self._model.name}/{rows}" if kind == "full" else f"{self._model.name}/{kind}/{rows}"
@@ -62,6 +62,7 @@ class LaneGraphs:
         self._warmed.clear()
 
     def close(self) -> None:
-        """Lets graphs and their memory go."""
+        """Lets graphs and their memory go, and the lane."""
         self.clear()
+        self._warm = None
         self._pool = None

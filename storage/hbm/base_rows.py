@@ -54,6 +54,9 @@ class SnapshotRows:
         return np.asarray(states != 0)
 
     def ids(self, table: int, overlays: Iterable[Overlay]) -> Ids:
-        """(n,) what overlays say something of, ascending."""
+        """(n,) what overlays say something of, each once."""
         parts = [self._store.overlay_tables[table].ids(overlay.slot)[0] for overlay in overlays]
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        if len(parts) <= 1:
+            return parts[0] if parts else np.empty(0, np.int64)
+        ids = np.sort(np.concatenate(parts))  # numpy's unique takes ten times as long
+        return ids[np.insert(ids[1:] != ids[:-1], 0, True)] if len(ids) else ids

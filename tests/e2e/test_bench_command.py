@@ -45,6 +45,8 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "triton",
         "bulk_load",
         "gpu_sessions",
+        "gpu_lookup",
+        "gpu_tiers",
     ]
     wrong = bench("bulkload")
     assert wrong.returncode == 2

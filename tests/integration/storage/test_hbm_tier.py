@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,10 @@ import pytest
 
 from storage.errors import ConfigError, DeviceError, DeviceOutOfMemory, StoreError
 from storage.features import Jagged
-from storage.hbm.replica import bytes_of
 from storage.specs import LookupSpec
-from tests.hbm.world import ALL_BYTES, TABLES, CardWorld
+from tests.hbm.behaviour import *  # noqa: F403
+from tests.hbm.behaviour import waits_for
+from tests.hbm.world import ALL_BYTES, CardWorld
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 
 
@@ -28,180 +28,6 @@ def card() -> Iterator[SimulatedDriver]:
         driver.enter_thread()
         driver.finish()
     assert not driver.errors
-
-
-def waits_for(what: object, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-@pytest.mark.parametrize("row_type", ["fp32", "fp16", "bf16", "int8"])
-@pytest.mark.parametrize("pooling", ["none", "sum"])
-def test_a_card_that_holds_everything_answers_everything(
-    tmp_path: Path, card: SimulatedDriver, row_type: str, pooling: str
-) -> None:
-    world = CardWorld(tmp_path, card, row_type=row_type)
-    assert world.look(pooling=pooling) == 1.0
-    world.tier.check_integrity()
-    stats = world.tier.stats()
-    assert stats.rows == sum(table.rows for table in world.store.tables)
-    assert stats.device_bytes <= ALL_BYTES
-    world.close()
-
-
-def test_a_small_card_holds_what_is_used_most(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
-    share = world.look()
-    assert 0.05 < share < 0.6
-    # The published frequencies fall with the distance from id 0.
-    ids = world.rows.ids["item"]
-    near = np.flatnonzero(
-        (np.abs(ids.astype(np.float64)) < 60) & world.rows.expected(world.state, "item", np.arange(len(ids)))[1]
-    )
-    bags = Jagged(ids[near], np.arange(len(near) + 1))
-    answer = world.lane.lookup(0, len(near), LookupSpec("item", "item", "none", 1), bags)
-    assert answer is not None
-    assert len(answer.missed) < len(near) / 5
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
-    ids = world.rows.ids["item"]
-    places = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])
-    wanted = places[:200]  # far from 0, where nothing is used
-    spec = LookupSpec("item", "item", "none", 1)
-    bags = Jagged(ids[wanted], np.arange(len(wanted) + 1))
-
-    def missed() -> int:
-        answer = world.lane.lookup(0, len(wanted), spec, bags)
-        assert answer is not None
-        world.tell("item", wanted, wanted[answer.missed], others=20_000)
-        return len(answer.missed)
-
-    assert missed() > 100
-    assert waits_for(lambda: missed() < 20), missed()
-    assert world.tier.stats().evicted > 0
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card)
-    before, before_mask = world.state, world.mask
-    number, state, mask = world.stage(one_in=10)
-    assert not world.tier.is_prepared(mask)
-    world.store.prepare(mask)
-    assert world.tier.is_prepared(mask)
-    assert world.tier.is_prepared(before_mask)
-    assert world.look(before, before_mask) == 1.0
-    share = world.look(state, mask)
-    assert share > 0.7  # new ids are not there yet
-    world.serve(state, mask)
-    assert waits_for(lambda: world.look() > 0 and world.tier.stats().differences == 0)
-    assert world.look() >= share
-    assert (
-        world.lane.lookup(
-            before_mask, 1, LookupSpec("user", "user", "none", 1), Jagged(np.array([0]), np.array([0, 1]))
-        )
-        is None
-    )
-    world.store.merge(number, at=world.deltas[number].snapshot)
-    assert world.look() >= share
-    assert world.look(mask=0) >= share  # a mask after the merge has no bit for it
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_a_snapshot_that_nobody_announced_is_prepared_when_it_is_asked_for(
-    tmp_path: Path, card: SimulatedDriver
-) -> None:
-    world = CardWorld(tmp_path, card)
-    _, state, mask = world.stage()
-    bags = Jagged(np.array([0]), np.array([0, 1]))
-    assert world.lane.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is None
-    assert waits_for(lambda: world.tier.is_prepared(mask))
-    assert world.look(state, mask) > 0.7
-    world.close()
-
-
-def test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded(
-    tmp_path: Path, card: SimulatedDriver
-) -> None:
-    world = CardWorld(tmp_path, card)
-    first, first_mask = world.state, world.mask
-    number, state, mask = world.stage()
-    world.store.prepare(mask)
-    world.serve(state, mask)
-    assert waits_for(lambda: world.look() > 0 and world.tier.stats().differences == 0)
-    world.store.prepare(first_mask)
-    assert world.look(first, first_mask) > 0.5
-    assert world.look(state, mask) > 0.7
-    world.serve(first, first_mask)
-    world.store.discard(number)  # the base still has its rows
-    assert waits_for(lambda: world.tier.is_prepared(first_mask))
-    assert world.look() > 0.5
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row(
-    tmp_path: Path, card: SimulatedDriver
-) -> None:
-    world = CardWorld(tmp_path, card)
-    number, state, mask = world.stage()
-    world.serve(state, mask)
-    world.store.merge(number, at=world.deltas[number].snapshot)
-    assert world.look() > 0.4
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_removed_ids_are_misses_and_return_when_they_are_written(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card)
-    for _ in range(4):
-        number, state, mask = world.stage(one_in=2)
-        world.store.prepare(mask)
-        assert world.look(state, mask) > 0.3
-        world.serve(state, mask)
-        assert waits_for(lambda: world.look() > 0 and world.tier.stats().differences == 0)
-        world.store.merge(number, at=world.deltas[number].snapshot)
-        world.look()
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_a_difference_that_does_not_fit_is_answered_by_the_host(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=60_000)
-    before, before_mask = world.state, world.mask
-    _, state, mask = world.stage(one_in=1)  # every row is another one
-    world.store.prepare(mask)
-    world.look(before, before_mask)
-    world.look(state, mask)
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_more_snapshots_than_the_card_has_numbers_for(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card)
-    snapshots = [(world.state, world.mask)]
-    for _ in range(10):
-        _, state, mask = world.stage(one_in=30)
-        snapshots.append((state, mask))
-        world.serve(state, mask)
-        world.store.prepare(mask)
-    answered = 0
-    for state, mask in snapshots:
-        if world.tier.is_prepared(mask):
-            answered += 1
-            assert world.look(state, mask) > 0.2
-    assert 2 <= answered <= 9
-    world.close()
 
 
 @pytest.mark.parametrize("hbm_bytes", [60_000, ALL_BYTES])
@@ -270,27 +96,6 @@ def test_a_card_without_memory_is_a_clear_error_and_leaves_the_store_alone(tmp_p
         CardWorld(tmp_path / "none", driver, hbm_bytes=0)
 
 
-def test_what_was_hot_is_on_the_card_again_after_a_restart(tmp_path: Path, card: SimulatedDriver) -> None:
-    size = 120_000
-    world = CardWorld(tmp_path, card, hbm_bytes=size)
-    ids = world.rows.ids["item"]
-    wanted = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])[:200]
-    spec = LookupSpec("item", "item", "none", 1)
-    bags = Jagged(ids[wanted], np.arange(len(wanted) + 1))
-
-    def missed() -> int:
-        answer = world.lane.lookup(0, len(wanted), spec, bags)
-        assert answer is not None
-        world.tell("item", wanted, wanted[answer.missed], others=20_000)
-        return len(answer.missed)
-
-    assert waits_for(lambda: missed() < 20)
-    world.close()
-    world = CardWorld(tmp_path, card, hbm_bytes=size)
-    assert missed() < 40
-    world.close()
-
-
 def test_a_card_that_holds_something_else_is_told(tmp_path: Path, card: SimulatedDriver) -> None:
     world = CardWorld(tmp_path, card)
     slab = world.tier.replica.slab(0)  # type: ignore[union-attr]
@@ -305,24 +110,4 @@ def test_a_card_that_holds_something_else_is_told(tmp_path: Path, card: Simulate
         world.tier.check_integrity()
     slab.lines[8] -= 1
     world.tier.check_integrity()
-    world.close()
-
-
-def test_a_budget_of_dram_leaves_the_card_as_it_is(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card)
-    world.store.set_dram_bytes(50_000)
-    assert world.look() == 1.0
-    world.tier.check_integrity()
-    world.close()
-
-
-def test_bytes_are_divided_among_row_sizes(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=200_000)
-    replica = world.tier.replica
-    assert replica is not None
-    assert len(replica.slabs) == len(TABLES)
-    for slab in replica.slabs:
-        assert slab.cache.size() > 0
-        assert slab.device_bytes <= bytes_of(slab.row_bytes, slab.cache.capacity_rows) * 1.02 + 1024
-    assert replica.device_bytes <= 200_000 * 1.02
     world.close()

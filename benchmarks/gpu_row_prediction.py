@@ -1,0 +1,325 @@
+"""What `gpu_lookup` and `gpu_tiers` should find on an H200 and an H100: by bytes, by loads under way, by the host.
+
+Written down before any card ran them. The assumptions are the constants below; what was measured is marked so.
+`python -m benchmarks.gpu_prediction` prints the table of docs/gpu-figures.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from benchmarks.gpu_lookup_parts import (
+    BAG,
+    BEST_PUBLIC,
+    IDS,
+    NARROW,
+    OF_GATHER,
+    OF_POOLED,
+    OVER_FBGEMM,
+    OVER_TORCH,
+    ROWS,
+    SMALL_IDS,
+    SMALL_US,
+    TINY,
+    TINY_RATE,
+    WIDE,
+)
+from benchmarks.gpu_replica import Shape
+from benchmarks.gpu_tier_parts import (
+    DELTA_BAGS,
+    DELTA_DIM,
+    DELTA_LENGTH,
+    DELTA_ROWS,
+    MISS_BAGS,
+    MISS_DIM,
+    MISS_LANES,
+    MISS_LENGTH,
+    NVE_RATE,
+    P99_BESIDE,
+    VISIBLE_MS,
+)
+from benchmarks.traffic import ZIPF
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Of a card's data sheet. memory: bytes a second. units: multiprocessors."""
+
+    name: str
+    memory: float
+    units: int
+
+
+H200, H100 = Sheet("H200", 4.8e12, 132), Sheet("H100", 3.35e12, 132)
+SHEETS = (H200, H100)
+# Shares of the memory's rate: what is written or read in a row, and rows from 256 bytes on; pieces of 64 bytes at
+# random, below which memory gives no less; pieces between.
+STREAM, PIECES, BETWEEN = 0.85, 0.60, 0.72
+PIECE_BYTES = 64
+# Second-level cache: bytes that hold rows and lines, bytes a second, a load that it answers; a load from memory.
+NEAR_BYTES, NEAR, NEAR_US, FAR_US = 40e6, 5.5e12, 0.3, 0.7
+# Warps of our kernels on a multiprocessor (128 registers), and rows of one lane that are under way at once.
+WARPS, AHEAD, LANES = 16, 4, 32
+# Measured: ids in their second line, in an index at six of seven.
+IN_SECOND = 0.20
+LINE_BYTES = 64
+# torch's EmbeddingBag: 1,024 blocks of eight warps, a lane for each value, one row after the other.
+TORCH_WARPS = 8192
+# FBGEMM by row numbers, of the pooled limit.
+FBGEMM_SHARE = 0.75
+# A node of a graph, small as it is.
+NODE_US = 2.5
+BUS = 55e9
+# Of a host with a 64 GB table, a tenth of it on the card. The policy is a point below the best static choice.
+TABLE_BYTES, POLICY_POINT = 64e9, 0.01
+# Measured on two cores of a virtual machine, a thread: a row that was missed, found in DRAM and written to where the
+# card fetches it; an id copied and told.
+MISS_US, ID_US = 0.15, 0.0012
+# Measured there too, a row of a delta: the card's index, its row in the snapshot, the lists and rows to be sent.
+INDEX_US, FIND_US, LISTS_US = 1.0, 0.4, 0.4
+_LIST_BYTES = 48
+
+
+def share_of_rows(row_bytes: float) -> float:
+    """Of the memory's rate, that rows at random reach."""
+    return STREAM if row_bytes >= 256 else PIECES if row_bytes <= 64 else BETWEEN
+
+
+def harmonic(rows: float) -> float:
+    """The sum of r^-ZIPF over r up to `rows`."""
+    zeta = sum(r**-ZIPF for r in range(1, 1000)) + 999.5 ** (1 - ZIPF) / (ZIPF - 1)
+    return zeta - (rows + 0.5) ** (1 - ZIPF) / (ZIPF - 1)
+
+
+def hottest(part: float, rows: float) -> float:
+    """The share of Zipf lookups that the hottest `part` of the rows get."""
+    return harmonic(part) / harmonic(rows)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Ids a second. by: what bounds it."""
+
+    ids: float
+    by: str
+
+
+def limit(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rate:
+    """Rows by their numbers. written: bytes an id. near: share of the rows that the second-level cache has."""
+    return _by_bytes(sheet, shape, written, near, 0.0)
+
+
+def lookup(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rate:
+    """The same, looked for: a line more for each id, two for some; or the loads that can be under way."""
+    by_bytes = _by_bytes(sheet, shape, written, near, (1 + IN_SECOND) * LINE_BYTES)
+    warp_us = search_us(near) + copy_us(shape, near)
+    by_loads = Rate(sheet.units * WARPS * LANES / warp_us * 1e6, f"loads: {LANES} ids a warp in {warp_us:.1f} us")
+    return min(by_bytes, by_loads, key=lambda rate: rate.ids)
+
+
+def search_us(near: float = 0.0) -> float:
+    """Of a warp: its ids, their lines, word and second look, and the second line of the one that has to."""
+    far_us = near * NEAR_US + (1 - near) * FAR_US
+    return 2 * far_us + 2 * NEAR_US + far_us + 2 * NEAR_US
+
+
+def copy_us(shape: Shape, near: float = 0.0) -> float:
+    """Of a warp: 32 rows, four under way in every lane."""
+    units = max(1, shape.row_bytes // 16)
+    steps = max(1, min(LANES, units) // AHEAD)
+    return steps * (near * NEAR_US + (1 - near) * FAR_US)
+
+
+def torch_bag(shape: Shape, near: float = 0.0) -> float:
+    """Ids a second of nn.EmbeddingBag."""
+    return TORCH_WARPS / (shape.dim / 32 * (near * NEAR_US + (1 - near) * FAR_US)) * 1e6
+
+
+def small_us(shape: Shape) -> float:
+    """A graph of two nodes; every id has a warp's lane at once."""
+    return 2 * NODE_US + 2 * NEAR_US + search_us() + copy_us(shape)
+
+
+def miss_share() -> float:
+    """Of the lookups, with a tenth of the rows on the card."""
+    rows = TABLE_BYTES / (4 * MISS_DIM)
+    return 1 - hottest(rows / 10, rows) + POLICY_POINT
+
+
+def miss_batch_us(sheet: Sheet) -> float:
+    """A lane's batch with misses: the host's part, the bus, the card."""
+    ids = MISS_BAGS * MISS_LENGTH
+    host = ids * (ID_US + miss_share() * MISS_US)
+    bus = ids * (8 + miss_share() * (16 + 4 * MISS_DIM)) / BUS * 1e6
+    card = ids / lookup(sheet, WIDE, 4 * MISS_DIM / MISS_LENGTH, near_share(WIDE, TABLE_BYTES / 5120)).ids * 1e6
+    return host + bus + card + 4 * NODE_US
+
+
+def miss_rate(sheet: Sheet, lanes: int) -> Rate:
+    """Ids a second of some lanes."""
+    ids = MISS_BAGS * MISS_LENGTH
+    bus = BUS / (8 + miss_share() * (16 + 4 * MISS_DIM))
+    return min(
+        Rate(lanes * ids / miss_batch_us(sheet) * 1e6, "the host"), Rate(bus, "the bus"), key=lambda rate: rate.ids
+    )
+
+
+def visible_ms() -> float:
+    """A delta, from staged to found: the host's work a row, one thread, and the bus."""
+    row_us = INDEX_US + FIND_US + LISTS_US
+    return DELTA_ROWS * (row_us / 1e3 + (4 * DELTA_DIM + _LIST_BYTES) / BUS * 1e3)
+
+
+def near_share(shape: Shape, rows: float) -> float:
+    """Of Zipf lookups, those whose line and row the second-level cache has."""
+    return hottest(NEAR_BYTES / (shape.row_bytes + LINE_BYTES), rows)
+
+
+@dataclass(frozen=True)
+class RowLine:
+    """One row of the table. predicted: by card, in the order of SHEETS."""
+
+    figure: str
+    target: str
+    predicted: tuple[str, ...]
+    by: str
+
+
+def row_lines() -> list[RowLine]:
+    """Every figure that has a target."""
+    return [*_gathers(), *_pools(), *_small(), *_tiers()]
+
+
+def row_table() -> str:
+    """As Markdown, with a column for what a card says."""
+    names = " | ".join(sheet.name for sheet in SHEETS)
+    rows = [f"| figure | target | {names} | by (H200) | measured |", "|---|---|" + "---|" * (len(SHEETS) + 2)]
+    rows += [f"| {each.figure} | {each.target} | {' | '.join(each.predicted)} | {each.by} | |" for each in row_lines()]
+    return "\n".join(rows)
+
+
+def _gathers() -> list[RowLine]:
+    found = []
+    for shape, target in OF_GATHER.items():
+        rates = [(lookup(sheet, shape, shape.row_bytes), limit(sheet, shape, shape.row_bytes)) for sheet in SHEETS]
+        found.append(
+            RowLine(
+                f"{IDS:,} uniform ids of {ROWS // 10**6} M rows, {shape}, written out, over the gather's limit",
+                f">= {target:g}",
+                tuple(f"{ours.ids / other.ids:.2f} ({_giga(ours)})" for ours, other in rates),
+                f"{rates[0][0].by}; the limit {_giga(rates[0][1])}",
+            )
+        )
+    return found
+
+
+def _pools() -> list[RowLine]:
+    found = []
+    for name, near in (("uniform", 0.0), ("Zipf(1.05)", near_share(WIDE, ROWS))):
+        written = 4 * WIDE.dim / BAG
+        ours = [lookup(sheet, WIDE, written, near) for sheet in SHEETS]
+        limits = [limit(sheet, WIDE, written, near) for sheet in SHEETS]
+        what = f"bags of {BAG}, {name}, {WIDE}, summed"
+        cached = f", {100 * near:.0f} % of the rows in the second-level cache" if near else ""
+        pairs = list(zip(ours, limits, strict=True))
+        found += [
+            RowLine(
+                f"{what}, over the pooled limit",
+                f">= {OF_POOLED:g}",
+                tuple(f"{each.ids / other.ids:.2f} ({_giga(each)})" for each, other in pairs),
+                f"{ours[0].by}{cached}; the limit {_giga(limits[0])}",
+            ),
+            RowLine(
+                f"{what}, ids a second",
+                f"> {BEST_PUBLIC / 1e9:g} G",
+                tuple(_giga(each) for each in ours),
+                "as above; the target is FBGEMM's best public figure, on an H100",
+            ),
+            RowLine(
+                f"{what}, over torch EmbeddingBag",
+                f">= {OVER_TORCH:g}x",
+                tuple(f"{each.ids / torch_bag(WIDE, near):.1f}x" for each in ours),
+                f"torch {torch_bag(WIDE, near) / 1e9:.1f} G ids/s: {TORCH_WARPS:,} warps, {WIDE.dim // 32} for an id, "
+                "one load after the other",
+            ),
+            RowLine(
+                f"{what}, over FBGEMM",
+                f">= {OVER_FBGEMM:g}x",
+                tuple(f"{each.ids / (FBGEMM_SHARE * other.ids):.1f}x" for each, other in pairs),
+                f"FBGEMM at {FBGEMM_SHARE:g} of the pooled limit, by row numbers",
+            ),
+        ]
+    tiny = [lookup(sheet, TINY, 4 * TINY.dim / BAG) for sheet in SHEETS]
+    what = f"bags of {BAG}, uniform, {TINY}, summed, ids a second"
+    found.append(RowLine(what, f">= {TINY_RATE / 1e9:g} G", tuple(_giga(each) for each in tiny), tiny[0].by))
+    return found
+
+
+def _small() -> list[RowLine]:
+    by = f"2 nodes of {NODE_US} us, search {search_us():.1f} us, rows {copy_us(WIDE):.1f} us, the feature's words"
+    return [
+        RowLine(f"{SMALL_IDS:,} ids, {shape}, one graph", target, (f"{small_us(shape):.0f} us",) * len(SHEETS), by_of)
+        for shape, target, by_of in (
+            (WIDE, f"<= {SMALL_US:.0f} us", by),
+            (NARROW, "", f"the same with rows {copy_us(NARROW):.1f} us"),
+        )
+    ]
+
+
+def _tiers() -> list[RowLine]:
+    found = []
+    for lanes in MISS_LANES:
+        rates = [miss_rate(sheet, lanes) for sheet in SHEETS]
+        ids = MISS_BAGS * MISS_LENGTH
+        found.append(
+            RowLine(
+                f"a tenth of {TABLE_BYTES / 1e9:.0f} GB on the card, {MISS_BAGS} x {MISS_LENGTH}, Zipf(1.05), "
+                f"{lanes} lanes",
+                f">= {NVE_RATE / 1e6:.0f} M ids/s" if lanes == MISS_LANES[-1] else "",
+                tuple(f"{rate.ids / 1e6:.0f} M ids/s" for rate in rates),
+                f"{rates[0].by}: {100 * miss_share():.1f} % missed, {MISS_US:g} us each: "
+                f"{ids * miss_share() * MISS_US / 1e3:.1f} of the {miss_batch_us(H200) / 1e3:.1f} ms of a lane's batch",
+            )
+        )
+    bus_ms = DELTA_ROWS * (4 * DELTA_DIM + _LIST_BYTES) / BUS * 1e3
+    beside = DELTA_BAGS * DELTA_LENGTH
+    found += [
+        RowLine(
+            f"delta of {DELTA_ROWS // 10**6} M rows x {4 * DELTA_DIM} B: staged until found",
+            f"<= {VISIBLE_MS:.0f} ms",
+            (f"{visible_ms():,.0f} ms",) * len(SHEETS),
+            f"the host, one thread: index {INDEX_US:g} us a row, its row {FIND_US:g} us, lists {LISTS_US:g} us; "
+            f"the bus {bus_ms:.1f} ms",
+        ),
+        RowLine(
+            f"the same: p99 of a lookup of {beside:,} ids, over p99 without",
+            f"<= {P99_BESIDE:g}x",
+            ("1.3x",) * len(SHEETS),
+            "a copy of 16 MiB on the bus before a lane's, 0.3 ms, and the interpreter, in turns",
+        ),
+        RowLine(
+            "the same: lookups that the card could not answer",
+            "0",
+            ("0",) * len(SHEETS),
+            "no reader waits; also so in the simulation",
+        ),
+    ]
+    return found
+
+
+def _by_bytes(sheet: Sheet, shape: Shape, written: float, near: float, lines: float) -> Rate:
+    row = max(PIECE_BYTES, shape.row_bytes)
+    straight = (8 + written) / STREAM
+    far = (1 - near) * (row / share_of_rows(shape.row_bytes) + lines / PIECES) + straight
+    far_rate = sheet.memory / far
+    near_rate = NEAR / (8 + written + shape.row_bytes + lines) if near else math.inf
+    total = 8 + written + row + lines
+    if near_rate < far_rate:
+        return Rate(near_rate, f"{8 + written + shape.row_bytes + lines:.0f} B an id through the second-level cache")
+    rest = f"at {100 * total / far:.0f} % of the memory's rate" if not near else "those that are not cached from memory"
+    return Rate(far_rate, f"{total:.0f} B an id, {rest}")
+
+
+def _giga(rate: Rate) -> str:
+    return f"{rate.ids / 1e9:.1f} G ids/s"
