@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from benchmarks.gpu_card import WatchedDriver
 from benchmarks.measure import Contestant
@@ -61,5 +62,7 @@ def largest(names: Sequence[str]) -> Callable[[Mapping[str, float]], float]:
 
 
 def forget() -> None:
-    """Gives the memory of what nobody holds any more back, so that the next table has room."""
+    """Gives the memory of what nobody holds any more back to the card, so that the next table has room."""
     gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()

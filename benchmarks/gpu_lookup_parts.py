@@ -35,55 +35,64 @@ def gather(bench: Bench) -> None:
     """Rows of a million ids, decoded and written out."""
     plain = PlainKernels(bench.card)
     for shape, target in OF_GATHER.items():
-        rows = _rows(bench, shape)
-        lookups = _lookups(bench, rows, "uniform", None)
-        timed = {
-            "ours": _timed(bench, lookups, lookups.launch),
-            "plain kernel": _timed(bench, lookups, plain.launch(lookups)),
-            "torch index_select": _timed(bench, lookups, index_select(lookups)),
-        }
-        samples = _race(bench, lookups, timed, limits=("plain kernel", "torch index_select"))
-        what = f"{lookups.ids:,} uniform ids of {rows.index.rows:,} rows, {shape}, written out"
-        bench.compare(what, samples, "limit", unit="G ids/s", scale=GIDS, target=target, note=_NOTE)
-        bench.compare(what, samples, "torch index_select", unit="G ids/s", scale=GIDS, note="given row numbers")
-        _times(bench, what, timed["ours"])
-        bench.run.settle(samples)
-
-
-_NOTE = "of a gather by row numbers"
+        _gather(bench, plain, shape, target)
 
 
 def pool(bench: Bench) -> None:
     """Sums of bags of a million ids in all."""
     plain = PlainKernels(bench.card)
     for shape in (WIDE, TINY):
-        rows = _rows(bench, shape)
-        for skew, name in SKEWS.items():
-            lookups = _lookups(bench, rows, skew, bench.times(BAG, BAG, TOY_BAG))
-            timed = {
-                "ours": _timed(bench, lookups, lookups.launch),
-                "plain kernel": _timed(bench, lookups, plain.launch(lookups)),
-                "torch EmbeddingBag": _timed(bench, lookups, embedding_bag(lookups), calls=10),
-            }
-            peer = _fbgemm(bench, lookups)
-            if peer is not None:
-                timed["FBGEMM"] = _timed(bench, lookups, peer)
-            limits = ("plain kernel", *(["FBGEMM"] if peer is not None else []))
-            samples = _race(bench, lookups, timed, limits=limits)
-            what = f"{lookups.bags:,} bags of {lookups.length} ids, {name}, {rows.index.rows:,} rows, {shape}, summed"
-            is_wide = shape == WIDE
-            samples.add("bound", always(BEST_PUBLIC if is_wide else TINY_RATE))
-            against = [
-                ("limit", OF_POOLED, "by row numbers"),
-                ("bound", 1.0, "FBGEMM's best public figure, H100" if is_wide else ""),
-                ("torch EmbeddingBag", OVER_TORCH, "given row numbers"),
-                *([("FBGEMM", OVER_FBGEMM, "given row numbers")] if peer is not None else []),
-            ]
-            for other, target, note in against:
-                judged = target if is_wide or other == "bound" else None
-                bench.compare(what, samples, other, unit="G ids/s", scale=GIDS, target=judged, note=note)
-            _times(bench, what, timed["ours"])
-            bench.run.settle(samples)
+        for skew in SKEWS:
+            _pool(bench, plain, shape, skew)
+
+
+# One kind of batches each: what they hold of the card's memory is gone before the next.
+
+
+def _gather(bench: Bench, plain: PlainKernels, shape: Shape, target: float) -> None:
+    rows = _rows(bench, shape)
+    lookups = _lookups(bench, rows, "uniform", None)
+    timed = {
+        "ours": _timed(bench, lookups, lookups.launch),
+        "plain kernel": _timed(bench, lookups, plain.launch(lookups)),
+        "torch index_select": _timed(bench, lookups, index_select(lookups)),
+    }
+    samples = _race(bench, lookups, timed, limits=("plain kernel", "torch index_select"))
+    what = f"{lookups.ids:,} uniform ids of {rows.index.rows:,} rows, {shape}, written out"
+    against = (("limit", target, "by row numbers"), ("torch index_select", None, "given row numbers"))
+    for other, judged, note in against:
+        bench.compare(what, samples, other, unit="G ids/s", scale=GIDS, target=judged, note=note)
+    _times(bench, what, timed["ours"])
+    bench.run.settle(samples)
+
+
+def _pool(bench: Bench, plain: PlainKernels, shape: Shape, skew: str) -> None:
+    rows = _rows(bench, shape)
+    lookups = _lookups(bench, rows, skew, bench.times(BAG, BAG, TOY_BAG))
+    timed = {
+        "ours": _timed(bench, lookups, lookups.launch),
+        "plain kernel": _timed(bench, lookups, plain.launch(lookups)),
+        "torch EmbeddingBag": _timed(bench, lookups, embedding_bag(lookups), calls=10),
+    }
+    peer = _fbgemm(bench, lookups)
+    if peer is not None:
+        timed["FBGEMM"] = _timed(bench, lookups, peer)
+    limits = ("plain kernel", *(["FBGEMM"] if peer is not None else []))
+    samples = _race(bench, lookups, timed, limits=limits)
+    what = f"{lookups.bags:,} bags of {lookups.length} ids, {SKEWS[skew]}, {rows.index.rows:,} rows, {shape}, summed"
+    is_wide = shape == WIDE
+    samples.add("bound", always(BEST_PUBLIC if is_wide else TINY_RATE))
+    against = [
+        ("limit", OF_POOLED, "by row numbers"),
+        ("bound", 1.0, "FBGEMM's best public figure, H100" if is_wide else ""),
+        ("torch EmbeddingBag", OVER_TORCH, "given row numbers"),
+        *([("FBGEMM", OVER_FBGEMM, "given row numbers")] if peer is not None else []),
+    ]
+    for other, target, note in against:
+        judged = target if is_wide or other == "bound" else None
+        bench.compare(what, samples, other, unit="G ids/s", scale=GIDS, target=judged, note=note)
+    _times(bench, what, timed["ours"])
+    bench.run.settle(samples)
 
 
 def small(bench: Bench) -> None:
@@ -141,6 +150,7 @@ def _rows(bench: Bench, shape: Shape) -> CardRows:
 
 def _lookups(bench: Bench, rows: CardRows, skew: str, length: int | None) -> Lookups:
     """Checked ones."""
+    forget()
     ids = bench.times(IDS, IDS, TOY_IDS)
     lookups = Lookups(rows, bench.times(_BATCHES, _BATCHES, 2), ids, skew=skew, length=length)
     lookups.check()

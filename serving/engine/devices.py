@@ -15,11 +15,12 @@ from serving.engine.precision import warn_if_slow
 from serving.engine.runners import largest_difference
 from serving.engine.snapshot import Snapshot
 from serving.engine.user_side import take_rows
+from serving.gpu.card_tables import CardTables, open_card_tables, prepare_cards
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Gpus
 from serving.gpu.pipeline import GpuPipeline
-from storage.checkpoint import DenseGraph, Golden
-from storage.errors import DeviceError, DeviceLost, DeviceOutOfMemory, ParityError, Unsupported
+from storage.checkpoint import Golden
+from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, ParityError, Unsupported
 from storage.features import FeatureBatch
 
 if TYPE_CHECKING:
@@ -86,12 +87,10 @@ class Devices:
         model = self.models[place]
         if not self.falls_back:
             model.check_usable()
-            return self._make(lookup_timeout_s, model, None, snapshot.graph)
+            return self._make(lookup_timeout_s, model, None, snapshot)
         try:
             model.check_usable()
-            return self._make(
-                lookup_timeout_s, model, lambda: parts.processor_pipeline(lookup_timeout_s), snapshot.graph
-            )
+            return self._make(lookup_timeout_s, model, lambda: parts.processor_pipeline(lookup_timeout_s), snapshot)
         except DeviceError as error:
             logger.warning("%s: a session of GPU %d is on the processor: %s", parts.name, place, error)
             return parts.processor_pipeline(lookup_timeout_s)
@@ -161,7 +160,6 @@ class Devices:
 
     def _open_one(self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int) -> None:
         parts = self._parts
-        side = parts.user_side
         busy_wait = config.graphs.busy_wait
         if busy_wait is None:
             # Who waits for an event that way keeps a core.
@@ -171,13 +169,14 @@ class Devices:
             gpus.driver(index),
             snapshot.graph,
             parts.graph,
-            [] if side is None else side.places(parts.graph),
+            self._user_places,
             max_batch_size,
             config.graphs,
             tf32=config.options.precision == "tf32",
             busy_wait=busy_wait,
             eager_allowed=config.options.on_gpu_failure != "refuse",
         )
+        model.card = self._open_card(config, model, snapshot)
         replay = self._replays[index] = self._make(None, model, None)
         options = config.options
         tolerance = FP32_TOLERANCE if options.precision == "fp32" else options.precision_tolerance
@@ -193,26 +192,58 @@ class Devices:
             memory.total / 2**20,
         )
 
+    def _open_card(self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot) -> CardTables | None:
+        """A cache of rows on the card. Without one the host looks up; that is an error only where `refuse` says so of
+        one that was asked for.
+        """
+        parts, hbm_bytes = self._parts, config.options.hbm_bytes
+        is_asked = bool(hbm_bytes) and config.options.on_gpu_failure == "refuse"
+        try:
+            card = open_card_tables(
+                parts.name,
+                model.driver,
+                parts.spec,
+                parts.store,
+                parts.graph,
+                self._user_places,
+                model.inputs,
+                hbm_bytes,
+            )
+            if card is not None:
+                prepare_cards(parts.store, snapshot.mask)
+            return card
+        except DeviceLost:
+            raise
+        except (DeviceError, ConfigError) as error:
+            if is_asked:
+                raise
+            logger.warning("%s: rows are looked up on the host, not on %s: %s", parts.name, model.driver.info, error)
+            return None
+
     def _make(
         self,
         lookup_timeout_s: float | None,
         model: DeviceModel,
         processor: Callable[[], Pipeline] | None,
-        first: DenseGraph | None = None,
+        first: Snapshot | None = None,
     ) -> GpuPipeline:
         parts = self._parts
-        side = parts.user_side
         return GpuPipeline(
             parts.spec,
             parts.requests,
             parts.store,
             parts.graph,
-            [] if side is None else side.places(parts.graph),
+            self._user_places,
             lookup_timeout_s,
             model,
             processor,
             first,
         )
+
+    @property
+    def _user_places(self) -> list[int]:
+        side = self._parts.user_side
+        return [] if side is None else side.places(self._parts.graph)
 
     def _drop(self, index: int) -> None:
         replay = self._replays.pop(index, None)

@@ -16,6 +16,7 @@ from serving.engine.options import ModelOptions
 from serving.engine.recent import RecentRequest, RecentRequests
 from serving.engine.replay import ModelParts, Replayed, check_user_side, replay_golden
 from serving.engine.snapshot import Snapshot
+from serving.gpu.card_tables import prepare_cards
 from storage.checkpoint import Golden, Manifest
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
@@ -75,6 +76,7 @@ def gate(
     """
     if claims is not None:
         check_claims(parts, candidate, claims)
+    prepare_cards(parts.store, candidate.mask)
     on_card = parts.devices.first() is not None
     if options.precision in LOWERED or (options.precision == "tf32" and on_card):
         golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))

@@ -71,8 +71,11 @@ class ModelConfig:
         return choice == "cpu" or (choice is None and all(group.kind != "KIND_GPU" for group in self.groups))
 
     def placed(self, gpus: Gpus | None) -> ModelConfig:
-        """With its sessions on this machine's GPUs. Raises ConfigError where KIND_GPU cannot be had."""
-        return replace(self, places=place_sessions(self.groups, gpus))
+        """With its sessions on this machine's GPUs. Raises ConfigError where KIND_GPU or their memory cannot be had."""
+        places = place_sessions(self.groups, gpus)
+        if self.options.hbm_bytes and all(place is None for place in places):
+            raise config_error("parameters.hbm_bytes", "is memory of a GPU, and no session is on one; remove it")
+        return replace(self, places=places)
 
     def choose_versions(self, found: Iterable[int]) -> list[int]:
         """The versions to serve out of those in the folder, by the version policy; the newest one by default."""

@@ -32,7 +32,7 @@ from storage.hbm.device import KernelCall
 from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
 from storage.lookup_kernels import FEATURE_WORDS
-from storage.tiers.counting import HBM, LookupCounts, host_counts
+from storage.tiers.counting import COUNTED, HBM, LookupCounts
 
 # Misses that a batch may have before the host looks all of it up: a quarter of the ids that there is room for, and not
 # more than this; and what their rows may take: a quarter of the largest batch's inputs, and not less than this.
@@ -182,7 +182,7 @@ class CardLookup:
         hits = packed.lookups
         counts = LookupCounts()
         if late is None or late.by_table is None:
-            by_table = host_counts([np.zeros((len(hits), HBM), np.uint64)])
+            by_table = np.zeros((len(hits), len(COUNTED)), np.uint64)
             self._tell(packed.lookups, np.zeros_like(hits), [])
         else:
             # An id that a user's row found and another one did not is a miss.

@@ -13,7 +13,7 @@ from serving.gpu.card_features import card_features
 from serving.gpu.driver import Driver
 from serving.gpu.staging import InputLayout
 from storage.checkpoint.manifest import GraphEntry
-from storage.errors import Unsupported
+from storage.errors import ConfigError, StoreError, Unsupported
 from storage.features import FeatureSpec
 from storage.hbm.tier import HbmTier
 from storage.tiers.tiered import TieredStore
@@ -42,6 +42,16 @@ class CardTables:
             _users[self.tier] = left
             if left == 0:
                 self.store.cards.close(self.tier.device.info.index)
+
+
+def prepare_cards(store: TieredStore, mask: int) -> None:
+    """Has every card ready to answer for a snapshot before requests ask for it; what fails costs hits alone."""
+    if all(tier.is_prepared(mask) for tier in store.cards.tiers.values()):
+        return
+    try:
+        store.prepare(mask)
+    except StoreError as error:
+        logger.warning("rows of a snapshot are looked up on the host for a while: %s", error)
 
 
 def open_card_tables(
@@ -81,5 +91,7 @@ def open_card_tables(
                 stats.device_bytes / 2**20,
                 stats.capacity_rows,
             )
+        elif tier.device is not driver:
+            raise ConfigError(f"{driver.info}: the store has a cache on another one of this number", field="hbm_bytes")
         _users[tier] = _users.get(tier, 0) + 1
     return CardTables(store, tier, packing)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from serving.gpu.buckets import Buckets, GraphSettings
+from serving.gpu.card_tables import CardTables
 from serving.gpu.device_program import on_device
 from serving.gpu.driver import DeviceMemory, Driver
 from serving.gpu.staging import InputLayout, OutputLayout
@@ -52,6 +53,7 @@ class DeviceCounters:
 class DeviceModel:
     """Any thread.
 
+    card: how it looks up rows on the card, None where the host does; settled before there are lanes.
     runner: how the graph is computed; candidates: what it was compared with. buckets: sizes that graphs are for now.
     tf32: whether products may round their inputs so. given_up: why the card is not used for this version any more, ""
     as long as it is.
@@ -94,9 +96,15 @@ class DeviceModel:
         self._program = graph.program
         self.device = self.banks.all[0].buffer.device
         self.module = on_device(graph.program.module, self.device)
+        self.card: CardTables | None = None
         self.runner = "eager"
         self.forward: Forward = eager(self.module)
         self.candidates: Sequence[Candidate] = ()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether lanes look up on the card, so that finding rows and computing are two graphs."""
+        return self.card is not None
 
     def use(self, name: str, forward: Forward) -> None:
         """From now on graphs are captured of this, if they can be; those that were before stay what they are."""
@@ -105,6 +113,9 @@ class DeviceModel:
 
     def close(self) -> None:
         """Gives the card's memory back; no session and no replay uses it any more."""
+        if self.card is not None:
+            self.card.close()
+            self.card = None
         self.banks.close()
 
     def memory(self) -> DeviceMemory:

@@ -11,15 +11,15 @@ import numpy as np
 from serving.engine.pipeline import MadeFeatures, Pipeline, RawRequest, RequestFeatures, Scores, ScoringPipeline
 from serving.engine.snapshot import Snapshot
 from serving.engine.user_side import SidedBatch, SidedFeatures
+from serving.gpu.card_lookup import CardLookup, CardScores
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
 from serving.gpu.runners import choose_runner
 from serving.gpu.staged_lookup import StagedLookup
-from storage.checkpoint import DenseGraph
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.features import FeatureBatch, FeatureSpec, concat_batches
-from storage.tiers.tiered import COUNTED, LookupResult, TieredStore
+from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
@@ -37,10 +37,11 @@ class GpuPipeline:
         lookup_timeout_s: float | None,
         model: DeviceModel,
         processor: Callable[[], Pipeline] | None,
-        first: DenseGraph | None = None,
+        first: Snapshot | None = None,
     ) -> None:
         """user_places: inputs of the user's side. processor: what answers what the card cannot; None: an error does.
-        first: weights to warm up with in `prepare`; None: graphs are captured when they are needed.
+        first: what to warm up with in `prepare`; None for replays: graphs are captured when they are needed, and the
+        card's cache does not learn from them.
 
         Raises DeviceError.
         """
@@ -58,6 +59,9 @@ class GpuPipeline:
         self._user = StagedLookup(spec, store, graph, user_places)
         self._item = StagedLookup(spec, store, graph, [place for place in everything if place not in user_places])
         self._lane = GpuLane(model)
+        self._card: CardLookup | None = None
+        if model.card is not None:
+            self._card = CardLookup(self._lane, model.card, lookup_timeout_s, tells=first is not None)
 
     def prepare(self) -> None:
         """Captures what a session needs, so that no request waits for it.
@@ -68,7 +72,9 @@ class GpuPipeline:
         if self._first is None:
             return
         try:
-            self._lane.capture_all(self._first)
+            if self._card is not None:
+                self._card.capture_all(self._first.graph, self._first.mask)
+            self._lane.capture_all(self._first.graph)
         except DeviceError as error:
             if self._make_processor is None:
                 raise
@@ -111,26 +117,28 @@ class GpuPipeline:
                 self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, views),
             ]
 
-        return self._score(fill, snapshot, lambda processor: processor.score_sided(batch, snapshot))
+        return self._score(batch, fill, snapshot, lambda processor: processor.score_sided(batch, snapshot))
 
     def close(self) -> None:
         """Gives the card's memory back. Nothing else may be called then."""
         self._lane.close()
+        self._card = None
         del self._lane
 
     def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
         def fill() -> list[LookupResult]:
             return [self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, self._lane.begin(batch.batch))]
 
-        return self._score(fill, snapshot, lambda processor: processor.score([batch], snapshot))
+        return self._score(batch, fill, snapshot, lambda processor: processor.score([batch], snapshot))
 
     def _score(
         self,
+        batch: FeatureBatch | SidedBatch,
         fill: Callable[[], list[LookupResult]],
         snapshot: Snapshot,
         otherwise: Callable[[Pipeline], Scores],
     ) -> Scores:
-        """fill: writes the inputs of the batch. otherwise: scores it without the card."""
+        """fill: writes the inputs of the batch, looked up by the host. otherwise: scores it without the card."""
         started_ns = time.monotonic_ns()
         model = self.model
         try:
@@ -139,22 +147,31 @@ class GpuPipeline:
             model.check_usable()
             model.check_program(snapshot.graph)
             model.driver.enter_thread()
-            found = fill()
-            bank = model.banks.acquire(snapshot.graph)
-            try:
-                outputs = self._lane.finish(bank)
-            finally:
-                model.banks.release(bank)
+            found = self._by_card(batch, snapshot)
+            if found is None:
+                found = self._by_host(fill, snapshot)
         except DeviceError as error:
             if isinstance(error, DeviceLost):
                 model.give_up(str(error))
             return self._without_card(error, otherwise)
-        counts = found[0].counts
-        for each in found:
-            self.counted += each.by_table
-        for more in found[1:]:
-            counts.add(more.counts)
-        return Scores(outputs, counts, time.monotonic_ns() - started_ns)
+        self.counted += found.by_table
+        return Scores(found.outputs, found.counts, time.monotonic_ns() - started_ns)
+
+    def _by_card(self, batch: FeatureBatch | SidedBatch, snapshot: Snapshot) -> CardScores | None:
+        """With rows from the card; None where the host has to look them up."""
+        if self._card is None:
+            return None
+        with self.model.banks.pinned(snapshot.graph) as bank:
+            return self._card.score(batch, snapshot.mask, bank)
+
+    def _by_host(self, fill: Callable[[], list[LookupResult]], snapshot: Snapshot) -> CardScores:
+        parts = fill()
+        with self.model.banks.pinned(snapshot.graph) as bank:
+            outputs = self._lane.finish(bank)
+        counts = LookupCounts()
+        for each in parts:
+            counts.add(each.counts)
+        return CardScores(outputs, counts, sum((each.by_table for each in parts[1:]), parts[0].by_table))
 
     def _without_card(self, error: DeviceError, otherwise: Callable[[Pipeline], Scores]) -> Scores:
         if self._make_processor is None:

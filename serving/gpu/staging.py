@@ -6,6 +6,7 @@ On the device a kernel unpacks them into tensors at fixed addresses, which is wh
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +22,9 @@ from storage.features.dtypes import NUMPY_DTYPES
 _HEADER_WORDS = 4
 _SECTION_ALIGN = 16
 _TENSOR_ALIGN = 256
-STAMP_BYTES = 16
+# Before the outputs: the stamp of the batch, then how many ids of unpooled and of pooled features a card did not have.
+HEAD_BYTES = 32
+COUNTS_AT, COUNTS_END = 8, 24
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,14 @@ class InputLayout:
             self.sections.append(section)
             offset += aligned(row_bytes * max_rows, _TENSOR_ALIGN)
         self.target_bytes = max(offset, _TENSOR_ALIGN)
-        self.widest = max((section.row_bytes for section in self.sections), default=1)
-        self._header_bytes = aligned((_HEADER_WORDS + len(self.sections)) * 8, _SECTION_ALIGN)
-        self.packed_bytes = self._place(max_rows, max_rows)[1]
+        self._measure()
+
+    def only(self, places: Sequence[int]) -> InputLayout:
+        """Some of the inputs packed, by number, to the same tensors; nothing touches the others."""
+        part = copy.copy(self)
+        part.sections = [self.sections[place] for place in places]
+        part._measure()
+        return part
 
     def table(self) -> np.ndarray:
         """(inputs, 4) int64, as the kernel takes it."""
@@ -108,6 +116,11 @@ class InputLayout:
         user_of_row = buffer[offsets[0] : offsets[0] + 4 * rows].view(np.int32) if users else None
         return PackedInputs(views, np.array([0, rows, users, *offsets], np.int64), user_of_row, size)
 
+    def _measure(self) -> None:
+        self.widest = max((section.row_bytes for section in self.sections), default=1)
+        self._header_bytes = aligned((_HEADER_WORDS + len(self.sections)) * 8, _SECTION_ALIGN)
+        self.packed_bytes = self._place(self.max_rows, self.max_rows)[1]
+
     def _place(self, rows: int, users: int) -> tuple[list[int], int]:
         """Where the users of rows and every section begin; and the end."""
         at = self._header_bytes
@@ -121,7 +134,7 @@ class InputLayout:
 
 
 class OutputLayout:
-    """Where the outputs of a batch lie: the stamp of the batch that they are of, then one after the other."""
+    """Where the outputs of a batch lie: the head, with the stamp of the batch, then one after the other."""
 
     def __init__(self, outputs: Sequence[GraphOutput]) -> None:
         self._dtypes = [entry.dtype for entry in outputs]
@@ -132,13 +145,13 @@ class OutputLayout:
         ]
 
     def bytes_for(self, rows: int) -> int:
-        """Of a batch, stamp included."""
-        return STAMP_BYTES + sum(aligned(size * rows, _SECTION_ALIGN) for size in self._row_bytes)
+        """Of a batch, head included."""
+        return HEAD_BYTES + sum(aligned(size * rows, _SECTION_ALIGN) for size in self._row_bytes)
 
     def tensors(self, buffer: torch.Tensor, rows: int) -> list[torch.Tensor]:
         """The outputs of a batch in a buffer, on the device or off it."""
         found = []
-        at = STAMP_BYTES
+        at = HEAD_BYTES
         for dtype, shape, size in zip(self._dtypes, self._shapes, self._row_bytes, strict=True):
             part = buffer[at : at + rows * size].view(TORCH_DTYPES[dtype])
             found.append(part.view(rows, *shape))

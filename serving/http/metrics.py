@@ -15,6 +15,7 @@ from serving.http.prometheus import escaped, head, label_text
 from serving.http.triton_metrics import MachineGauges, triton_lines
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Overloaded, Unsupported
+from storage.hbm.statistics import HbmStats, HbmTableStats
 from storage.tiers.tiered import StoreStats, TableStats
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -83,6 +84,19 @@ _OF_GPUS: list[tuple[str, str, str, Callable[[DeviceModel], int]]] = [
     ("gpu_on_processor_total", "counter", "Batches that the processor answered", lambda g: g.counters.on_processor),
     ("gpu_given_up", "gauge", "1 when the card is not used any more", lambda g: int(bool(g.given_up))),
 ]
+# Of a card's cache of rows. Labels: model, version, gpu; and with table.
+_OF_HBM: list[tuple[str, str, str, Callable[[HbmStats], int]]] = [
+    ("hbm_bytes", "gauge", "Memory that a card's cache of rows takes", lambda h: h.device_bytes),
+    ("hbm_capacity_rows", "gauge", "Rows that a card's cache has room for", lambda h: h.capacity_rows),
+    ("hbm_snapshots", "gauge", "Snapshots that a card's cache answers for", lambda h: 1 + h.differences),
+    ("hbm_evicted_total", "counter", "Rows that a card's cache let go for others", lambda h: h.evicted),
+]
+_OF_HBM_TABLES: list[tuple[str, str, str, Callable[[HbmTableStats], int]]] = [
+    ("hbm_rows", "gauge", "Rows of a table on a card", lambda t: t.rows),
+    ("hbm_hits_total", "counter", "Ids of a table that a card had", lambda t: t.lookups - t.misses),
+    ("hbm_misses_total", "counter", "Ids of a table that a card was asked for and had not", lambda t: t.misses),
+    ("hbm_admitted_total", "counter", "Rows of a table that came to a card", lambda t: t.admitted),
+]
 # Label: model.
 _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
     ("deltas_applied_total", "counter", "Deltas that became visible", lambda u: u.deltas_applied),
@@ -119,6 +133,7 @@ def metrics_text(repository: ModelRepository, machine: MachineGauges) -> str:
                 lines.append(f'emberline_{name}{{{labels},tier="{tier}"}} {count}')
     _sessions(lines, models)
     _gpus(lines, models)
+    _hbm(lines, models)
     _tables(lines, [(stats, labels) for _, stats, labels in known])
     _updates(lines, repository)
     lines += triton_lines(repository.answerers(), machine)
@@ -140,6 +155,28 @@ def _gpus(lines: list[str], models: Iterable[LoadedModel]) -> None:
     for name, kind, meaning, value in _OF_GPUS:
         _head(lines, name, kind, meaning)
         lines.extend(f"emberline_{name}{{{labels}}} {value(device):d}" for device, labels in known)
+
+
+def _hbm(lines: list[str], models: Iterable[LoadedModel]) -> None:
+    known: list[tuple[HbmStats, list[str], str]] = []
+    for model in models:
+        for index, device in sorted(model.parts.devices.models.items()):
+            card = device.card
+            if card is not None:
+                names = [escaped(spec.name) for spec in card.store.tables]
+                known.append((card.tier.stats(), names, f'{_labels(model)},gpu="{index}"'))
+    if not known:
+        return
+    for name, kind, meaning, value in _OF_HBM:
+        _head(lines, name, kind, meaning)
+        lines.extend(f"emberline_{name}{{{labels}}} {value(stats)}" for stats, _, labels in known)
+    for name, kind, meaning, of_table in _OF_HBM_TABLES:
+        _head(lines, name, kind, meaning)
+        for stats, names, labels in known:
+            lines.extend(
+                f'emberline_{name}{{{labels},table="{table}"}} {of_table(each)}'
+                for table, each in zip(names, stats.tables, strict=True)
+            )
 
 
 def _sessions(lines: list[str], models: Iterable[LoadedModel]) -> None:

@@ -19,6 +19,7 @@ from serving.engine.core_shares import CoreShares
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
+from serving.gpu.card_tables import prepare_cards
 from serving.gpu.driver import Gpus
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
@@ -148,6 +149,7 @@ class LiveModel:
             views = views or {}
             lines = self.lines if lines is None else tuple(lines)
             default = default or self.default
+            self._prepare_cards(facts, views, lines)
             self.write(facts, views, lines, default)
             self.step("recorded")
             self.facts, self.lines, self.default = facts, lines, default
@@ -231,6 +233,18 @@ class LiveModel:
             self._released.notify_all()
         # What was left behind may be dropped now.
         self.merge_wake.set()
+
+    def _prepare_cards(
+        self, facts: ModelState, views: Mapping[StoreLine, LineView], lines: Sequence[StoreLine]
+    ) -> None:
+        """What is to be served, and the canary, are on the cards before requests ask for them. Under the lock."""
+        for line in lines:
+            view = views.get(line, line.view)
+            prepare_cards(line.store, view.current.snapshot.mask)
+            canary = facts.canary
+            position = None if canary is None or canary.snapshot is None else view.find(canary.snapshot)
+            if position is not None:
+                prepare_cards(line.store, view.entries[position].snapshot.mask)
 
     def _show(self) -> None:
         """Points requests at what `lines`, `default` and `facts` say. Under the lock."""

@@ -98,8 +98,28 @@ def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
         "padded_rows": device.counters.padded_rows,
         "on_processor": device.counters.on_processor,
         "weight_uploads": device.banks.uploads,
+        "hbm": _hbm(device),
         "given_up": device.given_up,
         "not_captured": device.not_captured,
+    }
+
+
+def _hbm(device: DeviceModel) -> dict[str, JsonValue] | None:
+    """The cache of rows on a card; None where the host looks up all of them."""
+    if device.card is None:
+        return None
+    tier = device.card.tier
+    stats = tier.stats()
+    lookups, misses = sum(table.lookups for table in stats.tables), sum(table.misses for table in stats.tables)
+    return {
+        "bytes": stats.device_bytes,
+        "capacity_rows": stats.capacity_rows,
+        "rows": stats.rows,
+        "hits": lookups - misses,
+        "misses": misses,
+        "admitted": stats.admitted,
+        "evicted": stats.evicted,
+        "given_up": tier.trouble,
     }
 
 

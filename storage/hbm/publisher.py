@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _COUNT_BYTES = 16
 _ENTRY_BYTES = 16
-# Of the buffer: what crosses the bus in a third of a millisecond, or a sixteenth of a small cache.
-_MOST_STAGING = 16 << 20
+# Of the buffer: what keeps the bus from a lane's copy for less than a tenth of a millisecond, or a sixteenth of a
+# small cache.
+_MOST_STAGING = 4 << 20
 _LEAST_STAGING = 1 << 18
 _LEAST_ENTRIES = 1024
 

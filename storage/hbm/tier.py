@@ -195,6 +195,16 @@ class HbmTier:
             wanted.setdefault(table, []).append(ids)
         return sum(self.install(table, np.unique(np.concatenate(parts))) for table, parts in wanted.items())
 
+    def fill(self, table: int, ids: Ids, freq: Flags) -> int:
+        """As `install`, into free room alone."""
+        with self._lock:
+            view = self._view
+            if view is None:
+                return 0
+            cache = view.replica.slab(table).cache
+            fresh = np.flatnonzero(cache.find(table, ids) == 0)[: cache.free()]
+        return self.install(table, ids[fresh], freq[fresh])
+
     def install(self, table: int, ids: Ids, freq: Flags | None = None) -> int:
         """Offers ids to the cache, with the rows that the base's snapshot has; returns how many came in.
 
@@ -307,16 +317,23 @@ class HbmTier:
     def _changing(self, *, passing: bool = False) -> Iterator[View | None]:
         """The view, under the lock. A card that fails is given up. passing: errors go on to the caller."""
         with self._lock:
-            try:
-                if self._view is not None:
+            if self._view is not None:
+                try:
                     self.device.enter_thread()
+                except DeviceError as error:
+                    self._give_up(error)
+            try:
                 yield self._view
             except DeviceError as error:
-                self._view = None
-                self.trouble = str(error)
-                _log.error("%s: its cache of rows is given up: %s", self.device.info, error)
+                self._give_up(error)
                 if passing:
                     raise
+
+    def _give_up(self, error: DeviceError) -> None:
+        if self._view is not None or not self.trouble:
+            self._view = None
+            self.trouble = str(error)
+            _log.error("%s: its cache of rows is given up: %s", self.device.info, error)
 
     def _install(self, table: int, generation: int, ids: Ids, rows: Encoded, freq: Flags | None) -> int:
         with self._changing() as view:

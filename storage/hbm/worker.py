@@ -114,7 +114,8 @@ class HbmWorker:
             self._filling = None
             self._filled.set()
             return False
-        self._tier.install(table, ids, freq)
+        # What was on the card last time, and what came in since, is not let go for what was published.
+        self._tier.fill(table, ids, freq)
         return True
 
     def _hottest(self) -> Iterator[tuple[int, Ids, Flags]]:

@@ -133,7 +133,7 @@ class LookupPlan:
             reads = self._resolve([(table, lookup) for table in self._tables], view, deadline)
             reads_ns = time.monotonic_ns() - asked
         counts = LookupCounts(*lookup.finish())
-        by_table = host_counts([lookup.table_totals()])
+        by_table = host_counts(lookup.table_totals())
         self._total.add(counts, by_table, time.monotonic_ns() - started, reads, reads_ns if reads else 0)
         return counts, by_table
 

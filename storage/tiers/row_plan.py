@@ -12,7 +12,7 @@ import numpy as np
 from storage._table import Lookup, RowSource
 from storage.errors import StoreError
 from storage.specs import POOLINGS
-from storage.tiers.counting import HBM, LookupCounts, LookupTotals, host_counts
+from storage.tiers.counting import COUNTED, HBM, LookupCounts, LookupTotals
 from storage.tiers.lookup_plan import LookupPlan
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class RowPlan(LookupPlan):
         deadline = None if timeout_s is None else started / 1e9 + timeout_s
         lookups = [(part.table, self._lookup_of(part.table)) for part in wanted]
         masks = [np.empty((len(part.ids), 1), np.uint8) for part in wanted]
+        offsets = np.arange(max(len(part.ids) for part in wanted) + 1, dtype=np.int64)
         missing = 0
 
         def begin(slots: int) -> None:
             nonlocal missing
             for part, found, (_, lookup) in zip(wanted, masks, lookups, strict=True):
                 count = len(part.ids)
-                offsets = np.arange(count + 1, dtype=np.int64)
-                missing += lookup.begin(count, [part.ids], [offsets], [part.rows], [found], mask=slots)
+                missing += lookup.begin(count, [part.ids], [offsets[: count + 1]], [part.rows], [found], mask=slots)
 
         view = self._begin(mask, begin)
         reads = reads_ns = 0
@@ -89,10 +89,10 @@ class RowPlan(LookupPlan):
             asked = time.monotonic_ns()
             reads = self._resolve(lookups, view, deadline)
             reads_ns = time.monotonic_ns() - asked
-        counts = LookupCounts()
-        for _, lookup in lookups:
-            counts.add(LookupCounts(*lookup.finish()))
-        by_table = host_counts([lookup.table_totals() for _, lookup in lookups])
+        by_table = np.zeros((len(self._store.tables), len(COUNTED)), np.uint64)
+        for table, lookup in lookups:
+            by_table[table, :HBM] = lookup.finish()
+        counts = LookupCounts(*by_table.sum(0).tolist())
         self._total.add(counts, by_table, time.monotonic_ns() - started, reads, reads_ns if reads else 0)
         return FoundRows(masks, counts, by_table)
 

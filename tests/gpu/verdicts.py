@@ -3,9 +3,10 @@
     make test-gpu
     build/gpu-venv/bin/python tests/gpu/verdicts.py --seconds 420
 
-The driver, the kernels and the sessions on the card; the quick ones of these under compute-sanitizer, where it is
-installed; the same sessions on the simulated card. Each part has a bound, and all of them together `--seconds`. What a
-part printed lies in build/gpu-test. Ends with 1 unless all that could be run passed, and with 1 where there is no GPU.
+The driver, the kernels, the cache of rows and the sessions on the card; the quick ones of these under
+compute-sanitizer, where it is installed; the same sessions on the simulated card. Each part has a bound, and all of
+them together `--seconds`. What a part printed lies in build/gpu-test. Ends with 1 unless all that could be run passed,
+and with 1 where there is no GPU.
 """
 
 from __future__ import annotations
@@ -30,15 +31,23 @@ _FOUND = 97
 # Tests that take milliseconds: the sanitizer makes them 10 to 50 times slower.
 _QUICK = (
     "go_there_and_back or parts_of_buffers or lies_in_its_buffers or layouts_at_the_ends or random_layouts or "
-    "captured_one_unpacks"
+    "captured_one_unpacks or holds_everything or two_snapshots or "
+    "small_batches or captured_lookup or parts_of_buffers_are_zeroed"
 )
-_QUICK_FILES = ("tests/gpu/test_driver.py", "tests/gpu/test_assemble.py")
+_QUICK_FILES = (
+    "tests/gpu/test_driver.py",
+    "tests/gpu/test_assemble.py",
+    "tests/gpu/test_kernels_on_card.py",
+    "tests/gpu/test_hbm.py",
+)
 _SIMULATED = (
     "tests/unit/serving/gpu",
     "tests/unit/serving/engine/test_gpu_sessions.py",
     "tests/unit/serving/engine/test_gpu_padding.py",
     "tests/unit/serving/engine/test_gpu_runners.py",
     "tests/unit/benchmarks/test_gpu_sessions.py",
+    "tests/unit/benchmarks/test_gpu_lookup.py",
+    "tests/integration/storage/test_hbm_tier.py",
 )
 # Lines of a part's output that are shown when it did not pass.
 _TAIL = 30
@@ -84,13 +93,13 @@ def parts() -> list[Part]:
     checked = [str(sanitizer), "--error-exitcode", str(_FOUND), "--print-limit", "20"]
     quick = ["-k", _QUICK, "-x", *_QUICK_FILES]
     memcheck = [*checked, "--tool", "memcheck", "--report-api-errors", "no", *pytest("memcheck", *quick)]
-    # It watches shared memory, of our kernels alone: those of cuBLAS would take minutes.
+    # It watches shared memory, which the lookups do not use, and those of cuBLAS would take minutes.
     ours = ["--kernel-name", "kernel_substring=assemble"]
     racecheck = [*checked, "--tool", "racecheck", *ours, *pytest("racecheck", *quick)]
     cores = str(min(8, len(os.sched_getaffinity(0))))
     shared = ["--numprocesses", cores, "--dist", "loadfile", *[path for path in _SIMULATED if (ROOT / path).exists()]]
     return [
-        Part("driver, kernels and sessions on the card", "card", pytest("card", "-m", "gpu", "tests/gpu"), 240.0),
+        Part("driver, kernels, rows and sessions on the card", "card", pytest("card", "-m", "gpu", "tests/gpu"), 300.0),
         Part("the quick ones of these under memcheck", "memcheck", memcheck, 120.0, missing),
         Part("the same under racecheck", "racecheck", racecheck, 90.0, missing),
         Part("sessions on the simulated card", "simulated", pytest("simulated", *shared), 150.0),

@@ -1,6 +1,6 @@
 """What a store with a cache on a card does, whatever card it is: a simulated one, or a real one.
 
-A module of tests imports all of this and has a fixture `card`, a device that the thread has entered.
+A module of tests imports all of this and has a fixture `device`, a card that the thread has entered.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def waits_for(what: Callable[[], object], seconds: float = 90.0) -> bool:
 @pytest.mark.parametrize("row_type", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize("pooling", ["none", "sum"])
 def test_a_card_that_holds_everything_answers_everything(
-    tmp_path: Path, card: Device, row_type: str, pooling: str
+    tmp_path: Path, device: Device, row_type: str, pooling: str
 ) -> None:
-    world = CardWorld(tmp_path, card, row_type=row_type)
+    world = CardWorld(tmp_path, device, row_type=row_type)
     assert world.look(pooling=pooling) == 1.0
     world.tier.check_integrity()
     stats = world.tier.stats()
@@ -46,8 +46,8 @@ def test_a_card_that_holds_everything_answers_everything(
     world.close()
 
 
-def test_a_small_card_holds_what_is_used_most(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
+def test_a_small_card_holds_what_is_used_most(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device, hbm_bytes=120_000)
     share = world.look()
     assert 0.05 < share < 0.6
     # The published frequencies fall with the distance from id 0.
@@ -63,8 +63,8 @@ def test_a_small_card_holds_what_is_used_most(tmp_path: Path, card: Device) -> N
     world.close()
 
 
-def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
+def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device, hbm_bytes=120_000)
     ids = world.rows.ids["item"]
     places = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])
     wanted = places[:200]  # far from 0, where nothing is used
@@ -84,8 +84,8 @@ def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, ca
     world.close()
 
 
-def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     before, before_mask = world.state, world.mask
     number, state, mask = world.stage(one_in=10)
     assert not world.tier.is_prepared(mask)
@@ -111,8 +111,8 @@ def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Pat
     world.close()
 
 
-def test_a_snapshot_that_nobody_announced_is_prepared_when_it_is_asked_for(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_a_snapshot_that_nobody_announced_is_prepared_when_it_is_asked_for(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     _, state, mask = world.stage()
     bags = Jagged(np.array([0]), np.array([0, 1]))
     assert world.lane.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is None
@@ -121,8 +121,8 @@ def test_a_snapshot_that_nobody_announced_is_prepared_when_it_is_asked_for(tmp_p
     world.close()
 
 
-def test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     first, first_mask = world.state, world.mask
     number, state, mask = world.stage()
     world.store.prepare(mask)
@@ -139,8 +139,8 @@ def test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded(tmp_p
     world.close()
 
 
-def test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     number, state, mask = world.stage()
     world.serve(state, mask)
     world.store.merge(number, at=world.deltas[number].snapshot)
@@ -149,8 +149,8 @@ def test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row(tmp
     world.close()
 
 
-def test_removed_ids_are_misses_and_return_when_they_are_written(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_removed_ids_are_misses_and_return_when_they_are_written(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     for _ in range(4):
         number, state, mask = world.stage(one_in=2)
         world.store.prepare(mask)
@@ -163,8 +163,8 @@ def test_removed_ids_are_misses_and_return_when_they_are_written(tmp_path: Path,
     world.close()
 
 
-def test_a_difference_that_does_not_fit_is_answered_by_the_host(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=60_000)
+def test_a_difference_that_does_not_fit_is_answered_by_the_host(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device, hbm_bytes=60_000)
     before, before_mask = world.state, world.mask
     _, state, mask = world.stage(one_in=1)  # every row is another one
     world.store.prepare(mask)
@@ -174,8 +174,8 @@ def test_a_difference_that_does_not_fit_is_answered_by_the_host(tmp_path: Path, 
     world.close()
 
 
-def test_more_snapshots_than_the_card_has_numbers_for(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_more_snapshots_than_the_card_has_numbers_for(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     snapshots = [(world.state, world.mask)]
     for _ in range(10):
         _, state, mask = world.stage(one_in=30)
@@ -191,9 +191,9 @@ def test_more_snapshots_than_the_card_has_numbers_for(tmp_path: Path, card: Devi
     world.close()
 
 
-def test_what_was_hot_is_on_the_card_again_after_a_restart(tmp_path: Path, card: Device) -> None:
+def test_what_was_hot_is_on_the_card_again_after_a_restart(tmp_path: Path, device: Device) -> None:
     size = 120_000
-    world = CardWorld(tmp_path, card, hbm_bytes=size)
+    world = CardWorld(tmp_path, device, hbm_bytes=size)
     ids = world.rows.ids["item"]
     wanted = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])[:200]
     spec = LookupSpec("item", "item", "none", 1)
@@ -207,21 +207,21 @@ def test_what_was_hot_is_on_the_card_again_after_a_restart(tmp_path: Path, card:
 
     assert waits_for(lambda: missed() < 20)
     world.close()
-    world = CardWorld(tmp_path, card, hbm_bytes=size)
+    world = CardWorld(tmp_path, device, hbm_bytes=size)
     assert missed() < 40
     world.close()
 
 
-def test_a_budget_of_dram_leaves_the_card_as_it_is(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card)
+def test_a_budget_of_dram_leaves_the_card_as_it_is(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device)
     world.store.set_dram_bytes(50_000)
     assert world.look() == 1.0
     world.tier.check_integrity()
     world.close()
 
 
-def test_bytes_are_divided_among_row_sizes(tmp_path: Path, card: Device) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=200_000)
+def test_bytes_are_divided_among_row_sizes(tmp_path: Path, device: Device) -> None:
+    world = CardWorld(tmp_path, device, hbm_bytes=200_000)
     replica = world.tier.replica
     assert replica is not None
     assert len(replica.slabs) == len(TABLES)
@@ -232,8 +232,8 @@ def test_bytes_are_divided_among_row_sizes(tmp_path: Path, card: Device) -> None
     world.close()
 
 
-def test_every_row_is_its_snapshots_own_under_everything_at_once(tmp_path: Path, card: Device) -> None:
-    soak = HbmSoak(tmp_path / "store", card, row_type="int8")
+def test_every_row_is_its_snapshots_own_under_everything_at_once(tmp_path: Path, device: Device) -> None:
+    soak = HbmSoak(tmp_path / "store", device, row_type="int8")
     wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")
     soak.run(SOAK_S, wanted)
     for what in wanted:

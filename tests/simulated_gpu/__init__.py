@@ -16,7 +16,11 @@ whatever the schedule:
   that is launched later: LifetimeError.
 - Work that changes what it only reads, or does not write what it says: RaceError, or bytes 0xFF (`steps`). With
   strict=True, work that looks at or changes anything on the device that it does not name.
+- A kernel that would go to memory that its call does not name, through whatever list or table (`kernel_memory`).
 - Everything else that the protocol forbids: MisuseError.
+
+Kernels of cuda/ run as they are, compiled for the host (`kernels`), one after the other: what the protocol of
+publish.cuh allows to happen at once in buffers that calls share, it does not try.
 
 What it cannot see: a host that writes the bytes that were there already; objects other than tensors, lists, tuples,
 dicts and functions that a work closure holds (they keep their buffers alive, as no real graph does); accesses to

@@ -40,7 +40,7 @@ class Faults:
         self._until_full.start(after)
 
     def run_out(self, next_compute: int = 1) -> None:
-        """For the n-th compute or launch from now on there is no memory; for those after it there is."""
+        """For the n-th compute, kernel or launch from now on there is no memory; for those after it there is."""
         self._until_run_out.start(next_compute)
 
     def lose(self, after: int = 1) -> None:

@@ -12,8 +12,23 @@ import pytest
 from storage.errors import ConfigError, DeviceError, DeviceOutOfMemory, StoreError
 from storage.features import Jagged
 from storage.specs import LookupSpec
-from tests.hbm.behaviour import *  # noqa: F403
-from tests.hbm.behaviour import waits_for
+from tests.hbm.behaviour import (  # noqa: F401
+    test_a_budget_of_dram_leaves_the_card_as_it_is,
+    test_a_card_that_holds_everything_answers_everything,
+    test_a_difference_that_does_not_fit_is_answered_by_the_host,
+    test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded,
+    test_a_small_card_holds_what_is_used_most,
+    test_a_snapshot_that_nobody_announced_is_prepared_when_it_is_asked_for,
+    test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row,
+    test_bytes_are_divided_among_row_sizes,
+    test_every_row_is_its_snapshots_own_under_everything_at_once,
+    test_more_snapshots_than_the_card_has_numbers_for,
+    test_removed_ids_are_misses_and_return_when_they_are_written,
+    test_two_snapshots_are_answered_side_by_side_until_one_is_left,
+    test_what_is_asked_for_comes_in_and_what_is_not_used_goes,
+    test_what_was_hot_is_on_the_card_again_after_a_restart,
+    waits_for,
+)
 from tests.hbm.world import ALL_BYTES, CardWorld
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 
@@ -28,6 +43,11 @@ def card() -> Iterator[SimulatedDriver]:
         driver.enter_thread()
         driver.finish()
     assert not driver.errors
+
+
+@pytest.fixture
+def device(card: SimulatedDriver) -> SimulatedDriver:
+    return card
 
 
 @pytest.mark.parametrize("hbm_bytes", [60_000, ALL_BYTES])

@@ -269,3 +269,13 @@ def test_the_predictions_follow_from_bytes_and_loads() -> None:
     assert gpu_row_prediction.copy_us(WIDE) == pytest.approx(8 * 0.7)
     popularity = zipf(100_000)
     assert gpu_row_prediction.hottest(10_000, 100_000) == pytest.approx(popularity.best_static(10_000), abs=1e-3)
+
+
+def test_the_sizes_of_the_page_are_those_of_the_cache() -> None:
+    page = (ROOT / "docs" / "hbm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ values, fp\d+ \| (\d+) \| (\d+) \| (\d+) M \|$", page, re.M)
+    assert len(rows) == 4
+    for row_bytes, on_card, millions in rows:
+        each = bytes_of(int(row_bytes), 1 << 24) / (1 << 24)
+        assert each == pytest.approx(int(on_card), abs=1)
+        assert 10 * 2**30 / each / 1e6 == pytest.approx(int(millions), abs=1)

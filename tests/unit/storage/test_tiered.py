@@ -65,7 +65,7 @@ def test_with_room_for_all_no_lookup_reads_the_disk(tmp_path: Path, monkeypatch:
             assert stats.hits["ssd"] == 0
             assert stats.hits["dram"] > 0
             total = sum(t.rows for t in rows.tables)
-            assert stats.rows == {"overlay": 0, "dram": total, "ssd": total}
+            assert stats.rows == {"hbm": 0, "overlay": 0, "dram": total, "ssd": total}
             monkeypatch.undo()
 
 

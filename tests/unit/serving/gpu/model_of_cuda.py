@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,15 +160,24 @@ class Event:
 
 
 class Kernels:
+    """loads: how often all was loaded. started: name, blocks, values and stream of kernels that are called by name."""
+
     calls: list[dict[str, int]]
+    started: list[tuple[str, tuple[int, int], list[int], int]]
+    loads: int
     failure: Exception | None
 
     def __init__(self, device: int, capability: tuple[int, int]) -> None:
         assert (device, capability) == (0, (9, 0))
-        Kernels.calls, Kernels.failure = [], None
+        Kernels.calls, Kernels.started, Kernels.loads, Kernels.failure = [], [], 0, None
 
     def load(self) -> None:
-        pass
+        Kernels.loads += 1
+
+    def call(self, name: str, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
+        if self.failure is not None:
+            raise DeviceError(f"GPU 0 did not start kernel {name}") from self.failure
+        Kernels.started.append((name, blocks, list(values), stream))
 
     def assemble(self, **arguments: int) -> None:
         if self.failure is not None:

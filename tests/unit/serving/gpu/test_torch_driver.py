@@ -13,6 +13,7 @@ import torch
 from serving.gpu import torch_driver
 from serving.gpu.driver import Assembly, Driver
 from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMemory
+from storage.hbm.device import KernelCall
 from tests.unit.serving.gpu.model_of_cuda import (
     INFO,
     AcceleratorError,
@@ -78,6 +79,31 @@ def test_calls_go_to_their_stream(driver: Driver, model: Model) -> None:
             "stream": stream.raw,
         }
     ]
+
+
+def test_kernels_are_loaded_at_the_start_and_called_by_name(driver: Driver) -> None:
+    assert Kernels.loads == 1
+    stream, card = driver.new_stream("one"), driver.device(64)
+    driver.kernel(KernelCall("publish_stores", (3, 1), (card, card[16:], 7, -1), (card,)), stream)
+    address = card.data_ptr()
+    assert Kernels.started == [("publish_stores", (3, 1), [address, address + 16, 7, -1], stream.raw)]
+    assert Kernels.loads == 1
+
+
+def test_zeros_go_to_their_stream(driver: Driver, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, card = driver.new_stream("one"), driver.device(8)
+    card.fill_(7)
+    streams: list[int] = []
+    zero = torch.Tensor.zero_
+
+    def seen(tensor: torch.Tensor) -> torch.Tensor:
+        streams.append(model.current[-1])
+        return zero(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "zero_", seen)
+    driver.zero(card[2:4], stream)
+    assert streams == [stream.raw]
+    assert card.tolist() == [7, 7, 0, 0, 7, 7, 7, 7]
 
 
 def test_no_two_sessions_have_one_stream_and_streams_are_used_again(driver: Driver, model: Model) -> None:
@@ -291,6 +317,8 @@ def test_a_kernel_that_does_not_start_says_whether_the_card_is_lost(driver: Driv
     Kernels.failure = CUDARuntimeError(1)
     with pytest.raises(DeviceError, match="did not start"):
         driver.assemble(assembly, 1, stream)
+    with pytest.raises(DeviceError, match="did not start kernel lookup_pool"):
+        driver.kernel(KernelCall("lookup_pool", (1, 1), ()), stream)
     Kernels.failure = CUDARuntimeError(719)
     with pytest.raises(DeviceLost):
         driver.assemble(assembly, 1, stream)
