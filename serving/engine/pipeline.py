@@ -145,7 +145,7 @@ class RequestFeatures:
 class Pipeline:
     """Not thread-safe: it owns lookup plans. Its memory beside the shared parts is their scratch.
 
-    counted: (T, 5) of all its lookups so far, by table, columns as in COUNTED.
+    counted: (T, 6) of all its lookups so far, by table, columns as in COUNTED.
     """
 
     def __init__(

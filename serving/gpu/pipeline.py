@@ -72,9 +72,9 @@ class GpuPipeline:
         if self._first is None:
             return
         try:
+            self._lane.capture_all(self._first.graph)
             if self._card is not None:
                 self._card.capture_all(self._first.graph, self._first.mask)
-            self._lane.capture_all(self._first.graph)
         except DeviceError as error:
             if self._make_processor is None:
                 raise

@@ -68,17 +68,8 @@ def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, de
     ids = world.rows.ids["item"]
     places = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])
     wanted = places[:200]  # far from 0, where nothing is used
-    spec = LookupSpec("item", "item", "none", 1)
-    bags = Jagged(ids[wanted], np.arange(len(wanted) + 1))
-
-    def missed() -> int:
-        answer = world.lane.lookup(0, len(wanted), spec, bags)
-        assert answer is not None
-        world.tell("item", wanted, wanted[answer.missed], others=20_000)
-        return len(answer.missed)
-
-    assert missed() > 100
-    assert waits_for(lambda: missed() < 20), missed()
+    assert world.ask("item", wanted) > 100
+    assert waits_for(lambda: world.ask("item", wanted) < 20)
     assert world.tier.stats().evicted > 0
     world.tier.check_integrity()
     world.close()
@@ -196,19 +187,10 @@ def test_what_was_hot_is_on_the_card_again_after_a_restart(tmp_path: Path, devic
     world = CardWorld(tmp_path, device, hbm_bytes=size)
     ids = world.rows.ids["item"]
     wanted = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])[:200]
-    spec = LookupSpec("item", "item", "none", 1)
-    bags = Jagged(ids[wanted], np.arange(len(wanted) + 1))
-
-    def missed() -> int:
-        answer = world.lane.lookup(0, len(wanted), spec, bags)
-        assert answer is not None
-        world.tell("item", wanted, wanted[answer.missed], others=20_000)
-        return len(answer.missed)
-
-    assert waits_for(lambda: missed() < 20)
+    assert waits_for(lambda: world.ask("item", wanted) < 20)
     world.close()
     world = CardWorld(tmp_path, device, hbm_bytes=size)
-    assert missed() < 40
+    assert world.ask("item", wanted) < 40
     world.close()
 
 

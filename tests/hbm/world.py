@@ -83,9 +83,17 @@ class CardWorld:
                 had += len(part) - len(answer.missed)
         return had / there
 
-    def tell(self, table: str, places: np.ndarray, missed: np.ndarray, others: int = 0) -> None:
-        """As a lane does after a batch. others: lookups of other lanes meanwhile, which hit."""
+    def ask(self, table: str, places: np.ndarray) -> int:
+        """Looks ids up on the card, one a row, and tells of them as a lane does; how many it did not have.
+
+        As if other lanes had asked for many more meanwhile, which were there: so that counts of use grow old.
+        """
         index = list(TABLES).index(table)
+        ids = self.rows.ids[table][places]
+        bags = Jagged(ids, np.arange(len(ids) + 1))
+        answer = self.lane.lookup(self.mask, len(ids), LookupSpec(table, table, "none", 1), bags)
+        assert answer is not None
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
-        lookups[index], misses[index] = len(places) + others, len(missed)
-        self.tier.tell(lookups, misses, [(index, np.unique(self.rows.ids[table][missed]))])
+        lookups[index], misses[index] = len(ids) + 20_000, len(answer.missed)
+        self.tier.tell(lookups, misses, [(index, np.unique(ids[answer.missed]))])
+        return len(answer.missed)

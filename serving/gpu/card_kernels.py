@@ -1,0 +1,204 @@
+"""What one lane puts on its stream to look up on the card: kernels over a packed batch, lists of misses, late rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from serving.gpu.card_batch import CardPacking
+from serving.gpu.card_features import CardFeature
+from serving.gpu.lane import GpuLane
+from serving.gpu.late_rows import LateList
+from serving.gpu.staging import COUNTS_AT, COUNTS_END, HEAD_BYTES
+from storage import lookup_kernels
+from storage.hbm.device import KernelCall
+from storage.hbm.replica import Replica
+from storage.lookup_kernels import FEATURE_WORDS
+
+# Entries of the lists of misses that come back with the graph that only looks up.
+MISSES_AT_ONCE = 512
+_MISS_BYTES = 16
+_NO_BOUND = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Features of one kernel. number: 0 for gathered ones, 1 for pooled. header: where theirs begins in a packed batch.
+    words: the table of them, on the card. misses: their list, on both sides, of at most `room`.
+    """
+
+    number: int
+    features: tuple[CardFeature, ...]
+    header: int
+    words: torch.Tensor
+    misses: torch.Tensor
+    host_misses: torch.Tensor
+    room: int
+
+
+class CardKernels:
+    """One thread at a time, that of its lane. host: where a batch is packed. host_late: where late rows are.
+
+    counts: (2,) int64, how many ids of gathered and of pooled features the last batch missed.
+    """
+
+    def __init__(self, lane: GpuLane, packing: CardPacking, most_misses: int, late_bytes: int) -> None:
+        """most_misses: of each kernel. late_bytes: for late rows and their lists. Raises DeviceError."""
+        self._lane = lane
+        driver = self._driver = lane.model.driver
+        self._host = driver.pinned(packing.packed_bytes)
+        self.host = self._host.numpy()
+        self._staging = driver.device(packing.packed_bytes)
+        self._assembly = lane.assembly(packing.inputs, self._staging[packing.sections_at :])
+        self._host_late = driver.pinned(late_bytes)
+        self.host_late = self._host_late.numpy()
+        self._late = driver.device(late_bytes)
+        word_bytes = 8 * FEATURE_WORDS * packing.feature_count
+        self._host_words = driver.pinned(word_bytes)
+        self._words = driver.device(word_bytes)
+        self.counts = lane.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
+        self._generation = 0
+        self._parts: list[_Part] = []
+        at = 0
+        for number, features in enumerate((packing.features.gathered, packing.features.pooled)):
+            size = 8 * FEATURE_WORDS * len(features)
+            if features:
+                lists = driver.device(_MISS_BYTES * most_misses), driver.pinned(_MISS_BYTES * most_misses)
+                words = self._words[at : at + size]
+                self._parts.append(_Part(number, features, packing.headers[number], words, *lists, most_misses))
+            at += size
+
+    def bind(self, replica: Replica) -> None:
+        """Has the kernels look into this replica. The stream is empty; the lane is inside."""
+        if replica.generation == self._generation:
+            return
+        # They keep the addresses of another one.
+        self._lane.graphs.drop(("look_up", "whole"))
+        target = self._lane.target.data_ptr()
+        sections = self._lane.model.inputs.sections
+        words: list[int] = []
+        for feature in (feature for part in self._parts for feature in part.features):
+            output = target + sections[feature.place].offset
+            states = 0 if feature.states is None else target + sections[feature.states].offset
+            words += [*replica.words(feature.table), replica.base_tables, _NO_BOUND, 0, 0]
+            words += [feature.shape, output, states]
+        self._host_words.numpy().view(np.int64)[:] = words
+        self._driver.copy(self._words, self._host_words, self._lane.stream)
+        self._lane.wait()
+        self._generation = replica.generation
+
+    def send(self, size: int) -> None:
+        """So many bytes of the packed batch."""
+        self._driver.copy(self._staging[:size], self._host[:size], self._lane.stream)
+
+    def put(self, rows: int, replica: Replica) -> None:
+        """Unpacks the other inputs, and looks up; for so many rows, those past the batch being zeros."""
+        driver, lane = self._driver, self._lane
+        driver.assemble(self._assembly, rows, lane.stream)
+        driver.zero(lane.results[COUNTS_AT:COUNTS_END], lane.stream)
+        for part in self._parts:
+            driver.kernel(self._call(part, rows, replica), lane.stream)
+
+    def put_misses(self) -> None:
+        """Brings back how many ids were missed, and the first of them."""
+        driver, lane = self._driver, self._lane
+        driver.copy(lane.host_results[:HEAD_BYTES], lane.results[:HEAD_BYTES], lane.stream)
+        for part in self._parts:
+            size = _MISS_BYTES * min(part.room, MISSES_AT_ONCE)
+            driver.copy(part.host_misses[:size], part.misses[:size], lane.stream)
+
+    def misses(self, arrived: int) -> tuple[list[np.ndarray], bool]:
+        """The lists (m, 2) int64 of gathered and of pooled features, and whether they had room for all that was missed.
+
+        arrived: entries of each that are here. They hold until the next batch.
+        """
+        counts = [0, 0]
+        waits = False
+        for part in self._parts:
+            counts[part.number] = count = min(int(self.counts[part.number]), part.room)
+            if count > arrived:
+                size = _MISS_BYTES * count
+                self._driver.copy(part.host_misses[:size], part.misses[:size], self._lane.stream)
+                waits = True
+        if waits:
+            self._lane.wait()
+        lists = [np.empty((0, 2), np.int64), np.empty((0, 2), np.int64)]
+        for part in self._parts:
+            size = _MISS_BYTES * counts[part.number]
+            lists[part.number] = part.host_misses.numpy()[:size].view(np.int64).reshape(-1, 2)
+        return lists, sum(counts) == int(self.counts.sum())
+
+    def put_late(self, late: LateList, rows: int) -> None:
+        """Puts late rows where they belong, in inputs of so many rows."""
+        driver, stream, buffer = self._driver, self._lane.stream, self._late
+        driver.copy(buffer[: late.size], self._host_late[: late.size], stream)
+        staging = buffer[late.rows_at : late.size]
+        for part in self._parts:
+            header, outputs = self._staging[part.header :], self._outputs(part, rows)
+            if part.number == 0 and late.scatter:
+                call = lookup_kernels.scatter_late(
+                    "fp32",
+                    features=part.words,
+                    header=header,
+                    rows=rows,
+                    entries=buffer[late.scatter_at : late.add_at],
+                    count=buffer[:8],
+                    room=late.scatter,
+                    staging=staging,
+                    outputs=outputs,
+                )
+                driver.kernel(call, stream)
+            if part.number == 1 and late.add:
+                call = lookup_kernels.add_late(
+                    features=part.words,
+                    header=header,
+                    rows=rows,
+                    entries=buffer[late.add_at : late.weights_at],
+                    count=buffer[8:16],
+                    room=late.add,
+                    staging=staging,
+                    weights=buffer[late.weights_at : late.rows_at] if late.has_weights else None,
+                    outputs=outputs,
+                )
+                driver.kernel(call, stream)
+
+    def _call(self, part: _Part, rows: int, replica: Replica) -> KernelCall:
+        count = self._lane.results[COUNTS_AT + 8 * part.number :][:8]
+        header, outputs = self._staging[part.header :], self._outputs(part, rows)
+        if part.number == 0:
+            return lookup_kernels.gather(
+                "fp32",
+                features=part.words,
+                feature_count=len(part.features),
+                header=header,
+                rows=rows,
+                longest=rows * max(feature.shape for feature in part.features),
+                misses=part.misses,
+                miss_count=count,
+                miss_room=part.room,
+                use_every=replica.use_every,
+                outputs=outputs,
+                shared=replica.shared,
+            )
+        return lookup_kernels.pool(
+            features=part.words,
+            feature_count=len(part.features),
+            header=header,
+            rows=rows,
+            misses=part.misses,
+            miss_count=count,
+            miss_room=part.room,
+            use_every=replica.use_every,
+            outputs=outputs,
+            shared=replica.shared,
+        )
+
+    def _outputs(self, part: _Part, rows: int) -> tuple[torch.Tensor, ...]:
+        """The tensors that a kernel writes, of so many rows."""
+        sections = self._lane.model.inputs.sections
+        places = [place for each in part.features for place in (each.place, each.states) if place is not None]
+        return tuple(
+            self._lane.target[sections[place].offset :][: sections[place].row_bytes * rows] for place in places
+        )

@@ -1,0 +1,165 @@
+"""Models whose rows lie on a simulated GPU: `hbm_bytes`, what fails, versions over one store, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.engine.gate import gate
+from serving.engine.model import LoadedModel
+from serving.engine.model_config import read_model_config
+from serving.engine.options import ModelOptions
+from serving.gpu.device_model import DeviceModel
+from storage.errors import ConfigError, DeviceLost, DeviceOutOfMemory
+from storage.tiers.tiered import TieredStore
+from tests.simulated_gpu import SimulatedGpus
+
+MakeModel = Callable[..., LoadedModel]
+GPU = "instance_group { kind: KIND_GPU count: %d }\n"
+
+
+def option(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def ask(model: LoadedModel, world: Any, ids: np.ndarray) -> np.ndarray:
+    scores: np.ndarray = asyncio.run(model.infer(world.columns(ids), len(ids))).outputs[0]
+    return scores
+
+
+def on_card(model: LoadedModel) -> DeviceModel:
+    return model.parts.devices.models[0]
+
+
+@pytest.mark.parametrize(("schedule", "seed"), [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)])
+def test_rows_come_from_the_card_and_are_counted_there(
+    make_model: MakeModel, world: Any, store: TieredStore, schedule: str, seed: int
+) -> None:
+    gpus = SimulatedGpus(schedule=schedule, seed=seed)
+    model = make_model(GPU % 2, gpus=gpus)
+    assert store.cards.wait_filled(60)
+    before = store.cards.tiers[0].stats().tables[0]
+    gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+    ids = np.arange(490, 520)
+    assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
+    stats = model.store_stats()
+    assert (stats.hits["hbm"], stats.hits["dram"], stats.absent) == (10, 0, 20)
+    assert stats.rows["hbm"] == stats.tables["item"].rows["hbm"] == 500
+    assert 0 < stats.tables["item"].bytes["hbm"] == stats.bytes["hbm"]
+    told = store.cards.tiers[0].stats().tables[0]
+    # A replay is not traffic.
+    assert (told.lookups - before.lookups, told.misses - before.misses) == (30, 20)
+    assert model.close(10.0)
+    assert not store.cards.tiers
+    driver = gpus.driver(0)
+    driver.enter_thread()
+    driver.finish()
+    assert not driver.errors
+
+
+def test_none_where_the_option_says_so(make_model: MakeModel, world: Any, store: TieredStore) -> None:
+    model = make_model(GPU % 1 + option("hbm_bytes", "0"), gpus=SimulatedGpus())
+    assert on_card(model).card is None
+    assert not store.cards.tiers
+    assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+    assert model.store_stats().hits == {"hbm": 0, "overlay": 0, "dram": 9, "ssd": 0}
+
+
+def test_a_quarter_of_what_is_free_and_no_more_than_all_rows(make_model: MakeModel, store: TieredStore) -> None:
+    make_model(GPU % 1, gpus=SimulatedGpus(total_bytes=64 << 20))
+    tier = store.cards.tiers[0]
+    assert 15 << 20 < tier.hbm_bytes <= 16 << 20
+    assert tier.stats().capacity_rows < 700
+
+
+def test_memory_of_a_gpu_without_a_session_on_one(tmp_path: Any) -> None:
+    for text, gpus in (("instance_group { kind: KIND_CPU }", SimulatedGpus()), ("", SimulatedGpus(why_none="none"))):
+        (tmp_path / "config.pbtxt").write_text(text + option("hbm_bytes", "1MiB"))
+        config = read_model_config(tmp_path)
+        with pytest.raises(ConfigError, match=r"parameters\.hbm_bytes") as raised:
+            config.placed(gpus)
+        assert raised.value.field == "parameters.hbm_bytes"
+
+
+def test_versions_over_one_store_share_the_cache(make_model: MakeModel, world: Any, store: TieredStore) -> None:
+    gpus = SimulatedGpus()
+    first, second = make_model(GPU % 1, gpus=gpus), make_model(GPU % 1, gpus=gpus)
+    tier = store.cards.tiers[0]
+    assert store.cards.wait_filled(60)
+    assert first.close(10.0)
+    assert store.cards.tiers[0] is tier
+    assert np.allclose(ask(second, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+    assert second.store_stats().hits["hbm"] == 9
+    assert second.close(10.0)
+    assert not store.cards.tiers
+
+
+class TestFailures:
+    """Of the cache alone: the model stays on the card."""
+
+    def test_no_memory_for_the_cache(
+        self, make_model: MakeModel, world: Any, store: TieredStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gpus = SimulatedGpus(total_bytes=48 << 20)
+        with caplog.at_level(logging.WARNING, "emberline.serving"):
+            model = make_model(GPU % 1 + option("hbm_bytes", "0"), gpus=gpus)
+            assert model.close(10.0)
+            gpus.driver(0).fail_allocation(6)  # the program's weights are there
+            model = make_model(GPU % 1, gpus=gpus)
+        assert any("looked up on the host, not on GPU 0" in record.message for record in caplog.records)
+        assert on_card(model).card is None
+        assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+        assert not on_card(model).given_up
+
+    def test_or_it_is_refused_where_it_was_asked_for(self, make_model: MakeModel, store: TieredStore) -> None:
+        gpus = SimulatedGpus()
+        gpus.driver(0).fail_allocation(6)
+        text = GPU % 1 + option("hbm_bytes", "1MiB")
+        with pytest.raises(DeviceOutOfMemory):
+            make_model(text + option("on_gpu_failure", "refuse"), gpus=gpus)
+        assert not store.cards.tiers
+        gpus.driver(0).fail_allocation(6)
+        assert on_card(make_model(text, gpus=gpus)).card is None
+
+    def test_every_lack_of_memory_at_the_start(self, make_model: MakeModel, world: Any, store: TieredStore) -> None:
+        seen = set()
+        for after in range(1, 60):
+            gpus = SimulatedGpus()
+            driver = gpus.driver(0)
+            driver.fail_allocation(after)
+            try:
+                model = make_model(GPU % 1, gpus=gpus)
+            except DeviceOutOfMemory:
+                seen.add("refused")
+            else:
+                seen.add("on the card" if on_card(model).card is not None else "without rows")
+                assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+                assert model.close(10.0)
+            assert not store.cards.tiers
+            if not driver._until_full._left:
+                continue
+            break
+        assert seen == {"refused", "without rows", "on the card"}
+        assert after > 25
+
+    @pytest.mark.parametrize("after", [1, 5, 20, 60])
+    def test_a_lost_card(self, make_model: MakeModel, world: Any, after: int) -> None:
+        gpus = SimulatedGpus(schedule="random", seed=after)
+        model = make_model("instance_group { count: 2 }", gpus=gpus)
+        gpus.driver(0).lose(after)
+        for _ in range(30):
+            assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+        assert on_card(model).given_up
+        assert model.trouble == ""
+
+    def test_a_lost_card_at_the_start(self, make_model: MakeModel, store: TieredStore) -> None:
+        gpus = SimulatedGpus()
+        gpus.driver(0).lose(12)
+        with pytest.raises(DeviceLost):
+            make_model(GPU % 1, gpus=gpus)
+        assert not store.cards.tiers
