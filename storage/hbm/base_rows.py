@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,9 @@ from storage.tiers.overlays import Overlay
 if TYPE_CHECKING:
     from storage.tiers.tiered import TieredStore
 
+# What is looked up and brought to a card at once.
+_PIECE_BYTES = 32 << 20
+_PIECE_IDS = 1 << 16
 # Rows of the differences are waited for so long; those that SSD has not delivered by then stay on the host.
 DIFFERENCE_TIMEOUT_S = 5.0
 
@@ -28,6 +31,11 @@ class SnapshotRows:
     def __init__(self, store: TieredStore) -> None:
         self._store = store
         self._codecs = [RowCodec(spec.row_type, spec.dim) for spec in store.tables]
+
+    def pieces(self, table: int, ids: Ids) -> Iterator[slice]:
+        """Slices that cover so many ids of a table, each of bounded size."""
+        step = max(1, min(_PIECE_IDS, _PIECE_BYTES // (4 * self._store.tables[table].dim)))
+        return (slice(start, min(start + step, len(ids))) for start in range(0, len(ids), step))
 
     def find(self, mask: int, table: int, ids: Ids, timeout_s: float | None) -> tuple[Encoded, np.ndarray]:
         """Encoded rows (m, row_bytes) of the ids that were found, and which were (n,) bool. Raises StoreError."""

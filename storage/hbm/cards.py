@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigError, StoreError
@@ -24,6 +25,9 @@ class Cards:
         self._lock = threading.Lock()
         self._tiers: Mapping[int, HbmTier] = {}  # replaced whole
         self._workers: dict[int, HbmWorker] = {}
+        self._closed = False
+        # Numbers of overlays that are being merged (True) or discarded (False); replaced whole.
+        self._retiring: Mapping[int, bool] = {}
 
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
@@ -33,16 +37,18 @@ class Cards:
     def open(self, device: Device, hbm_bytes: int) -> HbmTier:
         """Caches the store's hottest rows on a card, from now on. Filling goes on in the background.
 
-        hbm_bytes: what rows, index and marks may take there. Raises ConfigError, DeviceError.
+        hbm_bytes: what rows, index and marks may take there. Raises ConfigError, DeviceError, StoreError.
         """
         from storage.hbm.tier import HbmTier
         from storage.hbm.worker import HbmWorker
 
         index = device.info.index
-        with self._lock:
+        with self._lock:  # nothing begins to retire meanwhile
+            if self._closed:
+                raise StoreError("the store is closed")
             if index in self._tiers:
                 raise ConfigError(f"{device.info}: the store has a cache on it already", field="hbm_bytes")
-            tier = HbmTier(self._store, device, hbm_bytes)
+            tier = HbmTier(self._store, device, hbm_bytes, lambda: self._retiring)
             self._tiers = {**self._tiers, index: tier}
             self._workers[index] = HbmWorker(tier, self._store)
         return tier
@@ -50,27 +56,38 @@ class Cards:
     def close(self, index: int) -> None:
         """Gives a card's memory back; without effect where there is no cache."""
         with self._lock:
-            tier, worker = self._tiers.get(index), self._workers.pop(index, None)
+            worker = self._workers.pop(index, None)
+        if worker is None:
+            return
+        worker.close()
+        with self._lock:  # merges tell the tier as long as lanes may ask it
+            self._tiers[index].close()
             self._tiers = {number: each for number, each in self._tiers.items() if number != index}
-        if worker is not None:
-            worker.close()
-        if tier is not None:
-            tier.close()
 
     def close_all(self) -> None:
-        """As `close`, of every card."""
+        """As `close`, of every card; none is opened any more."""
+        with self._lock:
+            self._closed = True
         for index in list(self._tiers):
             self.close(index)
 
     def prepare(self, mask: int) -> None:
-        """Brings what a snapshot has otherwise to every card, before it is served."""
+        """Brings what a snapshot has otherwise to every card, before it is served. Raises StoreError."""
         for tier in self._tiers.values():
             tier.prepare(mask)
 
-    def leave(self, overlay: Overlay, *, merged: bool) -> None:
-        """Before an overlay is merged or discarded."""
-        for tier in self._tiers.values():
-            tier.leave(overlay, merged=merged)
+    @contextmanager
+    def retiring(self, overlay: Overlay, *, merged: bool) -> Iterator[None]:
+        """While an overlay is merged or discarded: it is in every snapshot from now on, or in none."""
+        with self._lock:
+            self._retiring = {**self._retiring, overlay.number: merged}
+            for tier in self._tiers.values():
+                tier.retire(overlay, merged=merged)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._retiring = {number: way for number, way in self._retiring.items() if number != overlay.number}
 
     def resize(self, index: int, hbm_bytes: int) -> None:
         """Another size while lookups go on. Raises ConfigError, DeviceError, StoreError where there is no cache."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from storage.errors import StoreError
@@ -9,6 +12,9 @@ from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.publisher import Publisher
 from storage.hbm.replica import CardSlab, Replica
 from storage.hbm.sight import View
+
+if TYPE_CHECKING:
+    import torch
 
 _IDS = 1 << 14
 
@@ -47,7 +53,7 @@ def _check_rows(view: View, slab: CardSlab, publisher: Publisher, rows: Snapshot
                 raise StoreError(f"{_name(replica, table)}: the card has another row for id {wrong} than the store")
 
 
-def _parts(size: int, buffer, publisher: Publisher):  # type: ignore[no-untyped-def]
+def _parts(size: int, buffer: torch.Tensor, publisher: Publisher) -> Iterator[np.ndarray]:
     most = publisher.buffer_bytes
     for start in range(0, size, most):
         yield publisher.read(buffer[start : start + most])

@@ -53,10 +53,6 @@ class Publisher:
         self._host_bytes = self._host.numpy()
         self._staging = device.device(size)
 
-    def rows_in_a_set(self, stride: int) -> int:
-        """How many changed rows go in one piece."""
-        return (len(self._host_bytes) - _COUNT_BYTES) // (_ENTRY_BYTES + stride)
-
     def publish(self, slab: CardSlab) -> None:
         """Takes what changed since the last time, brings it to the card, and waits until every lookup sees it.
 
@@ -87,15 +83,20 @@ class Publisher:
         """The most that `read` takes at once."""
         return len(self._host_bytes)
 
-    def close(self) -> None:
+    def drain(self) -> None:
         """Waits for the stream; a card that is lost has nothing to wait for."""
         with contextlib.suppress(DeviceError):
             self._device.enter_thread()
             self._wait()
 
+    def close(self) -> None:
+        """Gives the memory back; nothing may be asked any more."""
+        self.drain()
+        del self._host_bytes, self._host, self._staging
+
     def _put_rows(self, slab: CardSlab, changes: CardSet) -> None:
         count = len(changes.rows)
-        most = self.rows_in_a_set(slab.stride)
+        most = (len(self._host_bytes) - _COUNT_BYTES) // (_ENTRY_BYTES + slab.stride)
         for start in range(0, count, most):
             entries = changes.rows[start : start + most].copy()
             n = len(entries)

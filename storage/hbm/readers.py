@@ -10,6 +10,11 @@ import threading
 import time
 import weakref
 
+from storage.errors import DeviceError
+
+# A lane is inside for as long as its lookup is on the card; one that is not out by then never will be.
+_MOST_S = 30.0
+
 
 class Turn:
     """Of one lane. inside: between `begin` and `end`. over: how often it has come out."""
@@ -42,10 +47,17 @@ class Turns:
             self._turns.add(turn)
         return turn
 
-    def wait(self) -> None:
-        """Until every lane that is inside now has come out once. Lanes never wait for whoever calls this."""
+    def wait(self, most_s: float = _MOST_S) -> None:
+        """Until every lane that is inside now has come out once, or is no more. No lane waits for whoever calls this.
+
+        Raises DeviceError when one does not come out.
+        """
         with self._lock:
-            inside = [(turn, turn.over) for turn in self._turns if turn.inside]
-        for turn, over in inside:
-            while turn.inside and turn.over == over:
+            inside = [(weakref.ref(turn), turn.over) for turn in self._turns if turn.inside]
+        deadline = time.monotonic() + most_s
+        for reference, over in inside:
+            while (turn := reference()) is not None and turn.inside and turn.over == over:
+                del turn
+                if time.monotonic() > deadline:
+                    raise DeviceError(f"a lookup on the card has not ended for {most_s:g} s")
                 time.sleep(20e-6)

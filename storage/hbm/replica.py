@@ -6,7 +6,7 @@ The index that counts is the host's (`CardCache`); `publisher` brings its change
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from storage._table import CardCache
 from storage.errors import ConfigError
 from storage.hbm.device import Device
 from storage.specs import TableSpec, encoded_bytes
+from storage.tiers.base import Flags, Ids
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,14 @@ class CardSlab:
         """What it takes of the card."""
         return self.lines.nbytes + self.rows.nbytes + self.uses.nbytes
 
+    def pieces(self, count: int) -> Iterator[slice]:
+        """What of so many rows goes into one set: slots that are given up in a set are free only when it is over."""
+        start = 0
+        while start < count:
+            end = min(count, start + max(1, self.cache.free_slots))
+            yield slice(start, end)
+            start = end
+
 
 class Replica:
     """All slabs of one store on one card. Immutable but for what they hold.
@@ -63,7 +72,10 @@ class Replica:
         count = len(tables)
         if count * (MOST_DIFFERENCES + 1) > _MOST_TABLES:
             most = _MOST_TABLES // (MOST_DIFFERENCES + 1)
-            raise ConfigError(f"hbm_bytes: a card's cache is for at most {most} tables, the model has {count}")
+            raise ConfigError(
+                f"hbm_bytes: a card's cache is for at most {most} tables, the model has {count}; set it to 0",
+                field="hbm_bytes",
+            )
         self.tables = tuple(tables)
         self.base_tables = count
         self.generation = next(_generations)
@@ -110,6 +122,17 @@ class Replica:
     def device_bytes(self) -> int:
         """What it takes of the card."""
         return sum(slab.device_bytes for slab in self.slabs)
+
+    def hot_ids(self, most: int | None = None) -> Iterator[tuple[int, Ids, Flags]]:
+        """By table what the base has, hottest first, with counts of use; at most about `most` ids together."""
+        rows = sum(slab.cache.size() for slab in self.slabs)
+        for slab in self.slabs:
+            size = slab.cache.size()
+            share = size if most is None or rows <= most else most * size // rows
+            tables, ids, counts = slab.cache.hot_ids(max(1, share), self.base_tables)
+            for table in slab.members:
+                own = tables == table
+                yield table, ids[own], counts[own]
 
     @property
     def host_bytes(self) -> int:

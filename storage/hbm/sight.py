@@ -17,9 +17,15 @@ from storage.tiers.overlays import Overlay, Overlays, OverlayView
 
 @dataclass
 class Use:
-    """last: when a lane last asked, by time.monotonic()."""
+    """By time.monotonic(). last: when a lane last asked, 0 for never. made: when it was brought to the card."""
 
     last: float = 0.0
+    made: float = field(default_factory=time.monotonic)
+
+    @property
+    def latest(self) -> float:
+        """Of the two."""
+        return max(self.last, self.made)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,11 @@ def live_mask(view: OverlayView) -> int:
     return sum(1 << overlay.number for overlay in view.live)
 
 
+def can_be_shown(mask: int, view: OverlayView) -> bool:
+    """Whether the store answers for a mask: it shows nothing that was discarded, or is not there yet."""
+    return mask >= 0 and not mask >> view.following and not mask & view.discarded
+
+
 class Reader:
     """Of one lane; one thread at a time. Between `enter` and `leave` nothing that it can find is taken away."""
 
@@ -95,7 +106,9 @@ class Reader:
         overlays = self._overlays.view
         known_view, known_overlays, known_mask, found = self._known
         if view is not known_view or overlays is not known_overlays or mask != known_mask:
-            found = None if view is None else view.find(mask, live_mask(overlays))
+            found = None
+            if view is not None and can_be_shown(mask, overlays):
+                found = view.find(mask, live_mask(overlays))
             self._known = (view, overlays, mask, found)
         if found is None:
             self._turn.end()

@@ -19,20 +19,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.errors import ConfigError, DeviceError, DeviceOutOfMemory, StoreError
+from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, StoreError
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.device import Device
 from storage.hbm.publisher import Publisher
 from storage.hbm.readers import Turns
 from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
-from storage.hbm.sight import Difference, Reader, View, live_mask
+from storage.hbm.sight import Difference, Reader, View, can_be_shown, live_mask
 from storage.hbm.statistics import HbmStats, TierCounts
 from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.hot_ids import HotIds
@@ -43,23 +43,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Changes of a set: the grace period is paid once for them.
-SET_IDS = 1 << 16
 # A snapshot that nobody has asked for so long gives its place on the card to one that is asked for.
-SETTLE_AFTER_S = 0.5
+SETTLE_AFTER_S = 3.0
 _OFFERS = 256
 
 
 class HbmTier:
-    """Any thread. A card that fails is given up: lookups go on without it, `trouble` says why."""
+    """Any thread. A card that fails is given up: lookups go on without it, `trouble` says why.
 
-    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int) -> None:
-        """hbm_bytes: what rows, index and marks may take on the card. Raises ConfigError, DeviceError."""
+    settle_after_s: how long nobody has asked for the base's snapshot before another one takes its place.
+    """
+
+    def __init__(
+        self, store: TieredStore, device: Device, hbm_bytes: int, retiring: Callable[[], Mapping[int, bool]]
+    ) -> None:
+        """hbm_bytes: what rows, index and marks may take on the card; a cache of a few rows takes more than none.
+
+        retiring: numbers of overlays that are in every snapshot from now on (True), or in none.
+        Raises ConfigError, DeviceError.
+        """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
         self.device = device
         self.hbm_bytes = hbm_bytes
         self.trouble = ""
+        self.settle_after_s = SETTLE_AFTER_S
         self.counts = TierCounts(len(store.tables))
         self._store = store
         self._rows = SnapshotRows(store)
@@ -69,13 +77,13 @@ class HbmTier:
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._offers: deque[tuple[int, Ids]] = deque(maxlen=_OFFERS)
         self._asked: int | None = None
-        self._preparing: tuple[Overlay, ...] = ()
-        self._closed = False
+        self._retiring = retiring
+        self._last_stats: HbmStats | None = None
         device.enter_thread()
         replica = Replica(device, store.tables, hbm_bytes)
         widest = max(slab.stride for slab in replica.slabs)
         self._publisher = Publisher(device, self._turns, widest, hbm_bytes)
-        self._view: View | None = View(replica, 0)
+        self._view: View | None = View(replica, sum(1 << number for number, merged in retiring().items() if merged))
 
     # What lanes call.
 
@@ -103,8 +111,8 @@ class HbmTier:
 
     def is_prepared(self, mask: int) -> bool:
         """Whether lookups with this mask find what is on the card."""
-        view = self._view
-        return view is not None and view.find(mask, live_mask(self._store.overlays.view)) is not None
+        view, overlays = self._view, self._store.overlays.view
+        return view is not None and can_be_shown(mask, overlays) and view.find(mask, live_mask(overlays)) is not None
 
     def prepare(self, mask: int) -> bool:
         """Brings what a snapshot has otherwise to the card; True when the card can answer for it then.
@@ -116,7 +124,10 @@ class HbmTier:
             if view is None:
                 return False
             overlays = self._store.overlays.view
+            overlays.slots(mask)  # raises for what cannot be shown
             live = live_mask(overlays)
+            if any(bool(mask >> number & 1) != merged for number, merged in self._retiring().items()):
+                return False  # nobody uses it any more
             if view.find(mask, live) is not None:
                 return True
             if view.base is not None and all(slab.cache.size() == 0 for slab in view.replica.slabs):
@@ -128,52 +139,62 @@ class HbmTier:
                 return False
             differing = tuple(each for each in overlays.live if (view.base ^ mask) >> each.number & 1)
             self._generation += 1
-            self._preparing = differing
             try:
                 entries = self._bring_difference(view.replica, mask, number, differing)
             except StoreError:
                 self._clear(view.replica, [number])
                 raise
-            finally:
-                self._preparing = ()
             view = self._view
             if view is None:
                 return False
             added = Difference(mask, number, differing, entries)
             self._view = replace(view, differences=(*view.differences, added))
             return True
+        return False
 
-    def leave(self, overlay: Overlay, *, merged: bool) -> None:
+    def retire(self, overlay: Overlay, *, merged: bool) -> None:
         """An overlay is in every snapshot from now on, or in none. Before it is merged, or leaves the store's view."""
         with self._changing() as view:
-            if view is None or view.base is None:
+            # Also rows that were looked up before, in what may be other tables by now, do not come in any more.
+            self._generation += 1
+            if view is None:
                 return
+            assert view.base is not None
             bit = 1 << overlay.number
             if bool(view.base & bit) != merged:
                 others = [each for each in view.differences if bool(each.mask & bit) == merged]
                 if others:
                     self._settle(max(others, key=lambda each: each.use.last))
                 else:
-                    self._generation += 1
                     for table in range(view.replica.base_tables):
                         self._erase(view.replica, table, self._rows.ids(table, [overlay]))
                     self._view = replace(view, base=view.base ^ bit)
-            self._drop([each for each in self._differences() if overlay in each.overlays])
+            self._drop([each for each in self._differences() if bool(each.mask & bit) != merged])
 
     def settle(self) -> bool:
         """Makes the snapshot that is asked for the base's, when nobody has asked for the base's of late."""
         now = time.monotonic()
         view = self._view
-        if view is None or not view.differences or now - view.use.last < SETTLE_AFTER_S:
+        if view is None or not view.differences or now - view.use.last < self.settle_after_s:
             return False
+        others: list[int] = []
         with self._changing() as view:
-            if view is None or not view.differences or now - view.use.last < SETTLE_AFTER_S:
+            if view is None or not view.differences or now - view.use.last < self.settle_after_s:
                 return False
             wanted = max(view.differences, key=lambda each: each.use.last)
             if wanted.use.last <= view.use.last:
                 return False
+            others = [
+                each.mask
+                for each in view.differences
+                if each is not wanted and now - each.use.last < self.settle_after_s
+            ]
             self._settle(wanted)
-            return True
+        for mask in others:
+            # Those that are in use as well, as differences from the new base.
+            with suppress(StoreError):
+                self.prepare(mask)
+        return True
 
     def prepare_asked(self) -> bool:
         """Prepares the snapshot that a lane asked for last in vain."""
@@ -182,7 +203,7 @@ class HbmTier:
             return False
         with suppress(StoreError):
             return self.prepare(mask)
-        return False
+        return False  # it was discarded meanwhile
 
     def admit_offers(self) -> int:
         """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
@@ -211,19 +232,27 @@ class HbmTier:
         freq: (n,) what is known of their use, as of every tier.
         """
         admitted = 0
-        for start in range(0, len(ids), SET_IDS):
-            piece = slice(start, start + SET_IDS)
+        for piece in self._rows.pieces(table, ids):
+            offered, counts = ids[piece], None if freq is None else freq[piece]
             with self._lock:
                 view, generation = self._view, self._generation
-            if view is None or view.base is None:
+                if view is None or view.base is None:
+                    continue
+                base = view.base
+                if counts is None:
+                    # Only the rows of those that the policy would take are looked up.
+                    offered = offered[view.replica.slab(table).cache.ask(table, offered)]
+                # The replica may give way to one of another size meanwhile.
+                del view
+            if len(offered) == 0:
                 continue
             try:
                 # Rows that DRAM does not have yet come with a later offer.
-                rows, found = self._rows.find(view.base, table, ids[piece], 0.0)
+                rows, found = self._rows.find(base, table, offered, 0.0)
             except StoreError:
                 continue  # closed, or the base's snapshot has changed meanwhile
-            chosen = ids[piece][found]
-            admitted += self._install(table, generation, chosen, rows, None if freq is None else freq[piece][found])
+            known = None if counts is None else counts[found]
+            admitted += self._install(table, generation, offered[found], rows, known)
         return admitted
 
     def read_marks(self) -> None:
@@ -247,7 +276,7 @@ class HbmTier:
             if view is None:
                 return {}
             tables = view.replica.tables
-            return {tables[table].name: HotIds(ids, counts) for table, ids, counts in _hot(view.replica, most)}
+            return {tables[table].name: HotIds(ids, counts) for table, ids, counts in view.replica.hot_ids(most)}
         return {}
 
     def resize(self, hbm_bytes: int) -> None:
@@ -259,15 +288,18 @@ class HbmTier:
         """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
+        if self._view is None:
+            raise DeviceError(f"{self.device.info}: its cache is closed{': ' * bool(self.trouble)}{self.trouble}")
         with self._changing(passing=True) as view:
             if view is None:
-                raise DeviceError(f"{self.device.info}: its cache is closed{': ' * bool(self.trouble)}{self.trouble}")
+                return  # just now
             self._generation += 1
-            hot = list(_hot(view.replica, 1 << 62))
+            hot = list(view.replica.hot_ids())
             base, tables = view.base or 0, view.replica.tables
-            try:
+            fresh: Replica | None = None
+            with suppress(DeviceOutOfMemory):
                 fresh = Replica(self.device, tables, hbm_bytes)
-            except DeviceOutOfMemory:
+            if fresh is None:  # what the attempt took is free again
                 self._view = view = None
                 self._come_out()
                 fresh = Replica(self.device, tables, hbm_bytes)
@@ -275,16 +307,23 @@ class HbmTier:
             for table, ids, counts in hot:
                 slab = fresh.slab(table)
                 room = min(len(ids), slab.cache.free())
-                for start in range(0, room, SET_IDS):
-                    piece = slice(start, min(room, start + SET_IDS))
+                for piece in self._rows.pieces(table, ids[:room]):
                     rows, found = self._rows.find(base, table, ids[piece], DIFFERENCE_TIMEOUT_S)
                     self._insert(slab, table, ids[piece][found], rows, counts[piece][found])
             self._view = View(fresh, base)
             self._come_out()
 
     def stats(self) -> HbmStats:
-        """Counts and sizes now."""
-        return self.counts.stats(self._view)
+        """Counts and sizes; while the card is being changed, those of a moment ago."""
+        last = self._last_stats
+        if not self._lock.acquire(timeout=-1 if last is None else 0.02):
+            assert last is not None
+            return last
+        try:
+            self._last_stats = last = self.counts.stats(self._view)
+            return last
+        finally:
+            self._lock.release()
 
     def check_integrity(self) -> None:
         """Compares the card with the host, row by row. Raises StoreError that says what is wrong. Slow."""
@@ -297,9 +336,9 @@ class HbmTier:
     def close(self) -> None:
         """Gives the card's memory back when no lane is inside; lanes go to the host from now on."""
         with self._lock:
-            self._closed = True
             self._view = None
-            self._come_out()
+            with suppress(DeviceError):
+                self._come_out()
             self._publisher.close()
 
     # The lock is held from here on, except in `_ask` and at the beginning of `_changing`.
@@ -328,24 +367,38 @@ class HbmTier:
                 self._give_up(error)
                 if passing:
                     raise
+            except (ConfigError, StoreError) as error:
+                if self._view is None or self._view.base is None:
+                    self._give_up(error)  # in the middle of something
+                raise
+            except BaseException as error:
+                # Nobody knows what of a change has come to pass.
+                self._give_up(error)
+                raise
 
-    def _give_up(self, error: DeviceError) -> None:
-        if self._view is not None or not self.trouble:
-            self._view = None
-            self.trouble = str(error)
-            _log.error("%s: its cache of rows is given up: %s", self.device.info, error)
+    def _give_up(self, error: BaseException) -> None:
+        if self.trouble:
+            return
+        self._view = None
+        self.trouble = str(error) or type(error).__name__
+        _log.error("%s: its cache of rows is given up: %s", self.device.info, self.trouble)
+        if not isinstance(error, DeviceLost):
+            self._publisher.drain()
+        for reader in list(self._readers):
+            reader.forget()
 
     def _install(self, table: int, generation: int, ids: Ids, rows: Encoded, freq: Flags | None) -> int:
         with self._changing() as view:
             if view is None or generation != self._generation or len(ids) == 0:
                 return 0
             overlays = [overlay for each in view.differences for overlay in each.overlays]
-            free = ~self._rows.covered(table, ids, [*overlays, *self._preparing])
+            free = ~self._rows.covered(table, ids, overlays)
             slab = view.replica.slab(table)
             ids, rows, freq = ids[free], rows[free], None if freq is None else freq[free]
             admitted = 0
-            for piece in _pieces(slab, len(ids)):
-                count = slab.cache.offer(table, ids[piece], rows[piece], None if freq is None else freq[piece])
+            for piece in slab.pieces(len(ids)):
+                known = None if freq is None else freq[piece]
+                count = slab.cache.offer(table, ids[piece], rows[piece], known, asked=freq is None)
                 if count:
                     self._publisher.publish(slab)
                 admitted += count
@@ -358,7 +411,7 @@ class HbmTier:
     ) -> np.ndarray:
         """(n,) bool: which are on the card now."""
         placed = np.zeros(len(ids), np.bool_)
-        for piece in _pieces(slab, len(ids)):
+        for piece in slab.pieces(len(ids)):
             counts = None if freq is None else freq[piece]
             placed[piece] = slab.cache.insert(table, ids[piece], rows[piece], counts, pinned)
             self._publisher.publish(slab)
@@ -370,9 +423,8 @@ class HbmTier:
             slab = replica.slab(table)
             virtual = replica.virtual(table, number)
             ids = self._rows.ids(table, overlays)
-            for start in range(0, len(ids), SET_IDS):
-                piece = ids[start : start + SET_IDS]
-                resident = piece[slab.cache.find(table, piece) != 0]
+            for piece in self._rows.pieces(table, ids):
+                resident = ids[piece][slab.cache.find(table, ids[piece]) != 0]
                 if len(resident) == 0:
                     continue
                 rows, found = self._rows.find(mask, table, resident, DIFFERENCE_TIMEOUT_S)
@@ -398,8 +450,8 @@ class HbmTier:
             slab = replica.slab(table)
             virtual = replica.virtual(table, difference.number)
             ids = self._rows.ids(table, difference.overlays)
-            for start in range(0, len(ids), SET_IDS):
-                slab.cache.adopt(virtual, table, ids[start : start + SET_IDS])
+            for piece in self._rows.pieces(table, ids):
+                slab.cache.adopt(virtual, table, ids[piece])
                 self._publisher.publish(slab)
         self._view = View(replica, difference.mask, (), difference.use)
         self._clear(replica, [each.number for each in (difference, *others)])
@@ -418,9 +470,8 @@ class HbmTier:
     def _clear(self, replica: Replica, numbers: Sequence[int]) -> None:
         """Takes away entries that no lane was told of, or whose rows the base has too."""
         for slab in replica.slabs:
-            gone = sum(
-                slab.cache.erase_table(replica.virtual(table, number)) for number in numbers for table in slab.members
-            )
+            tables = [replica.virtual(table, number) for number in numbers for table in slab.members]
+            gone = sum(slab.cache.erase_table(table) for table in tables if slab.cache.rows_of(table))
             if gone:
                 self._publisher.publish(slab)
 
@@ -435,30 +486,9 @@ class HbmTier:
     def _free_number(self, view: View) -> int | None:
         """A number for a difference; the one that was not asked for longest gives it up."""
         if len(view.differences) >= MOST_DIFFERENCES:
-            oldest = min(view.differences, key=lambda each: each.use.last)
-            if time.monotonic() - oldest.use.last < SETTLE_AFTER_S:
+            oldest = min(view.differences, key=lambda each: each.use.latest)
+            if time.monotonic() - oldest.use.latest < self.settle_after_s:
                 return None
             self._drop([oldest])
         taken = {each.number for each in self._differences()}
         return next((number for number in range(1, MOST_DIFFERENCES + 1) if number not in taken), None)
-
-
-def _hot(replica: Replica, most: int) -> Iterator[tuple[int, Ids, Flags]]:
-    rows = sum(slab.cache.size() for slab in replica.slabs)
-    for slab in replica.slabs:
-        size = slab.cache.size()
-        tables, ids, counts = slab.cache.hot_ids(
-            max(1, size if rows <= most else most * size // rows), replica.base_tables
-        )
-        for table in slab.members:
-            own = tables == table
-            yield table, ids[own], counts[own]
-
-
-def _pieces(slab: CardSlab, count: int) -> Iterator[slice]:
-    """What goes into one set: slots that are given up in it are free only when it is over."""
-    start = 0
-    while start < count:
-        end = min(count, start + min(SET_IDS, max(1, slab.cache.free_slots)))
-        yield slice(start, end)
-        start = end

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from storage.errors import EmberlineError, StoreError
+from storage.hbm.base_rows import SnapshotRows
 from storage.hbm.filling import hottest
 from storage.hbm.tier import HbmTier
 from storage.tiers.base import Flags, Ids
@@ -35,6 +36,7 @@ class HbmWorker:
         self._store = store
         self._wake = threading.Event()
         self._stopping = False
+        self._list = f"{HOT_IDS_HBM}_{tier.device.info.index}"
         self._filled = threading.Event()
         self._filling: Iterator[tuple[int, Ids, Flags]] | None = self._hottest()
         self._marks_read = self._saved = time.monotonic()
@@ -66,6 +68,10 @@ class HbmWorker:
             except EmberlineError as error:
                 _log.warning("a card's cache: %s", error)
                 busy = False
+            except Exception:
+                _log.exception("a card's cache: a round of its upkeep failed")
+                busy = False
+                self._end_filling(self._filling)
             if not busy:
                 self._wake.wait(_ROUND_S)
                 self._wake.clear()
@@ -76,18 +82,11 @@ class HbmWorker:
         tier.prepare_asked()
         tier.settle()
         tier.admit_offers()
-        replica = tier.replica
-        if replica is None:
-            self._filling = None
-            self._filled.set()
+        if tier.replica is None:
+            self._end_filling(self._filling)
             return False
         now = time.monotonic()
-        waiting = [tier.counts.waiting(slab.members) for slab in replica.slabs]
-        due = any(
-            count > slab.cache.capacity_rows * _MARKS_EVERY_ROWS
-            for count, slab in zip(waiting, replica.slabs, strict=True)
-        )
-        if due or (any(waiting) and now - self._marks_read > _MARKS_EVERY_S):
+        if self._marks_are_due(now):
             self._marks_read = now
             tier.read_marks()
         if now - self._saved > self._store.limits.hot_ids_every_s:
@@ -95,11 +94,21 @@ class HbmWorker:
             self._save()
         return self._fill()
 
+    def _marks_are_due(self, now: float) -> bool:
+        replica, counts = self._tier.replica, self._tier.counts
+        slabs = [] if replica is None else replica.slabs
+        waiting = [(counts.waiting(slab.members), slab.cache.capacity_rows) for slab in slabs]
+        if any(count > rows * _MARKS_EVERY_ROWS for count, rows in waiting):
+            return True
+        return any(count for count, _ in waiting) and now - self._marks_read > _MARKS_EVERY_S
+
     def _save(self) -> None:
+        if not self._filled.is_set():
+            return  # what was there last time says more
         try:
             hot = self._tier.hot_ids(self._store.limits.hot_ids)
             if hot:
-                save_hot_ids(self._store.ssd.path, hot, HOT_IDS_HBM)
+                save_hot_ids(self._store.ssd.path, hot, self._list)
         except StoreError as error:
             _log.warning("the next opening fills the card by the published frequencies: %s", error)
 
@@ -110,20 +119,30 @@ class HbmWorker:
             return False
         try:
             table, ids, freq = next(filling)
-        except (StopIteration, IndexError):  # IndexError: the store is closed
-            self._filling = None
-            self._filled.set()
+        except (StopIteration, IndexError):  # IndexError: DRAM was released, as by a first budget
+            self._end_filling(filling)
             return False
         # What was on the card last time, and what came in since, is not let go for what was published.
         self._tier.fill(table, ids, freq)
         return True
 
+    def _end_filling(self, filling: Iterator[tuple[int, Ids, Flags]] | None) -> None:
+        """Unless another one was begun meanwhile."""
+        if self._filling is filling:
+            self._filling = None
+            self._filled.set()
+
     def _hottest(self) -> Iterator[tuple[int, Ids, Flags]]:
-        replica, store = self._tier.replica, self._store
-        saved = load_hot_ids(store.ssd.path, store.limits.hot_ids, HOT_IDS_HBM)
+        store, rows = self._store, SnapshotRows(self._store)
+        replica = self._tier.replica
+        # Of the replica nothing is kept: it may give way to one of another size meanwhile.
+        groups = [] if replica is None else [(slab.members, slab.cache.capacity_rows) for slab in replica.slabs]
+        del replica
+        saved = load_hot_ids(store.ssd.path, store.limits.hot_ids, self._list)
         for table, spec in enumerate(store.tables):
             hot = saved.get(spec.name)
             if hot is not None:
-                yield table, hot.ids, hot.counts
-        for slab in [] if replica is None else replica.slabs:
-            yield from hottest(store.dram_cache, slab.members, slab.cache.capacity_rows)
+                for piece in rows.pieces(table, hot.ids):
+                    yield table, hot.ids[piece], hot.counts[piece]
+        for members, capacity in groups:
+            yield from hottest(store.dram_cache, members, capacity)

@@ -52,6 +52,7 @@ class Overlay:
     removed: int = 0
     bytes: int = 0
     merging: bool = False
+    discarding: bool = False
 
     def stats(self) -> OverlayStats:
         """For people."""
@@ -140,11 +141,27 @@ class Overlays:
         """While it lasts, nobody discards the overlay."""
         with self._lock:
             overlay = self.get(number)
+            if overlay.discarding:
+                raise StoreError(f"overlay {number} is being discarded and cannot be merged")
             overlay.merging = True
         try:
             yield overlay
         finally:
             overlay.merging = False
+
+    @contextmanager
+    def discarding(self, number: int) -> Iterator[Overlay]:
+        """While it lasts, nobody merges the overlay, and nobody else discards it. Raises StoreError."""
+        with self._lock:
+            overlay = self.get(number)
+            if overlay.merging or overlay.discarding:
+                doing = "merged" if overlay.merging else "discarded"
+                raise StoreError(f"overlay {number} is being {doing} and cannot be discarded")
+            overlay.discarding = True
+        try:
+            yield overlay
+        finally:
+            overlay.discarding = False
 
     def drop(self, overlay: Overlay, clear: Callable[[Overlay], None], *, merged: bool) -> None:
         """Takes an overlay out of the view; when no lookup is inside it, has its entries cleared and frees its slot."""

@@ -158,7 +158,7 @@ class TieredStore:
         version's snapshot then. gently: leaves processor and GIL to requests that other stores answer meanwhile.
         Not while plans exist. Interrupted, it is repeated from the table where it stopped.
         """
-        if self._plans.any:
+        if self._plans.any or self.cards.tiers:
             raise StoreError("load: lookups were planned on this store already; open a new store for another version")
         self._check_tables(version)
         given = {spec.name: spec for spec in version.tables}
@@ -246,10 +246,8 @@ class TieredStore:
     def discard(self, overlay: int) -> None:
         """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
         self._check_open()
-        going = self.overlays.get(overlay)
-        if not going.merging:
-            self.cards.leave(going, merged=False)
-        self.overlays.drop(going, self._clear, merged=False)
+        with self.overlays.discarding(overlay) as going, self.cards.retiring(going, merged=False):
+            self.overlays.drop(going, self._clear, merged=False)
 
     def merge(
         self,
@@ -269,9 +267,8 @@ class TieredStore:
         """
         with self._merge_lock:
             self._check_open()
-            with self.overlays.merging(overlay) as merged:
-                # Before the base changes: the cards read it as what their own snapshots are upon.
-                self.cards.leave(merged, merged=True)
+            # Before the base changes: the cards read it as what their own snapshots are upon.
+            with self.overlays.merging(overlay) as merged, self.cards.retiring(merged, merged=True):
                 pace = Pace(hurry=None if hurry is None else lambda: self._ending or hurry())
                 merge = Merge(
                     merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache, pace

@@ -42,6 +42,7 @@ class CardWorld:
         self.store.load(self.rows.version(self.state))
         device.enter_thread()
         self.tier: HbmTier = self.store.cards.open(device, hbm_bytes)
+        self.tier.settle_after_s = 0.3
         self.lane = CardLane(device, self.tier, list(TABLES), ROWS, ROWS * 8)
         if filled:
             assert self.store.cards.wait_filled(60)

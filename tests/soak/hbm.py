@@ -42,7 +42,7 @@ class HbmSoak(Soak):
     def _open(self) -> TieredStore:
         store = super()._open()
         self._device.enter_thread()
-        store.cards.open(self._device, SIZES[1])
+        store.cards.open(self._device, SIZES[1]).settle_after_s = 0.3
         return store
 
     def _serve(self, snapshot: Snapshot) -> None:
