@@ -6,11 +6,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from serving.gpu.buckets import Buckets, GraphSettings
 from serving.gpu.card_tables import CardTables
 from serving.gpu.device_program import on_device
 from serving.gpu.driver import DeviceMemory, Driver
+from serving.gpu.matmul_precision import matmul_precision
 from serving.gpu.staging import InputLayout, OutputLayout
 from serving.gpu.weight_banks import WeightBanks
 from storage.checkpoint import DenseGraph
@@ -110,6 +112,10 @@ class DeviceModel:
         """From now on graphs are captured of this, if they can be; those that were before stay what they are."""
         self.runner, self.forward = name, forward
         self.buckets, self.not_captured = self._all_buckets, ""
+
+    def precision(self) -> AbstractContextManager[None]:
+        """Around the dispatch of the graph. What is set there is the process's: another device's needs none of it."""
+        return matmul_precision(self.tf32) if self.device.type == "cuda" else nullcontext()
 
     def close(self) -> None:
         """Gives the card's memory back; no session and no replay uses it any more."""

@@ -17,7 +17,6 @@ import torch
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Assembly
 from serving.gpu.lane_graphs import LaneGraphs
-from serving.gpu.matmul_precision import matmul_precision
 from serving.gpu.staging import HEAD_BYTES, InputLayout, PackedInputs
 from serving.gpu.weight_banks import Bank
 from storage.checkpoint import DenseGraph
@@ -182,7 +181,7 @@ class GpuLane:
         values = [value for _, value in sorted(arguments, key=lambda pair: pair[0])]
 
         def compute() -> None:
-            with torch.inference_mode(), matmul_precision(model.tf32):
+            with torch.inference_mode(), model.precision():
                 for place, value in zip(outputs, model.forward(*values), strict=True):
                     place.copy_(value)
 
