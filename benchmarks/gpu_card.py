@@ -143,6 +143,10 @@ class WatchedDriver:
         """See Device."""
         self._driver.zero(buffer, stream)
 
+    def load_kernels(self) -> None:
+        """As of every driver."""
+        self._driver.load_kernels()
+
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """See Device."""
         self._driver.kernel(call, stream)

@@ -152,11 +152,14 @@ class Kernels:
         self._others: Mapping[str, int] = {}
 
     def load(self) -> None:
-        """Compiles and loads what was not yet. Before the first capture: loading does not belong into a graph.
+        """Compiles and loads what every session needs. Before the first capture: loading does not belong into a graph.
 
         Raises ConfigError without CuPy or NVRTC.
         """
         self._load_assemble()
+
+    def load_lookups(self) -> None:
+        """The same for the kernels of storage.lookup_kernels."""
         for source in _lookup_sources():
             self._load_source(source)
 

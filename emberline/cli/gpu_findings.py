@@ -112,7 +112,9 @@ def _kernels(infos: Sequence[GpuInfo]) -> Finding:
     loaded: list[str] = []
     try:
         for info in infos:
-            Kernels(info.index, info.capability, cache=None).load()
+            kernels = Kernels(info.index, info.capability, cache=None)
+            kernels.load()
+            kernels.load_lookups()
             loaded.append(f"{card_arch(info.capability)} on GPU {info.index}")
         if not loaded:
             arch = card_arch(_CHECKED_CAPABILITY)

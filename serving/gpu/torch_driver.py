@@ -161,6 +161,11 @@ class TorchDriver:
         with self._asking, torch.cuda.stream(stream.torch):
             buffer.zero_()
 
+    def load_kernels(self) -> None:
+        """See Device."""
+        with self._asking:
+            self._kernels.load_lookups()
+
     def kernel(self, call: KernelCall, stream: CudaStream) -> None:
         """See Device."""
         values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in call.values]

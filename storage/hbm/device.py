@@ -92,6 +92,12 @@ class Device(Protocol):
     def zero(self, buffer: torch.Tensor, stream: Stream) -> None:
         """Fills a buffer of the device, or a part, with zeros."""
 
+    def load_kernels(self) -> None:
+        """Compiles and loads the kernels of `storage.lookup_kernels`, before the first is launched.
+
+        Raises DeviceError, ConfigError.
+        """
+
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """Launches a kernel. All its buffers are the card's own."""
 

@@ -80,6 +80,7 @@ class HbmTier:
         self._retiring = retiring
         self._last_stats: HbmStats | None = None
         device.enter_thread()
+        device.load_kernels()
         replica = Replica(device, store.tables, hbm_bytes)
         widest = max(slab.stride for slab in replica.slabs)
         self._publisher = Publisher(device, self._turns, widest, hbm_bytes)

@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
-from storage.errors import CaptureError
+from storage.errors import CaptureError, DeviceError
 from storage.hbm.device import KernelCall
 from tests.simulated_gpu.buffers import DEVICE, PINNED, Part, without
 from tests.simulated_gpu.card import Access, Card
@@ -193,6 +193,13 @@ class SimulatedDriver(Faults):
             if buffer.nbytes == 0:
                 return
             self._put(Zero(self._part("what is filled", buffer, DEVICE)), stream, recording)
+
+    def load_kernels(self) -> None:
+        """As of every driver."""
+        with self._lock:
+            self._begin("load_kernels")
+            if self.refuse_kernels:
+                raise DeviceError(f"{self.info}: no kernel of lookups compiles: the simulation was told so")
 
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """As of every driver; every address is that of a buffer which the call names."""

@@ -24,10 +24,11 @@ class Countdown:
 
 
 class Faults:
-    """refuse_capture: no work goes into a graph. lost: the card is gone for good."""
+    """refuse_capture: no work goes into a graph. refuse_kernels: no kernel of lookups compiles. lost: it is gone."""
 
     def __init__(self, name: str) -> None:
         self.refuse_capture = False
+        self.refuse_kernels = False
         self.lost = False
         self._name = name
         self._no_allocation = False

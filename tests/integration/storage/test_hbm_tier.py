@@ -107,6 +107,13 @@ def test_a_lost_card_is_given_up_and_the_store_goes_on(tmp_path: Path) -> None:
     world.close()
 
 
+def test_kernels_that_do_not_compile_are_a_clear_error(tmp_path: Path) -> None:
+    driver = SimulatedGpus().driver(0)
+    driver.refuse_kernels = True
+    with pytest.raises(DeviceError, match="compiles"):
+        CardWorld(tmp_path, driver)
+
+
 def test_a_card_without_memory_is_a_clear_error_and_leaves_the_store_alone(tmp_path: Path) -> None:
     driver = SimulatedGpus(total_bytes=1 << 20).driver(0)
     driver.enter_thread()

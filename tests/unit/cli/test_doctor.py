@@ -76,6 +76,9 @@ class LoadedKernels:
     def load(self) -> None:
         pass
 
+    def load_lookups(self) -> None:
+        pass
+
 
 def rates(index: int) -> Rates:
     return 1.4e12, 5.5e10

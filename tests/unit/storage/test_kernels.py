@@ -325,6 +325,9 @@ def test_everything_is_loaded_once_and_called_by_name(driver: RecordingDriver, m
     assert loaded == ["publish"]
     assert driver.launches[0] == (101, (3, 1, 1), (256, 1, 1), 0, 6, 0, values)
     on.load()
+    assert loaded == ["publish", "assemble"]
+    on.load_lookups()
+    on.load_lookups()
     on.load()
     assert sorted(loaded) == sorted(["assemble", *SOURCES])
     for source, names in SOURCES.items():
