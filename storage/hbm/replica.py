@@ -156,16 +156,18 @@ def divide(hbm_bytes: int, rows: dict[int, int]) -> dict[int, int]:
     """Capacities in rows by bytes of a row. rows: how many there are of each size; by their bytes, at most all of them
     and some to spare, at least one.
     """
-    left = hbm_bytes
+    least = {size: bytes_of(size, 1) for size in rows}
+    left = max(0, hbm_bytes - sum(least.values()))
     capacities: dict[int, int] = {}
-    total = sum(bytes_of(size, max(1, count)) for size, count in rows.items())
+    wanted = {size: bytes_of(size, max(1, count)) for size, count in rows.items()}
+    total = sum(wanted.values())
     # The sizes that take least first: what they do not need is the others'.
-    for size, count in sorted(rows.items(), key=lambda item: bytes_of(item[0], max(1, item[1]))):
-        all_bytes = bytes_of(size, max(1, count))
-        share = left * all_bytes // max(1, total)
-        capacities[size] = min(max(1, count + count // SPARE), _capacity(size, share), _MOST_ROWS)
-        left -= min(left, bytes_of(size, capacities[size]))
-        total -= all_bytes
+    for size in sorted(rows, key=lambda size: wanted[size]):
+        share = left * wanted[size] // max(1, total)
+        most = max(1, rows[size] + rows[size] // SPARE)
+        capacities[size] = min(most, _capacity(size, least[size] + share), _MOST_ROWS)
+        left -= bytes_of(size, capacities[size]) - least[size]
+        total -= wanted[size]
     return capacities
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,18 +30,6 @@ from tests.hbm.behaviour import (  # noqa: F401
 )
 from tests.hbm.world import ALL_BYTES, CardWorld
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
-
-
-@pytest.fixture
-def card() -> Iterator[SimulatedDriver]:
-    gpus = SimulatedGpus(schedule="random", seed=3)
-    driver = gpus.driver(0)
-    driver.enter_thread()
-    yield driver
-    if not driver.lost:
-        driver.enter_thread()
-        driver.finish()
-    assert not driver.errors
 
 
 @pytest.fixture
