@@ -10,6 +10,7 @@ Letters: F features, B rows of a batch, U users, N ids, T tables of the store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,9 +30,13 @@ from storage.lookup_kernels import (
 
 _ALIGN = 16
 _RANGE_BYTES = 8
-# Room for the ids of pooled features, a row: bags of more, in all rows at once, are looked up by the host.
-_IDS_OF_A_BAG = 8
+# Room for the ids of pooled features, a row: bags of more, in all rows at once, are looked up by the host. As many as
+# take so many bytes in all, within bounds.
+_BAG_BYTES = 32 << 20
+_LEAST_BAG, _MOST_BAG = 8, 64
 _LEAST_IDS = 1024
+
+logger = logging.getLogger("emberline.serving")
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,23 @@ class CardPacking:
         # Ids of a bag beyond the length of an unpooled feature are not looked up.
         lengths = [feature.shape for feature in features.gathered]
         self.lengths = np.array(lengths, np.int64).reshape(gathered, 1)
-        self.id_room = max(_LEAST_IDS, self.max_rows * (sum(lengths) + _IDS_OF_A_BAG * pooled))
+        bag = min(_MOST_BAG, max(_LEAST_BAG, _BAG_BYTES // (8 * self.max_rows * max(1, pooled))))
+        self.id_room = max(_LEAST_IDS, self.max_rows * (sum(lengths) + bag * pooled))
+        self._warned = False
         weighted = sum(feature.is_weighted for feature in features.pooled)
-        self.id_bytes = 8 * self.id_room + 4 * max(_LEAST_IDS, self.max_rows * _IDS_OF_A_BAG) * weighted
+        self.id_bytes = 8 * self.id_room + 4 * max(_LEAST_IDS, self.max_rows * bag) * weighted
         self.packed_bytes = self.ids_at(self.max_rows, self.inputs.packed_bytes) + self.id_bytes
+
+    def warn_of_room(self, name: str) -> None:
+        """Once: a batch has more ids than there is room for."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s: a batch has more than %d ids, for which there is no room: the host looks such batches up; a lower "
+                "max_batch_size leaves more room for each row",
+                name,
+                self.id_room,
+            )
 
     def ranges_at(self, section_bytes: int) -> int:
         """section_bytes: of the packed sections."""

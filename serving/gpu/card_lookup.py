@@ -102,22 +102,18 @@ class CardLookup:
         stamp = self._lane.next_stamp()
         packed = form.put(stamp, item, user, user_of_row)
         if packed is None:
+            self._packing.warn_of_room(self._model.name)
             return None
         rows = item.batch
         bucket = self._model.buckets.of(rows)
         try:
             self._driver.wait(self._lane.stream, bank.ready)
-            sight = self._reader.enter(mask)
-            if sight is None:
+            if bucket is not None and not self._has_dense(bucket, bank):
+                bucket = None
+            looked_up = self._enter(form, packed, mask, rows, bucket, bank, stamp)
+            if looked_up is None:
                 return None
-            try:
-                form.put_chain(sight.chain)
-                bucket, is_computed = self._look_up(sight, packed, rows, bucket, bank, stamp)
-            except BaseException:
-                self._lane.drain()
-                raise
-            finally:
-                self._reader.leave()
+            bucket, is_computed = looked_up
             size = rows if bucket is None else bucket
             late = None
             copied = packed.size
@@ -137,6 +133,26 @@ class CardLookup:
             raise
         self._model.counters.ran(rows, bucket, copied)
         return self._answer(packed, late, self._lane.answers(rows, size))
+
+    def _enter(
+        self, form: CardForm, packed: PackedIds, mask: int, rows: int, bucket: int | None, bank: Bank, stamp: int
+    ) -> tuple[int | None, bool] | None:
+        """As `_look_up`; None where the card does not answer for a mask. Nothing of the replica is kept."""
+        sight = self._reader.enter(mask)
+        if sight is None:
+            return None
+        try:
+            form.put_chain(sight.chain)
+            return self._look_up(sight, packed, rows, bucket, bank, stamp)
+        except BaseException:
+            self._lane.drain()
+            raise
+        finally:
+            self._reader.leave()
+
+    def _has_dense(self, rows: int, bank: Bank) -> bool:
+        # Before the lane is inside: libraries may compile for minutes when they compute for the first time.
+        return self._lane.graphs.has("dense", rows, bank, lambda: self._lane.put_dense(rows, bank))
 
     def _answer(self, packed: PackedIds, late: LateRows | None, outputs: list[np.ndarray]) -> CardScores:
         hits = packed.lookups
@@ -177,11 +193,8 @@ class CardLookup:
         misses_usual = self._missing.get(bucket or 0, 0.0) > _USUAL
         kind: GraphKind = "look_up" if misses_usual else "whole"
         # All that the batch may need: a capture computes with whatever lies in the buffers.
-        if bucket is not None:
-            size = bucket
-            has_dense = self._lane.graphs.has("dense", size, bank, lambda: self._lane.put_dense(size, bank))
-            if not (has_dense and self._has_graph(kind, size, bank, sight.replica)):
-                bucket = None
+        if bucket is not None and not self._has_graph(kind, bucket, bank, sight.replica):
+            bucket = None
         self._kernels.send(packed.size)
         if bucket is not None:
             self._lane.graphs.launch(kind, bucket, None if kind == "look_up" else bank)

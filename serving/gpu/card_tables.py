@@ -13,7 +13,7 @@ from serving.gpu.card_features import card_features
 from serving.gpu.driver import Driver
 from serving.gpu.staging import InputLayout
 from storage.checkpoint.manifest import GraphEntry
-from storage.errors import ConfigError, StoreError, Unsupported
+from storage.errors import ConfigError, DeviceError, StoreError, Unsupported
 from storage.features import FeatureSpec
 from storage.hbm.tier import HbmTier
 from storage.tiers.tiered import TieredStore
@@ -79,7 +79,11 @@ def open_card_tables(
     packing = CardPacking(features, inputs, len(store.tables))
     driver.enter_thread()
     with _lock:
-        tier = store.cards.tiers.get(driver.info.index)
+        index = driver.info.index
+        tier = store.cards.tiers.get(index)
+        if tier is not None and tier.replica is None and not _users.get(tier):
+            store.cards.close(index)  # given up, and nobody's any more
+            tier = None
         if tier is None:
             size = driver.memory().free // _SHARE if hbm_bytes is None else hbm_bytes
             tier = store.cards.open(driver, max(1, size))
@@ -93,5 +97,10 @@ def open_card_tables(
             )
         elif tier.device is not driver:
             raise ConfigError(f"{driver.info}: the store has a cache on another one of this number", field="hbm_bytes")
+        elif tier.replica is None:
+            raise DeviceError(f"{driver.info}: the cache of rows that versions share was given up: {tier.trouble}")
+        elif hbm_bytes is not None and hbm_bytes != tier.hbm_bytes:
+            logger.info("%s: on %s: the cache of rows gets %d bytes", name, driver.info, hbm_bytes)
+            store.cards.resize(index, hbm_bytes)
         _users[tier] = _users.get(tier, 0) + 1
     return CardTables(store, tier, packing)

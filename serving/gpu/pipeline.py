@@ -81,6 +81,7 @@ class GpuPipeline:
             if isinstance(error, DeviceOutOfMemory):
                 # Of this session alone: others have what they need.
                 logger.warning("%s: a session is on the processor: %s", self.model.name, error)
+                self._card = None
                 self._lane.close()
                 self._refused = error
             else:

@@ -88,7 +88,7 @@ _OF_GPUS: list[tuple[str, str, str, Callable[[DeviceModel], int]]] = [
 _OF_HBM: list[tuple[str, str, str, Callable[[HbmStats], int]]] = [
     ("hbm_bytes", "gauge", "Memory that a card's cache of rows takes", lambda h: h.device_bytes),
     ("hbm_capacity_rows", "gauge", "Rows that a card's cache has room for", lambda h: h.capacity_rows),
-    ("hbm_snapshots", "gauge", "Snapshots that a card's cache answers for", lambda h: 1 + h.differences),
+    ("hbm_snapshots", "gauge", "Snapshots that a card's cache answers for", lambda h: h.snapshots),
     ("hbm_evicted_total", "counter", "Rows that a card's cache let go for others", lambda h: h.evicted),
 ]
 _OF_HBM_TABLES: list[tuple[str, str, str, Callable[[HbmTableStats], int]]] = [

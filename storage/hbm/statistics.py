@@ -27,8 +27,8 @@ class HbmTableStats:
 class HbmStats:
     """One card. capacity_rows, rows: of all tables. device_bytes, host_bytes: memory that it takes.
 
-    differences: snapshots that it answers for beside the one of its base. rejected, evicted: offers that were not hot
-    enough; rows that were let go for others.
+    differences: snapshots that it answers for beside the one of its base; snapshots: with that one.
+    rejected, evicted: offers that were not hot enough; rows that were let go for others.
     """
 
     capacity_rows: int
@@ -40,6 +40,11 @@ class HbmStats:
     rejected: int
     evicted: int
     tables: tuple[HbmTableStats, ...]
+
+    @property
+    def snapshots(self) -> int:
+        """None once the card was given up."""
+        return 1 + self.differences if self.capacity_rows else 0
 
 
 class TierCounts:

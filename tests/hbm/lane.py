@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +27,15 @@ class CardAnswer:
 
 
 class CardLane:
-    """One thread. Every id of a feature in one bag a row; unpooled features have one id a row."""
+    """One thread. Every id of a feature in one bag a row; unpooled features have one id a row.
+
+    inside: called when the lane is inside, before anything of the lookup is on the stream.
+    """
 
     def __init__(self, device: Device, tier: HbmTier, tables: Sequence[str], rows: int, ids: int) -> None:
         """tables: names, by index. rows, ids: of the largest batch."""
         self.tier = tier
+        self.inside: Callable[[], None] = lambda: None
         self._device = device
         self._tables = {name: index for index, name in enumerate(tables)}
         self._reader = tier.reader()
@@ -53,6 +57,7 @@ class CardLane:
         if sight is None:
             return None
         try:
+            self.inside()
             return self._lookup(sight, batch, spec, bags)
         finally:
             self._reader.leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +48,41 @@ class CardWorld:
         if filled:
             assert self.store.cards.wait_filled(60)
 
+    def reopen(self, hbm_bytes: int = ALL_BYTES) -> None:
+        """A cache on the card after another one was closed; any thread."""
+        self.tier = self.store.cards.open(self.device, hbm_bytes)
+        self.lane = CardLane(self.device, self.tier, list(TABLES), ROWS, ROWS * 8)
+        assert self.store.cards.wait_filled(60)
+
     def close(self) -> None:
         """Ends the store."""
         self.store.close()
+
+    def quiet(self) -> None:
+        """No upkeep from now on: the card changes when a test says so."""
+        self.store.cards._workers[0].close()
+
+    def follow(self, state: PlantedState, mask: int) -> None:
+        """Serves a snapshot, and makes it the base's; after `quiet`."""
+        self.serve(state, mask)
+        self.store.prepare(mask)
+        self.look()
+        before, self.tier.settle_after_s = self.tier.settle_after_s, 0.0
+        assert self.tier.settle()
+        self.tier.settle_after_s = before
+
+    def answers(self, mask: int) -> bool:
+        """Whether the card answers for a mask."""
+        bags = Jagged(np.array([0]), np.array([0, 1]))
+        return self.lane.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is not None
+
+    def look_on_the_host(self, state: PlantedState, mask: int) -> None:
+        """Looks everything up as if there were no card. Raises AssertionError for a wrong row."""
+        for name, ids in self.rows.ids.items():
+            plan = self.store.plan([LookupSpec(name, name, "none", 1)])
+            result = plan.lookup(len(ids), [Jagged(ids, np.arange(len(ids) + 1))], mask=mask)
+            rows, _ = self.rows.expected(state, name, np.arange(len(ids)))
+            np.testing.assert_array_equal(result.outputs[0][:, 0], rows)
 
     def stage(self, one_in: int = 3) -> tuple[int, PlantedState, int]:
         """A delta upon what is served: its overlay, its state, its mask. Nothing is served of it yet."""
@@ -57,6 +90,15 @@ class CardWorld:
         number = self.store.stage(delta)
         self.deltas[number] = delta
         return number, state, self.mask | 1 << number
+
+    def merge(self, number: int, on_step: Callable[[str], None] | None = None) -> None:
+        """Moves an overlay of `stage` into the store's base."""
+        self.store.merge(number, at=self.deltas[number].snapshot, on_step=on_step)
+
+    def install_all(self) -> int:
+        """Offers every id to the card as one that is hot; how many came in."""
+        tables = enumerate(self.rows.ids.values())
+        return sum(self.tier.install(index, ids, np.full(len(ids), 255, np.uint8)) for index, ids in tables)
 
     def serve(self, state: PlantedState, mask: int) -> None:
         """From now on."""
