@@ -16,7 +16,7 @@ import torch
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, Event, Gpus, Graph, Pool, Stream
 from serving.gpu.matmul_precision import matmul_precision
 from storage.errors import ConfigError
-from storage.hbm.device import KernelCall
+from storage.hbm.device import Device, KernelCall
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 # A limit is what a card reached once.
@@ -146,6 +146,10 @@ class WatchedDriver:
     def load_kernels(self) -> None:
         """As of every driver."""
         self._driver.load_kernels()
+
+    def reach(self, other: Device) -> None:
+        """See Device."""
+        self._driver.reach(other.inner if isinstance(other, WatchedDriver) else other)
 
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """See Device."""

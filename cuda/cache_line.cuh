@@ -38,6 +38,12 @@ EMBERLINE_HD uint64_t mix_owner(int64_t id, uint64_t salt) {
   return mix_id(static_cast<int64_t>(static_cast<uint64_t>(id) ^ salt));
 }
 
+// Which of several cards holds the row, where each row is on one of them: a choice of its own, so that the rows of a card stand in
+// all of its lines. mixed: of the owner under the table's own number.
+EMBERLINE_HD uint32_t part_of(uint64_t mixed, uint32_t parts) {
+  return static_cast<uint32_t>(multiply_high(mix(mixed + 0xD1B54A32D192ED03ull), parts));
+}
+
 // What a search gives: the position in its line, or none.
 struct Match {
   uint64_t word = 0;

@@ -24,7 +24,8 @@ EMBERLINE_HD int64_t id_at(const Feature& feature, int64_t row, int64_t batch) {
   return id < ids.end ? id : -1;
 }
 
-template <class Output>
+// Where: OwnRows or RowsAcross.
+template <class Output, class Where>
 struct GatherRows {
   const Tile& tile;  // a warp
   const Lookup& lookup;
@@ -37,29 +38,29 @@ struct GatherRows {
     const int64_t rows = feature.shape > 0 ? lookup.rows * feature.shape : feature.id_room;
     const int64_t batch = batch_of(lookup);
     for (int64_t first = warp * kWarp; first < rows; first += warps * kWarp) {
-      PerLane<uint32_t> slots;
-      find(slots, first, rows, batch);
-      copy<kType, kWords>(slots, first, rows);
+      PerLane<typename Where::Held> held;
+      find(held, first, rows, batch);
+      copy<kType, kWords>(held, first, rows);
     }
   }
 
-  EMBERLINE_DEVICE void find(PerLane<uint32_t>& slots, int64_t first, int64_t rows, int64_t batch) const {
+  EMBERLINE_DEVICE void find(PerLane<typename Where::Held>& held, int64_t first, int64_t rows, int64_t batch) const {
     PerLane<bool> missing;
     PerLane<int64_t> id_numbers, places;
     tile.each([&](int lane) {
       const int64_t row = first + lane;
       const int64_t id = row < rows ? id_at(feature, row, batch) : -1;
-      slots[lane] = id < 0 ? 0 : look_up(lookup, feature, number, id);
-      missing[lane] = id >= 0 && slots[lane] == 0;
+      held[lane] = id < 0 ? 0 : Where::look_up(lookup, feature, number, id);
+      missing[lane] = id >= 0 && held[lane] == 0;
       id_numbers[lane] = id;
       places[lane] = row;
-      if (feature.states != nullptr && row < rows) feature.states[row] = slots[lane] != 0 ? 1 : 0;
+      if (feature.states != nullptr && row < rows) feature.states[row] = held[lane] != 0 ? 1 : 0;
     });
     append_misses(tile, lookup, number, missing, id_numbers, places);
   }
 
   template <int kType, int kWords>
-  EMBERLINE_DEVICE void copy(PerLane<uint32_t>& slots, int64_t first, int64_t rows) const {
+  EMBERLINE_DEVICE void copy(PerLane<typename Where::Held>& held, int64_t first, int64_t rows) const {
     using Part = RowPart<kType, kWords>;
     const int64_t units = units_of<kType, kWords>(feature.dim);
     const int width = tile_width(units, 1);
@@ -74,8 +75,8 @@ struct GatherRows {
           for (int k = 0; k < kRowsAhead; ++k) {
             parts[k].clear();
             if (step + k >= width) continue;
-            const uint32_t slot = tile.from(slots, (step + k) * abreast + lane / width);
-            if (slot != 0 && unit < units) parts[k].load(feature, slot, unit);
+            const typename Where::Held one = tile.from(held, (step + k) * abreast + lane / width);
+            if (one != 0 && unit < units) parts[k].load(Where::row(feature, one), unit);
           }
           EMBERLINE_UNROLL
           for (int k = 0; k < kRowsAhead; ++k) {
@@ -92,10 +93,10 @@ struct GatherRows {
 };
 
 // What one warp of `warps` does for a feature.
-template <class Output>
+template <class Output, class Where = OwnRows>
 EMBERLINE_DEVICE void gather_share(const Tile& tile, const Lookup& lookup, int64_t number, int64_t warp, int64_t warps) {
   const Feature feature = feature_at(lookup.features, lookup.header, number);
-  by_row_type(feature, GatherRows<Output>{tile, lookup, feature, number, warp, warps});
+  by_row_type(feature, GatherRows<Output, Where>{tile, lookup, feature, number, warp, warps});
 }
 
 }  // namespace emberline

@@ -33,7 +33,11 @@ EMBERLINE_HD int pool_width(const Feature& feature) {
   return tile_width((encoded_bytes(feature.row_type, feature.dim) + unit - 1) / unit, kLeastPoolTile);
 }
 
+// Where: OwnRows or RowsAcross.
+template <class Where>
 struct PoolBags {
+  using Held = typename Where::Held;
+
   const Lookup& lookup;
   const Feature& feature;
   int64_t number;  // of the feature
@@ -66,9 +70,9 @@ struct PoolBags {
     PerLane<Sums<kValues>> sums;
     int begin = ids.begin;
     do {
-      PerLane<uint32_t> slots;
+      PerLane<Held> held;
       PerLane<float> weights;
-      any_missing |= find(tile, slots, weights, bag, begin, ids.end);
+      any_missing |= find(tile, held, weights, bag, begin, ids.end);
       const int left = ids.end - begin;
       const int count = left < tile.width() ? left : tile.width();
       const bool is_last = left <= tile.width();
@@ -82,7 +86,7 @@ struct PoolBags {
           } else if (!one_pass && has_values) {
             sums[lane].resume(output, first, feature.dim);
           }
-          add_rows<kType, kWords>(tile, sums[lane], slots, weights, count, unit, has_values);
+          add_rows<kType, kWords>(tile, sums[lane], held, weights, count, unit, has_values);
           if (is_last && divisor != 1.0f) sums[lane].divide_by(divisor);
           if ((is_last || !one_pass) && has_values) {
             const Sums<kValues>& own = sums[lane];
@@ -115,15 +119,15 @@ struct PoolBags {
     }
   };
 
-  EMBERLINE_DEVICE bool find(const Tile& tile, PerLane<uint32_t>& slots, PerLane<float>& weights, int64_t bag, int begin,
+  EMBERLINE_DEVICE bool find(const Tile& tile, PerLane<Held>& held, PerLane<float>& weights, int64_t bag, int begin,
                              int end) const {
     PerLane<bool> missing;
     PerLane<int64_t> id_numbers, bags;
     tile.each([&](int lane) {
       const int id = begin + lane;
-      slots[lane] = id < end ? look_up(lookup, feature, number, id) : 0;
+      held[lane] = id < end ? Where::look_up(lookup, feature, number, id) : 0;
       weights[lane] = id < end && feature.weights != nullptr ? feature.weights[id] : 1.0f;
-      missing[lane] = id < end && slots[lane] == 0;
+      missing[lane] = id < end && held[lane] == 0;
       id_numbers[lane] = id;
       bags[lane] = bag;
     });
@@ -131,24 +135,24 @@ struct PoolBags {
   }
 
   template <int kType, int kWords>
-  EMBERLINE_DEVICE void add_rows(const Tile& tile, Sums<RowPart<kType, kWords>::kValues>& sums, PerLane<uint32_t>& slots,
+  EMBERLINE_DEVICE void add_rows(const Tile& tile, Sums<RowPart<kType, kWords>::kValues>& sums, PerLane<Held>& held,
                                  PerLane<float>& weights, int count, int64_t unit, bool has_values) const {
     using Part = RowPart<kType, kWords>;
     for (int step = 0; step < count; step += kRowsAhead) {
       Part parts[kRowsAhead];
-      uint32_t held[kRowsAhead];
+      Held ahead[kRowsAhead];
       EMBERLINE_UNROLL
       for (int k = 0; k < kRowsAhead; ++k) {
-        held[k] = step + k < count ? tile.from(slots, step + k) : 0;
-        if (held[k] != 0 && has_values) {
-          parts[k].load(feature, held[k], unit);
+        ahead[k] = step + k < count ? tile.from(held, step + k) : 0;
+        if (ahead[k] != 0 && has_values) {
+          parts[k].load(Where::row(feature, ahead[k]), unit);
         } else {
           parts[k].clear();
         }
       }
       EMBERLINE_UNROLL
       for (int k = 0; k < kRowsAhead; ++k) {
-        if (held[k] == 0) continue;  // the same in all lanes
+        if (ahead[k] == 0) continue;  // the same in all lanes
         if (feature.weights == nullptr) {
           EMBERLINE_UNROLL
           for (int v = 0; v < Part::kValues; ++v) sums.values[v] = add(sums.values[v], parts[k].value(v));
@@ -165,10 +169,11 @@ struct PoolBags {
 };
 
 // What one thread of `threads` does for a feature, with the others of its tile.
+template <class Where = OwnRows>
 EMBERLINE_DEVICE void pool_share(const Lookup& lookup, int64_t number, int64_t thread, int64_t threads) {
   Feature feature = feature_at(lookup.features, lookup.header, number);
   if (feature.shape != kPoolWeighted) feature.weights = nullptr;
-  by_row_type(feature, PoolBags{lookup, feature, number, thread, threads});
+  by_row_type(feature, PoolBags<Where>{lookup, feature, number, thread, threads});
 }
 
 }  // namespace emberline

@@ -36,7 +36,7 @@ class Tile {
     work(lane_);
   }
 
-  // What the lane `lane` has: a value of 4 bytes.
+  // What the lane `lane` has: a value of 4 or 8 bytes.
   template <class T>
   EMBERLINE_DEVICE T from(PerLane<T>& values, int lane) const {
     return __shfl_sync(mask_, values.own, lane, width_);

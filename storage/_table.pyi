@@ -514,9 +514,21 @@ class CardCache:
         Raises RuntimeError when none is taken.
         """
 
-    def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int) -> None:
+    def note_uses(
+        self, marks: numpy.typing.NDArray[numpy.uint8], weight: int, base_tables: int = 1, parts: int = 1, part: int = 0
+    ) -> None:
         """
         marks (slots + 1,): each row whose mark is not 0 was used `weight` times.
+
+        parts, part: of how many cards that share rows this is which; of the rows of other parts one use in
+        sixteen counts, because it spares a read on another card and not the host. base_tables: how many tables
+        there are; entries under a number that differs by a multiple of it are rows of the same table.
+        """
+
+    @staticmethod
+    def parts_of(table: int, ids: numpy.typing.NDArray[numpy.int64], parts: int) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Which of so many cards that share rows has each id of a table: (n,), from 0 on.
         """
 
     def pass_lookups(self, lookups: int, hits: int) -> None:

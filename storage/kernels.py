@@ -161,6 +161,12 @@ class Kernels:
     def load_lookups(self) -> None:
         """The same for the kernels of storage.lookup_kernels."""
         for source in _lookup_sources():
+            if source not in _across_sources():
+                self._load_source(source)
+
+    def load_across(self) -> None:
+        """The same for those that look into the memory of other cards."""
+        for source in _across_sources():
             self._load_source(source)
 
     def assemble(
@@ -245,6 +251,12 @@ def _lookup_sources() -> Mapping[str, Sequence[str]]:
     from storage.lookup_kernels import SOURCES  # it needs THREADS
 
     return SOURCES
+
+
+def _across_sources() -> Sequence[str]:
+    from storage.lookup_kernels import ACROSS
+
+    return ACROSS
 
 
 def _source_of(name: str) -> str:

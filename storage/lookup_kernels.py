@@ -21,17 +21,24 @@ OutputType = Literal["fp32", "fp16", "bf16"]
 SOURCES = {
     "lookup_gather": ("lookup_gather_fp32", "lookup_gather_fp16", "lookup_gather_bf16"),
     "lookup_pool": ("lookup_pool",),
+    "lookup_gather_across": ("lookup_gather_across_fp32",),
+    "lookup_pool_across": ("lookup_pool_across",),
     "late_rows": ("late_rows_fp32", "late_rows_fp16", "late_rows_bf16", "late_rows_add"),
     "publish": ("publish_rows", "publish_stores"),
 }
+# Those that only cards which share rows need.
+ACROSS = ("lookup_gather_across", "lookup_pool_across")
 # As in lookup.cuh: the table of the features, and the header of a batch.
 FEATURE_WORDS = 16
 FEATURE_SHIFT = 48
 CHAIN_LENGTH_WORD = 2
 CHAIN_WORD = 3
 MOST_CHAIN = 8
-PACKED_FEATURE_WORD = 11
+PEER_CHAINS_WORD = 11
+PACKED_FEATURE_WORD = 12
 PACKED_FEATURE_WORDS = 4
+PEER_WORDS = 5
+PEER_CHAIN_WORDS = 1 + MOST_CHAIN
 MOST_FEATURES = 65535
 
 _WARP = 32
@@ -60,6 +67,7 @@ def gather(
     use_every: int,
     outputs: Tensors,
     shared: Tensors,
+    peers: torch.Tensor | None = None,
 ) -> KernelCall:
     """Unpooled features: rows of ids, decoded, to their places.
 
@@ -67,15 +75,20 @@ def gather(
     of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64,
     how many there were, set to 0 before on the same stream; several launches may append to one list. use_every: which
     lookups mark their row as used: every so many, a power of two; 0 for none. outputs: outputs and states of the
-    features, written in full. shared: index lines, slabs and marks of use.
+    features, written in full. shared: index lines, slabs and marks of use. peers: what the features have of other
+    cards (lookup.cuh), which are then asked for what this one has not; for outputs of fp32. Their memory is nobody's
+    here: a lookup is inside at each of them.
 
-    Raises ConfigError for another use_every, and for no feature or too many.
+    Raises ConfigError for another use_every, for no feature or too many, and for peers with another type of output.
     """
+    if peers is not None and output != "fp32":
+        raise ConfigError(f"output: expected fp32 where cards share rows, got {output}")
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
     blocks = _blocks(longest, _across(feature_count))
     # A list is appended to, so it is read too.
-    reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
-    return KernelCall(f"lookup_gather_{output}", blocks, values, reads, writes, shared)
+    reads, writes = (features, header, misses, miss_count, *_given(peers)), (misses, miss_count, *outputs)
+    name = f"lookup_gather_{output}" if peers is None else f"lookup_gather_across_{output}"
+    return KernelCall(name, blocks, values, reads, writes, shared)
 
 
 def pool(
@@ -90,12 +103,14 @@ def pool(
     use_every: int,
     outputs: Tensors,
     shared: Tensors,
+    peers: torch.Tensor | None = None,
 ) -> KernelCall:
     """Pooled features: bags summed in float32, in the order of the ids. Arguments and errors as those of gather."""
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
     blocks = _blocks(rows * _WARP, _across(feature_count))
-    reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
-    return KernelCall("lookup_pool", blocks, values, reads, writes, shared)
+    reads, writes = (features, header, misses, miss_count, *_given(peers)), (misses, miss_count, *outputs)
+    name = "lookup_pool" if peers is None else "lookup_pool_across"
+    return KernelCall(name, blocks, values, reads, writes, shared)
 
 
 def scatter_late(
@@ -136,8 +151,7 @@ def add_late(
     entries: (room, 4) int64. weights: float32 of the late rows, None where no feature is weighted; the rest as in
     scatter_late.
     """
-    given = () if weights is None else (weights,)
-    reads = (features, header, entries, count, staging, *given, *outputs)
+    reads = (features, header, entries, count, staging, *_given(weights), *outputs)
     values = (features, header, rows, entries, count, room, staging, 0 if weights is None else weights)
     return KernelCall("late_rows_add", _blocks(room * _WARP), values, reads, outputs)
 
@@ -174,6 +188,10 @@ def publish_stores(
 def _blocks(threads: int, across: int = 1) -> tuple[int, int]:
     """Of the grid; it has no side of 0."""
     return min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST), across
+
+
+def _given(tensor: torch.Tensor | None) -> Tensors:
+    return () if tensor is None else (tensor,)
 
 
 def _across(feature_count: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from serving.engine.snapshot import Snapshot
 from serving.engine.user_side import take_rows
 from serving.gpu.card_tables import CardTables, open_card_tables, prepare_cards
 from serving.gpu.device_model import DeviceModel
-from serving.gpu.driver import Gpus
+from serving.gpu.driver import Driver, Gpus
 from serving.gpu.pipeline import GpuPipeline
 from storage.checkpoint import Golden
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, ParityError, Unsupported
@@ -63,10 +64,11 @@ class Devices:
         wanted = list(dict.fromkeys(place for place in places if place is not None))
         self.falls_back = config.may_use_processor
         self.uses_processor = self.falls_back or None in places
+        across = self._share_rows(config, gpus, wanted)
         for index in wanted:
             try:
                 assert gpus is not None
-                self._open_one(index, config, gpus, snapshot, max_batch_size)
+                self._open_one(index, config, gpus, snapshot, max_batch_size, across)
             except (DeviceError, Unsupported) as error:
                 self._drop(index)
                 if not self.falls_back:
@@ -158,7 +160,27 @@ class Devices:
         for index in list(self.models):
             self._drop(index)
 
-    def _open_one(self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int) -> None:
+    def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
+        """Whether the version's cards share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
+        parts, options = self._parts, config.options
+        if gpus is None or not wanted or options.hbm_bytes == 0:
+            return False
+        drivers: list[Driver] = []
+        if options.hbm_placement == "shard":
+            for index in wanted:
+                with suppress(DeviceError):  # opening it says so, too
+                    drivers.append(gpus.driver(index))
+        try:
+            parts.store.cards.share_rows(drivers)
+        except (DeviceError, ConfigError) as error:
+            if options.on_gpu_failure == "refuse":
+                raise
+            logger.warning("%s: each GPU has rows of its own, none are shared: %s", parts.name, error)
+        return parts.store.cards.placement is not None
+
+    def _open_one(
+        self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int, across: bool
+    ) -> None:
         parts = self._parts
         busy_wait = config.graphs.busy_wait
         if busy_wait is None:
@@ -176,7 +198,7 @@ class Devices:
             busy_wait=busy_wait,
             eager_allowed=config.options.on_gpu_failure != "refuse",
         )
-        model.card = self._open_card(config, model, snapshot)
+        model.card = self._open_card(config, model, snapshot, across)
         replay = self._replays[index] = self._make(None, model, None)
         options = config.options
         tolerance = FP32_TOLERANCE if options.precision == "fp32" else options.precision_tolerance
@@ -192,7 +214,9 @@ class Devices:
             memory.total / 2**20,
         )
 
-    def _open_card(self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot) -> CardTables | None:
+    def _open_card(
+        self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot, across: bool
+    ) -> CardTables | None:
         """A cache of rows on the card. Without one the host looks up; that is an error only where `refuse` says so of
         one that was asked for.
         """
@@ -208,6 +232,7 @@ class Devices:
                 self._user_places,
                 model.inputs,
                 hbm_bytes,
+                across=across,
             )
             if card is not None:
                 prepare_cards(parts.store, snapshot.mask)

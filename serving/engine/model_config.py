@@ -75,6 +75,8 @@ class ModelConfig:
         places = place_sessions(self.groups, gpus)
         if self.options.hbm_bytes and all(place is None for place in places):
             raise config_error("parameters.hbm_bytes", "is memory of a GPU, and no session is on one; remove it")
+        if self.options.hbm_placement == "shard" and all(place is None for place in places):
+            raise config_error("parameters.hbm_placement", "is of rows on GPUs, and no session is on one; remove it")
         return replace(self, places=places)
 
     def choose_versions(self, found: Iterable[int]) -> list[int]:

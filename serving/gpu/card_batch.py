@@ -1,9 +1,11 @@
 """The ids of a batch, packed into one pinned buffer for a card that looks them up: headers, other inputs, ranges, ids.
 
-    header of the unpooled features | header of the pooled ones | sections of the other inputs | ranges | ids | weights
+    header of the unpooled features | header of the pooled ones | chains of other cards | sections of the other inputs |
+    ranges | ids | weights
 
-Headers are those of cuda/lookup.cuh; each kernel has one of its own, because features count from 0 in each. Sections
-are packed as in `staging`. All that lies before the ids depends on the form of the batch (rows, users) alone.
+Headers are those of cuda/lookup.cuh; each kernel has one of its own, because features count from 0 in each. There are
+chains of other cards where cards share rows. Sections are packed as in `staging`. All that lies before the ids depends
+on the form of the batch (rows, users) alone.
 
 Letters: F features, B rows of a batch, U users, N ids, T tables of the store.
 """
@@ -19,12 +21,15 @@ import numpy as np
 from serving.gpu.card_features import CardFeature, CardFeatures
 from serving.gpu.staging import InputLayout, PackedInputs, aligned
 from storage.features import FeatureBatch, Jagged
+from storage.hbm.placement import MOST_CARDS
 from storage.lookup_kernels import (
     CHAIN_LENGTH_WORD,
     CHAIN_WORD,
     MOST_CHAIN,
     PACKED_FEATURE_WORD,
     PACKED_FEATURE_WORDS,
+    PEER_CHAIN_WORDS,
+    PEER_CHAINS_WORD,
     header_words,
 )
 
@@ -44,12 +49,13 @@ class PackedIds:
     """What a batch holds. size: bytes of it. lookups: (T,) uint64, ids by table, those of a user once.
 
     ids_at, weights_at: (F,) where each feature's ids and weights begin, in words of 8 and of 4 bytes; weights_at is 0
-    without. shares_rows: rows of a user share their ids.
+    without. id_counts: (F,). shares_rows: rows of a user share their ids.
     """
 
     size: int
     lookups: np.ndarray
     ids_at: np.ndarray
+    id_counts: np.ndarray
     weights_at: np.ndarray
     shares_rows: bool
 
@@ -57,11 +63,12 @@ class PackedIds:
 class CardPacking:
     """Where everything lies. Shared by all lanes of a model; any thread. packed_bytes: of the largest batch.
 
-    inputs: layout of the inputs that are not made from ids.
+    inputs: layout of the inputs that are not made from ids. across: whether rows of other cards are found too.
     """
 
-    def __init__(self, features: CardFeatures, inputs: InputLayout, tables: int) -> None:
+    def __init__(self, features: CardFeatures, inputs: InputLayout, tables: int, *, across: bool = False) -> None:
         """inputs: layout of all inputs of the graph. tables: how many the store has."""
+        self.across = across
         self.features = features
         self.tables = tables
         self.max_rows = inputs.max_rows
@@ -69,7 +76,9 @@ class CardPacking:
         gathered, pooled = len(features.gathered), len(features.pooled)
         # Offset of each header.
         self.headers = (0, aligned(8 * header_words(gathered), _ALIGN))
-        self.sections_at = self.headers[1] + aligned(8 * header_words(pooled), _ALIGN)
+        self.peers_at = self.headers[1] + aligned(8 * header_words(pooled), _ALIGN)
+        chains = 8 * PEER_CHAIN_WORDS * MOST_CARDS if across else 0
+        self.sections_at = self.peers_at + aligned(chains, _ALIGN)
         self.feature_count = gathered + pooled
         self.table_of = np.array([feature.table for feature in features.all], np.int64)
         # Ids of a bag beyond the length of an unpooled feature are not looked up.
@@ -118,6 +127,7 @@ class CardForm:
         self._sections = buffer[packing.sections_at :].view(np.uint8)[: inputs.header.nbytes].view(np.int64)
         ranges_at = packing.ranges_at(inputs.size)
         self._ids_at = packing.ids_at(self.rows, inputs.size)
+        self._peers = buffer[packing.peers_at : packing.sections_at].view(np.int64)
         count = packing.feature_count
         self._ranges = buffer[ranges_at : ranges_at + _RANGE_BYTES * count * self.rows].view(np.int32)
         self._ranges = self._ranges.reshape(count, self.rows, 2)
@@ -184,14 +194,16 @@ class CardForm:
         self._put_sections(stamp, item, user, user_of_row, lengths)
         lookups = np.bincount(self._packing.table_of, used, self._packing.tables).astype(np.uint64)
         size = self._ids_at + 8 * count + 4 * weight_count
-        return PackedIds(size, lookups, self._ids_at // 8 + begins, weights_at, self.users > 0)
+        return PackedIds(size, lookups, self._ids_at // 8 + begins, sizes, weights_at, self.users > 0)
 
-    def put_chain(self, chain: Sequence[int]) -> None:
-        """Which differences a search asks first, at most 8; behind `put`."""
+    def put_chain(self, chain: Sequence[int], peer_chains: Sequence[int] = ()) -> None:
+        """Which differences a search asks first, at most 8; behind `put`. peer_chains: as of Sight."""
         assert len(chain) <= MOST_CHAIN
-        for _, _, header, _, _ in self._parts:
+        self._peers[: len(peer_chains)] = peer_chains
+        for _, at, header, _, _ in self._parts:
             header[CHAIN_LENGTH_WORD] = len(chain)
             header[CHAIN_WORD : CHAIN_WORD + len(chain)] = chain
+            header[PEER_CHAINS_WORD] = self._packing.peers_at - at if len(peer_chains) else 0
 
     def _bags(self, feature: CardFeature, item: FeatureBatch, user: FeatureBatch | None) -> Jagged:
         return (user if user is not None and feature.is_user else item).ids[feature.name]

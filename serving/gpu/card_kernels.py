@@ -14,8 +14,10 @@ from serving.gpu.late_rows import LateList
 from serving.gpu.staging import COUNTS_AT, COUNTS_END, HEAD_BYTES
 from storage import lookup_kernels
 from storage.hbm.device import KernelCall
+from storage.hbm.placement import MOST_CARDS
 from storage.hbm.replica import Replica
-from storage.lookup_kernels import FEATURE_WORDS
+from storage.hbm.sight import Sight
+from storage.lookup_kernels import FEATURE_WORDS, PEER_WORDS
 
 # Entries of the lists of misses that come back with the graph that only looks up.
 MISSES_AT_ONCE = 512
@@ -55,11 +57,15 @@ class CardKernels:
         self._host_late = driver.pinned(late_bytes)
         self.host_late = self._host_late.numpy()
         self._late = driver.device(late_bytes)
-        word_bytes = 8 * FEATURE_WORDS * packing.feature_count
+        self._peers_at = 8 * FEATURE_WORDS * packing.feature_count
+        word_bytes = self._peers_at
+        if packing.across:
+            word_bytes += 8 * PEER_WORDS * MOST_CARDS * packing.feature_count
         self._host_words = driver.pinned(word_bytes)
         self._words = driver.device(word_bytes)
+        self._peers = self._words[self._peers_at :] if packing.across else None
         self.counts = lane.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
-        self._generation = 0
+        self._generations: tuple[int, ...] = ()
         self._parts: list[_Part] = []
         at = 0
         for number, features in enumerate((packing.features.gathered, packing.features.pooled)):
@@ -70,24 +76,29 @@ class CardKernels:
                 self._parts.append(_Part(number, features, packing.headers[number], words, *lists, most_misses))
             at += size
 
-    def bind(self, replica: Replica) -> None:
-        """Has the kernels look into this replica. The stream is empty; the lane is inside."""
-        if replica.generation == self._generation:
+    def bind(self, sight: Sight) -> None:
+        """Has the kernels look into these replicas. The stream is empty; the lane is inside."""
+        if sight.generations == self._generations:
             return
         # They keep the addresses of another one.
         self._lane.graphs.drop(("look_up", "whole"))
         target = self._lane.target.data_ptr()
         sections = self._lane.model.inputs.sections
         words: list[int] = []
+        peers: list[int] = []
+        replica, shared = sight.replica, len(sight.peers) | sight.part << 32
         for feature in (feature for part in self._parts for feature in part.features):
             output = target + sections[feature.place].offset
             states = 0 if feature.states is None else target + sections[feature.states].offset
-            words += [*replica.words(feature.table), replica.base_tables, _NO_BOUND, 0, 0]
+            peers_at = self._words.data_ptr() + self._peers_at + 8 * len(peers) if sight.peers else 0
+            words += [*replica.words(feature.table), replica.base_tables, _NO_BOUND, peers_at, shared]
             words += [feature.shape, output, states]
-        self._host_words.numpy().view(np.int64)[:] = words
+            peers += sight.peer_words(feature.table)
+        host = self._host_words.numpy().view(np.int64)
+        host[: len(words) + len(peers)] = words + peers
         self._driver.copy(self._words, self._host_words, self._lane.stream)
         self._lane.wait()
-        self._generation = replica.generation
+        self._generations = sight.generations
 
     def send(self, size: int) -> None:
         """So many bytes of the packed batch."""
@@ -181,6 +192,7 @@ class CardKernels:
                 use_every=replica.use_every,
                 outputs=outputs,
                 shared=replica.shared,
+                peers=self._peers,
             )
         return lookup_kernels.pool(
             features=part.words,
@@ -193,6 +205,7 @@ class CardKernels:
             use_every=replica.use_every,
             outputs=outputs,
             shared=replica.shared,
+            peers=self._peers,
         )
 
     def _outputs(self, part: _Part, rows: int) -> tuple[torch.Tensor, ...]:

@@ -36,6 +36,10 @@ LEAST_LATE_BYTES = 4 << 20
 # A batch with a miss counts so much for the next choice of graphs; over one half, misses are usual.
 _WEIGHT = 1 / 16
 _USUAL = 0.5
+# Where cards share rows, a card hears of one lookup in so many, of whole batches at once; CardCache counts the uses of
+# other parts' rows.
+_SAMPLED_BATCHES = 16
+_MOST_SAMPLED = 1024
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class CardLookup:
         self._packing = packing = card.packing
         self._timeout_s = timeout_s
         self._tells = tells
-        self._reader = card.tier.reader()
+        cards = card.store.cards
+        self._reader = cards.reader(card.tier) if packing.across else card.tier.reader()
+        self._answered = 0
         self._plan = card.store.plan_rows()
         driver.enter_thread()
         late_bytes = max(LEAST_LATE_BYTES, lane.model.inputs.packed_bytes // 4)
@@ -80,7 +86,7 @@ class CardLookup:
             if sight is None:
                 return True
             try:
-                self._kernels.bind(sight.replica)
+                self._kernels.bind(sight)
                 return all(self._has_graph(kind, rows, bank, sight.replica) for kind in ("look_up", "whole"))
             finally:
                 self._reader.leave()
@@ -120,7 +126,7 @@ class CardLookup:
             if self._kernels.counts.any():
                 late = self._find_late(packed, mask, 0 if is_computed else MISSES_AT_ONCE)
                 if late.late is None:
-                    self._tell(packed.lookups, packed.lookups, late.wanted)
+                    self._tell(packed, packed.lookups, late.wanted)
                     return None
                 self._kernels.put_late(late.late, size)
                 copied += late.late.size
@@ -142,7 +148,7 @@ class CardLookup:
         if sight is None:
             return None
         try:
-            form.put_chain(sight.chain)
+            form.put_chain(sight.chain, sight.peer_chains)
             return self._look_up(sight, packed, rows, bucket, bank, stamp)
         except BaseException:
             self._lane.drain()
@@ -159,20 +165,36 @@ class CardLookup:
         counts = LookupCounts()
         if late is None or late.by_table is None:
             by_table = np.zeros((len(hits), len(COUNTED)), np.uint64)
-            self._tell(packed.lookups, np.zeros_like(hits), [])
+            self._tell(packed, np.zeros_like(hits), [])
         else:
             # An id that a user's row found and another one did not is a miss.
             hits = hits - late.missed
             counts, by_table = late.counts, late.by_table
-            self._tell(packed.lookups, late.missed, late.wanted)
+            self._tell(packed, late.missed, late.wanted)
         by_table[:, HBM] = hits
         counts.hbm = int(hits.sum())
         self._plan.count_hbm(hits)
         return CardScores(outputs, counts, by_table)
 
-    def _tell(self, lookups: np.ndarray, missed: np.ndarray, wanted: list[tuple[int, np.ndarray]]) -> None:
+    def _tell(self, packed: PackedIds, missed: np.ndarray, wanted: list[tuple[int, np.ndarray]]) -> None:
         if self._tells:
-            self._tier.tell(lookups, missed, wanted)
+            self._tier.tell(packed.lookups, missed, wanted, self._sampled(packed))
+
+    def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]]:
+        """Of one batch in some the ids, by table: what this card may take of other cards' rows."""
+        self._answered += 1
+        if not self._packing.across or self._answered % _SAMPLED_BATCHES:
+            return []
+        count = int(packed.id_counts.sum())
+        step = -(-count // _MOST_SAMPLED)
+        words = self._kernels.host[: self._kernels.host.nbytes // 8 * 8].view(np.int64)
+        begins = packed.ids_at.tolist()
+        tables, counts = self._packing.table_of.tolist(), packed.id_counts.tolist()
+        return [
+            (table, words[begin : begin + count : step].copy())
+            for table, begin, count in zip(tables, begins, counts, strict=True)
+            if count
+        ]
 
     def _form(self, rows: int, users: int) -> CardForm:
         form = self._forms.pop((rows, users), None)
@@ -189,7 +211,7 @@ class CardLookup:
         """Looks up what was packed, and computes where misses are not usual. Gives the size of its graphs, None for
         those that run without; and whether it computed. `CardKernels.counts` says what was missed.
         """
-        self._kernels.bind(sight.replica)
+        self._kernels.bind(sight)
         misses_usual = self._missing.get(bucket or 0, 0.0) > _USUAL
         kind: GraphKind = "look_up" if misses_usual else "whole"
         # All that the batch may need: a capture computes with whatever lies in the buffers.

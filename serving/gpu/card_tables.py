@@ -63,11 +63,14 @@ def open_card_tables(
     user_places: Sequence[int],
     inputs: InputLayout,
     hbm_bytes: int | None,
+    *,
+    across: bool = False,
 ) -> CardTables | None:
     """Caches the store's rows on a card, or shares the cache that is there.
 
-    name: of model and version. hbm_bytes: what rows may take there; None for a quarter of what is free. None where the
-    host has to look up, which the log says. Raises DeviceError, ConfigError.
+    name: of model and version. hbm_bytes: what rows may take there; None for a quarter of what is free. across: whether
+    the version's cards share rows (`Cards.share_rows`). None where the host has to look up, which the log says. Raises
+    DeviceError, ConfigError.
     """
     if hbm_bytes == 0 or not store.tables:
         return None
@@ -76,7 +79,7 @@ def open_card_tables(
     except Unsupported as error:
         logger.warning("%s: rows are looked up on the host, not on %s: %s", name, driver.info, error)
         return None
-    packing = CardPacking(features, inputs, len(store.tables))
+    packing = CardPacking(features, inputs, len(store.tables), across=across)
     driver.enter_thread()
     with _lock:
         index = driver.info.index

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import threading
 import weakref
 from collections import deque
@@ -36,13 +37,14 @@ import torch
 from serving.gpu.device_errors import Asking, CardState, first_line
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, collector_paused
-from storage.errors import CaptureError
-from storage.hbm.device import KernelCall
+from storage.errors import CaptureError, ConfigError, DeviceError
+from storage.hbm.device import Device, KernelCall
 from storage.kernels import Kernels
 
 logger = logging.getLogger("emberline.serving")
 
 _SCRATCH_BYTES = 16
+_PEER_ACCESS_ALREADY_ENABLED = 704
 
 
 class _Tally:
@@ -165,6 +167,25 @@ class TorchDriver:
         """See Device."""
         with self._asking:
             self._kernels.load_lookups()
+
+    def reach(self, other: Device) -> None:
+        """See Device. For buffers that torch takes with cudaMalloc, not in segments that grow."""
+        with self._asking:
+            settings = f"{os.environ.get('PYTORCH_CUDA_ALLOC_CONF', '')},{os.environ.get('PYTORCH_ALLOC_CONF', '')}"
+            if "expandable_segments:true" in settings.lower().replace(" ", ""):
+                raise ConfigError(
+                    "PYTORCH_CUDA_ALLOC_CONF has expandable_segments, whose memory no other GPU can read; remove that, "
+                    "or set hbm_placement to replicate",
+                    field="parameters.hbm_placement",
+                )
+            if not self._runtime.deviceCanAccessPeer(self.info.index, other.info.index):
+                raise DeviceError(f"{self.info} cannot read the memory of {other.info}: no NVLink or PCIe peer access")
+            try:
+                self._runtime.deviceEnablePeerAccess(other.info.index)
+            except RuntimeError as error:
+                if getattr(error, "status", None) != _PEER_ACCESS_ALREADY_ENABLED:
+                    raise
+            self._kernels.load_across()
 
     def kernel(self, call: KernelCall, stream: CudaStream) -> None:
         """See Device."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from storage.errors import ConfigError, StoreError
+from storage.hbm.placement import Placement
+from storage.hbm.sharing import SharedReader
+from storage.tiers.base import Ids
 
 if TYPE_CHECKING:
     from storage.hbm.device import Device
@@ -28,6 +33,18 @@ class Cards:
         self._closed = False
         # Numbers of overlays that are being merged (True) or discarded (False); replaced whole.
         self._retiring: Mapping[int, bool] = {}
+        self._placement: Placement | None = None
+        self._turn = 0
+
+    @property
+    def retiring_now(self) -> Mapping[int, bool]:
+        """Numbers of overlays that are in every snapshot from now on (True), or in none."""
+        return self._retiring
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which card has which row; None where each has those that are asked of it."""
+        return self._placement
 
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
@@ -48,7 +65,7 @@ class Cards:
                 raise StoreError("the store is closed")
             if index in self._tiers:
                 raise ConfigError(f"{device.info}: the store has a cache on it already", field="hbm_bytes")
-            tier = HbmTier(self._store, device, hbm_bytes, lambda: self._retiring)
+            tier = HbmTier(self._store, device, hbm_bytes, self)
             self._tiers = {**self._tiers, index: tier}
             self._workers[index] = HbmWorker(tier, self._store)
         return tier
@@ -88,6 +105,79 @@ class Cards:
         finally:
             with self._lock:
                 self._retiring = {number: way for number, way in self._retiring.items() if number != overlay.number}
+
+    def share_rows(self, devices: Sequence[Device]) -> None:
+        """From now on hot rows are on each of these cards, and cold ones on one of them; fewer than two: each card has
+        its own. Before `open`, or while lookups go on: what is elsewhere then is missed until it has come.
+
+        Raises ConfigError, DeviceError where one cannot read another's memory: nothing is shared then.
+        """
+        by_index = {device.info.index: device for device in devices}
+        placement = Placement(tuple(sorted(by_index))) if len(by_index) > 1 else None
+        if placement is not None and placement != self._placement:
+            for device in by_index.values():
+                for other in by_index.values():
+                    if other is not device:
+                        device.enter_thread()
+                        device.reach(other)
+        with self._lock:
+            changes = placement != self._placement
+            self._placement = placement
+            workers = list(self._workers.values()) if changes else []
+        for worker in workers:
+            worker.refill()
+
+    def reader(self, tier: HbmTier) -> SharedReader:
+        """For one lane of a card, which may read from the others too."""
+        return SharedReader(tier.reader(), tier.device.info.index, self)
+
+    # What tiers ask.
+
+    def share(self, tier: HbmTier) -> tuple[int, int]:
+        """How many cards share rows with this one, itself among them, and the number of its part."""
+        placement = self._placement
+        part = None if placement is None else placement.part_of(tier.device.info.index)
+        return (1, 0) if placement is None or part is None else (len(placement.cards), part)
+
+    def next_clock(self, tier: HbmTier) -> HbmTier:
+        """Whose policy hears of a batch of this card's: where cards share rows, each in turn, since each is asked."""
+        placement = self._placement
+        if placement is None:
+            return tier
+        self._turn += 1
+        return self._tiers.get(placement.cards[self._turn % len(placement.cards)], tier)
+
+    def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
+        """Those of some missed ids that this card takes; the others are offered to the cards whose part they are. Ids
+        of a card without a cache everybody takes for himself.
+        """
+        parts, part = self._parts(tier, table, ids)
+        if parts is None:
+            return ids
+        placement = self._placement
+        own = parts == part
+        for number, card in enumerate(() if placement is None else placement.cards):
+            other, its = self._tiers.get(card), parts == number
+            if number == part or not its.any():
+                continue
+            if other is None or other.replica is None:
+                own |= its
+            else:
+                other.offer(table, ids[its])
+        kept: Ids = ids[own]
+        return kept
+
+    def own(self, tier: HbmTier, table: int, ids: Ids) -> np.ndarray:
+        """(n,) bool: which ids are of this card's part; all where cards share nothing."""
+        parts, part = self._parts(tier, table, ids)
+        return np.ones(len(ids), np.bool_) if parts is None else parts == part
+
+    def _parts(self, tier: HbmTier, table: int, ids: Ids) -> tuple[np.ndarray | None, int]:
+        placement = self._placement
+        part = None if placement is None else placement.part_of(tier.device.info.index)
+        if placement is None or part is None:
+            return None, 0
+        return placement.parts(table, ids), part
 
     def resize(self, index: int, hbm_bytes: int) -> None:
         """Another size while lookups go on. Raises ConfigError, DeviceError, StoreError where there is no cache."""

@@ -98,6 +98,12 @@ class Device(Protocol):
         Raises DeviceError, ConfigError.
         """
 
+    def reach(self, other: Device) -> None:
+        """Lets kernels of this card read and write the buffers of another card of this process, from now on.
+
+        Raises DeviceError where it cannot, ConfigError.
+        """
+
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """Launches a kernel. All its buffers are the card's own."""
 

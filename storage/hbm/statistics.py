@@ -54,31 +54,35 @@ class TierCounts:
         self.lookups = np.zeros(tables, np.uint64)
         self.misses = np.zeros(tables, np.uint64)
         self.admitted = np.zeros(tables, np.int64)
-        self._passed_lookups = np.zeros(tables, np.uint64)
-        self._passed_misses = np.zeros(tables, np.uint64)
+        self._new_lookups = np.zeros(tables, np.uint64)
+        self._new_misses = np.zeros(tables, np.uint64)
         self._lock = threading.Lock()
 
     def add(self, lookups: np.ndarray, misses: np.ndarray) -> None:
-        """One batch."""
+        """One batch, of this card's lanes."""
         with self._lock:
             self.lookups += lookups
             self.misses += misses
 
+    def age(self, lookups: np.ndarray, misses: np.ndarray) -> None:
+        """One batch that this card's policy is to hear of."""
+        with self._lock:
+            self._new_lookups += lookups
+            self._new_misses += misses
+
     def passed(self, tables: Sequence[int]) -> tuple[int, int]:
-        """Lookups and hits of some tables since the last call for them."""
+        """Lookups and hits of some tables, by `age`, since the last call for them."""
         of = list(tables)
         with self._lock:
-            lookups = int((self.lookups - self._passed_lookups)[of].sum())
-            misses = int((self.misses - self._passed_misses)[of].sum())
-            self._passed_lookups[of] = self.lookups[of]
-            self._passed_misses[of] = self.misses[of]
+            lookups, misses = int(self._new_lookups[of].sum()), int(self._new_misses[of].sum())
+            self._new_lookups[of] = self._new_misses[of] = 0
         return lookups, lookups - misses
 
     def waiting(self, tables: Sequence[int]) -> int:
         """Lookups of some tables since the last `passed`."""
         of = list(tables)
         with self._lock:
-            return int((self.lookups - self._passed_lookups)[of].sum())
+            return int(self._new_lookups[of].sum())
 
     def stats(self, view: View | None) -> HbmStats:
         """With what a view holds; nothing where there is none."""

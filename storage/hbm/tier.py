@@ -18,8 +18,7 @@ import logging
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ import numpy as np
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, StoreError
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.device import Device
+from storage.hbm.offers import Offers
 from storage.hbm.publisher import Publisher
 from storage.hbm.readers import Turns
 from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
@@ -39,13 +39,13 @@ from storage.tiers.hot_ids import HotIds
 from storage.tiers.overlays import Overlay
 
 if TYPE_CHECKING:
+    from storage.hbm.cards import Cards
     from storage.tiers.tiered import TieredStore
 
 _log = logging.getLogger(__name__)
 
 # A snapshot that nobody has asked for so long gives its place on the card to one that is asked for.
 SETTLE_AFTER_S = 3.0
-_OFFERS = 256
 
 
 class HbmTier:
@@ -54,13 +54,10 @@ class HbmTier:
     settle_after_s: how long nobody has asked for the base's snapshot before another one takes its place.
     """
 
-    def __init__(
-        self, store: TieredStore, device: Device, hbm_bytes: int, retiring: Callable[[], Mapping[int, bool]]
-    ) -> None:
+    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int, cards: Cards) -> None:
         """hbm_bytes: what rows, index and marks may take on the card; a cache of a few rows takes more than none.
 
-        retiring: numbers of overlays that are in every snapshot from now on (True), or in none.
-        Raises ConfigError, DeviceError.
+        cards: the store's. Raises ConfigError, DeviceError.
         """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
@@ -75,16 +72,17 @@ class HbmTier:
         self._generation = 0
         self._turns = Turns()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self._offers: deque[tuple[int, Ids]] = deque(maxlen=_OFFERS)
+        self._offers = Offers()
         self._asked: int | None = None
-        self._retiring = retiring
+        self._cards = cards
         self._last_stats: HbmStats | None = None
         device.enter_thread()
         device.load_kernels()
         replica = Replica(device, store.tables, hbm_bytes)
         widest = max(slab.stride for slab in replica.slabs)
         self._publisher = Publisher(device, self._turns, widest, hbm_bytes)
-        self._view: View | None = View(replica, sum(1 << number for number, merged in retiring().items() if merged))
+        base = sum(1 << number for number, merged in cards.retiring_now.items() if merged)
+        self._view: View | None = View(replica, base)
 
     # What lanes call.
 
@@ -95,12 +93,23 @@ class HbmTier:
             self._readers.add(reader)
         return reader
 
-    def tell(self, lookups: np.ndarray, misses: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
+    def tell(
+        self,
+        lookups: np.ndarray,
+        misses: np.ndarray,
+        wanted: Sequence[tuple[int, Ids]],
+        used: Sequence[tuple[int, Ids]] = (),
+    ) -> None:
         """What a batch asked of the card: occurrences by table (T,), those that missed (T,), and, by table, ids that
-        did. Never waits; offers beyond what is remembered are dropped.
+        did; where cards share rows, a sample of what was used. Never waits; what cannot be remembered is dropped.
         """
         self.counts.add(lookups, misses)
-        self._offers.extend(wanted)
+        self._cards.next_clock(self).counts.age(lookups, misses)
+        self._offers.put(wanted, used)
+
+    def offer(self, table: int, ids: Ids) -> None:
+        """Ids of this card's part that were missed on another one."""
+        self._offers.put([(table, ids)])
 
     # What the store calls.
 
@@ -127,7 +136,7 @@ class HbmTier:
             overlays = self._store.overlays.view
             overlays.slots(mask)  # raises for what cannot be shown
             live = live_mask(overlays)
-            if any(bool(mask >> number & 1) != merged for number, merged in self._retiring().items()):
+            if any(bool(mask >> number & 1) != merged for number, merged in self._cards.retiring_now.items()):
                 return False  # nobody uses it any more
             if view.find(mask, live) is not None:
                 return True
@@ -208,14 +217,9 @@ class HbmTier:
 
     def admit_offers(self) -> int:
         """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
-        wanted: dict[int, list[Ids]] = {}
-        for _ in range(len(self._offers)):
-            try:
-                table, ids = self._offers.popleft()
-            except IndexError:
-                break
-            wanted.setdefault(table, []).append(ids)
-        return sum(self.install(table, np.unique(np.concatenate(parts))) for table, parts in wanted.items())
+        missed = [(table, self._cards.keep(self, table, ids)) for table, ids in self._offers.missed()]
+        used = [(table, ids[~self._cards.own(self, table, ids)]) for table, ids in self._offers.used()]
+        return sum(self.install(table, ids) for table, ids in (*missed, *used))
 
     def fill(self, table: int, ids: Ids, freq: Flags) -> int:
         """As `install`, into free room alone."""
@@ -267,7 +271,7 @@ class HbmTier:
                 for start in range(0, len(marks), most):
                     part = slab.uses[start : start + most]
                     marks[start : start + most] = self._publisher.read(part, zero_after=part)
-                slab.cache.note_uses(marks, view.replica.use_every)
+                slab.cache.note_uses(marks, view.replica.use_every, view.replica.base_tables, *self._cards.share(self))
                 lookups, hits = self.counts.passed(slab.members)
                 slab.cache.pass_lookups(lookups, hits)
 

@@ -36,7 +36,6 @@ class HbmWorker:
         self._store = store
         self._wake = threading.Event()
         self._stopping = False
-        self._list = f"{HOT_IDS_HBM}_{tier.device.info.index}"
         self._filled = threading.Event()
         self._filling: Iterator[tuple[int, Ids, Flags]] | None = self._hottest()
         self._marks_read = self._saved = time.monotonic()
@@ -112,6 +111,12 @@ class HbmWorker:
         except StoreError as error:
             _log.warning("the next opening fills the card by the published frequencies: %s", error)
 
+    @property
+    def _list(self) -> str:
+        """The name of the list of what was on the card last time, under the same shares."""
+        parts, part = self._store.cards.share(self._tier)
+        return f"{HOT_IDS_HBM}_{self._tier.device.info.index}" + (f"_{part}_of_{parts}" if parts > 1 else "")
+
     def _fill(self) -> bool:
         """A piece of the filling; True while there are more."""
         filling = self._filling
@@ -144,5 +149,8 @@ class HbmWorker:
             if hot is not None:
                 for piece in rows.pieces(table, hot.ids):
                     yield table, hot.ids[piece], hot.counts[piece]
+        parts, _ = store.cards.share(self._tier)
         for members, capacity in groups:
-            yield from hottest(store.dram_cache, members, capacity)
+            for table, ids, freq in hottest(store.dram_cache, members, capacity * parts):
+                own = store.cards.own(self._tier, table, ids)
+                yield table, ids[own], freq[own]

@@ -23,8 +23,11 @@ _STILL_S = 0.15
 class HeldLane:
     """Looks a whole table up for one snapshot; stays inside, before anything is launched, until `let_go`."""
 
-    def __init__(self, world: CardWorld, state: PlantedState, mask: int, table: str = "user") -> None:
-        """Returns when the lane is inside."""
+    def __init__(
+        self, world: CardWorld, state: PlantedState, mask: int, table: str = "user", *, across: bool = False
+    ) -> None:
+        """Returns when the lane is inside. across: at the cards that share rows with its own, too."""
+        self._across = across
         self._world, self._state, self._mask, self._table = world, state, mask, table
         self._entered, self._go = threading.Event(), threading.Event()
         self._answer: CardAnswer | None = None
@@ -55,7 +58,9 @@ class HeldLane:
 
     def _run(self) -> None:
         try:
-            lane = CardLane(self._world.device, self._world.tier, list(TABLES), self._size, self._size)
+            world = self._world
+            reader = world.store.cards.reader(world.tier) if self._across else None
+            lane = CardLane(world.device, world.tier, list(TABLES), self._size, self._size, reader)
             lane.inside = self._stay
             bags = Jagged(self._world.rows.ids[self._table], np.arange(self._size + 1))
             spec = LookupSpec(self._table, self._table, "none", 1)

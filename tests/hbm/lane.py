@@ -11,11 +11,26 @@ import torch
 from storage import lookup_kernels
 from storage.features import Jagged
 from storage.hbm.device import Device
-from storage.hbm.replica import Replica
-from storage.hbm.sight import Sight
+from storage.hbm.placement import MOST_CARDS
+from storage.hbm.sharing import SharedReader
+from storage.hbm.sight import Reader, Sight
 from storage.hbm.tier import HbmTier
-from storage.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_WORDS, PACKED_FEATURE_WORD
+from storage.lookup_kernels import (
+    CHAIN_LENGTH_WORD,
+    CHAIN_WORD,
+    FEATURE_WORDS,
+    PACKED_FEATURE_WORD,
+    PEER_CHAIN_WORDS,
+    PEER_CHAINS_WORD,
+    PEER_WORDS,
+)
 from storage.specs import POOLINGS, LookupSpec
+
+# Before the packed batch: the feature, then what other cards have of its table. In it: the header, then their chains.
+_WORDS_BYTES = 8 * FEATURE_WORDS
+_FIRST_BYTES = _WORDS_BYTES + 8 * PEER_WORDS * MOST_CARDS
+_HEADER_BYTES = 8 * 64
+_IDS_AT = _HEADER_BYTES + 8 * PEER_CHAIN_WORDS * MOST_CARDS
 
 
 @dataclass
@@ -32,20 +47,29 @@ class CardLane:
     inside: called when the lane is inside, before anything of the lookup is on the stream.
     """
 
-    def __init__(self, device: Device, tier: HbmTier, tables: Sequence[str], rows: int, ids: int) -> None:
-        """tables: names, by index. rows, ids: of the largest batch."""
+    def __init__(
+        self,
+        device: Device,
+        tier: HbmTier,
+        tables: Sequence[str],
+        rows: int,
+        ids: int,
+        reader: SharedReader | None = None,
+    ) -> None:
+        """tables: names, by index. rows, ids: of the largest batch. reader: for one that looks on other cards too."""
         self.tier = tier
         self.inside: Callable[[], None] = lambda: None
         self._device = device
         self._tables = {name: index for index, name in enumerate(tables)}
-        self._reader = tier.reader()
+        self._across = reader is not None
+        self._reader: Reader | SharedReader = tier.reader() if reader is None else reader
         device.enter_thread()
         self._stream = device.new_stream("lane")
         self._done = device.new_event()
         self._rows, self._ids = rows, ids
-        size = 8 * 64 + 8 * ids + 8 * rows + 4 * ids
-        self._host = device.pinned(FEATURE_WORDS * 8 + size)
-        self._staging = device.device(FEATURE_WORDS * 8 + size)
+        size = _FIRST_BYTES + _IDS_AT + 8 * ids + 8 * rows + 4 * ids
+        self._host = device.pinned(size)
+        self._staging = device.device(size)
         self._misses = device.device(16 * ids)
         self._counts = device.device(16)
         self._host_misses = device.pinned(16 * ids + 16)
@@ -69,13 +93,14 @@ class CardLane:
         table = self._tables[spec.table]
         dim = replica.tables[table].dim
         output, arrived = self._outputs(dim)
-        used = self._pack(replica, sight.chain, table, batch, spec, bags)
+        used = self._pack(sight, table, batch, spec, bags)
         device.copy(self._staging[:used], self._host[:used], stream)
         device.zero(self._counts, stream)
         common = {
-            "features": self._staging[: FEATURE_WORDS * 8],
+            "features": self._staging[:_WORDS_BYTES],
             "feature_count": 1,
-            "header": self._staging[FEATURE_WORDS * 8 :],
+            "header": self._staging[_FIRST_BYTES:],
+            "peers": self._staging[_WORDS_BYTES:_FIRST_BYTES] if self._across else None,
             "rows": self._rows,
             "misses": self._misses,
             "miss_count": self._counts[:8],
@@ -104,24 +129,29 @@ class CardLane:
             self._output[dim] = self._device.device(size), self._device.pinned(size)
         return self._output[dim]
 
-    def _pack(
-        self, replica: Replica, chain: Sequence[int], table: int, batch: int, spec: LookupSpec, bags: Jagged
-    ) -> int:
-        count = len(bags.values)
-        words = self._host.numpy()[: FEATURE_WORDS * 8].view(np.int64)
+    def _pack(self, sight: Sight, table: int, batch: int, spec: LookupSpec, bags: Jagged) -> int:
+        count, replica = len(bags.values), sight.replica
+        words = self._host.numpy()[:_FIRST_BYTES].view(np.int64)
         shape = 1 if spec.pooling == "none" else POOLINGS.index(spec.pooling)
         output = self._output[replica.tables[table].dim][0].data_ptr()
-        words[:] = [*replica.words(table), replica.base_tables, self._ids, 0, 0, shape, output, 0]
-        block = self._host.numpy()[FEATURE_WORDS * 8 :]
-        header = block[: 8 * 64].view(np.int64)
+        peers_at = self._staging.data_ptr() + _WORDS_BYTES if sight.peers else 0
+        shared = len(sight.peers) | sight.part << 32
+        own = [*replica.words(table), replica.base_tables, self._ids, peers_at, shared, shape, output, 0]
+        words[:FEATURE_WORDS] = own
+        peers = sight.peer_words(table)
+        words[FEATURE_WORDS : FEATURE_WORDS + len(peers)] = peers
+        block = self._host.numpy()[_FIRST_BYTES:]
+        header = block[:_IDS_AT].view(np.int64)
         header[:] = 0
         header[1] = batch
-        header[CHAIN_LENGTH_WORD] = len(chain)
-        header[CHAIN_WORD : CHAIN_WORD + len(chain)] = chain
-        ids_at = 8 * 64
-        ranges_at = ids_at + 8 * count
-        header[PACKED_FEATURE_WORD : PACKED_FEATURE_WORD + 4] = [ids_at, count, ranges_at, 0]
-        block[ids_at:ranges_at].view(np.int64)[:] = bags.values
+        header[CHAIN_LENGTH_WORD] = len(sight.chain)
+        header[CHAIN_WORD : CHAIN_WORD + len(sight.chain)] = sight.chain
+        chains = sight.peer_chains
+        header[PEER_CHAINS_WORD] = _HEADER_BYTES if chains else 0
+        header[_HEADER_BYTES // 8 : _HEADER_BYTES // 8 + len(chains)] = chains
+        ranges_at = _IDS_AT + 8 * count
+        header[PACKED_FEATURE_WORD : PACKED_FEATURE_WORD + 4] = [_IDS_AT, count, ranges_at, 0]
+        block[_IDS_AT:ranges_at].view(np.int64)[:] = bags.values
         ranges = block[ranges_at : ranges_at + 8 * batch].view(np.int32).reshape(batch, 2)
         ranges[:, 0], ranges[:, 1] = bags.offsets[:-1], bags.offsets[1:]
-        return FEATURE_WORDS * 8 + ranges_at + 8 * batch
+        return _FIRST_BYTES + ranges_at + 8 * batch

@@ -22,13 +22,16 @@ ALL_BYTES = 4 << 20
 
 
 class CardWorld:
-    """state: of the served snapshot. mask: that shows it. One thread."""
+    """state: of the served snapshot. mask: that shows it. One thread.
+
+    tiers, lanes: of the device, then of those that share rows with it.
+    """
 
     def __init__(
         self,
         folder: Path,
         device: Device,
-        *,
+        *others: Device,
         hbm_bytes: int = ALL_BYTES,
         dram_bytes: int | None = None,
         row_type: str = "fp32",
@@ -41,26 +44,38 @@ class CardWorld:
         self.deltas: dict[int, PlantedDelta] = {}
         self.store = TieredStore.open(folder, self.rows.specs(), dram_bytes=dram_bytes)
         self.store.load(self.rows.version(self.state))
+        self.store.cards.share_rows([device, *others])
+        self.tiers: list[HbmTier] = []
+        self.lanes: list[CardLane] = []
+        for each in (device, *others):
+            each.enter_thread()
+            tier = self.store.cards.open(each, hbm_bytes)
+            tier.settle_after_s = 0.3
+            self.tiers.append(tier)
+            self.lanes.append(self._lane(each, tier, bool(others)))
+        self.tier, self.lane = self.tiers[0], self.lanes[0]
         device.enter_thread()
-        self.tier: HbmTier = self.store.cards.open(device, hbm_bytes)
-        self.tier.settle_after_s = 0.3
-        self.lane = CardLane(device, self.tier, list(TABLES), ROWS, ROWS * 8)
         if filled:
             assert self.store.cards.wait_filled(60)
 
     def reopen(self, hbm_bytes: int = ALL_BYTES) -> None:
         """A cache on the card after another one was closed; any thread."""
         self.tier = self.store.cards.open(self.device, hbm_bytes)
-        self.lane = CardLane(self.device, self.tier, list(TABLES), ROWS, ROWS * 8)
+        self.lane = self.lanes[0] = self._lane(self.device, self.tier, False)
         assert self.store.cards.wait_filled(60)
+
+    def _lane(self, device: Device, tier: HbmTier, across: bool) -> CardLane:
+        reader = self.store.cards.reader(tier) if across else None
+        return CardLane(device, tier, list(TABLES), ROWS, ROWS * 8, reader)
 
     def close(self) -> None:
         """Ends the store."""
         self.store.close()
 
     def quiet(self) -> None:
-        """No upkeep from now on: the card changes when a test says so."""
-        self.store.cards._workers[0].close()
+        """No upkeep from now on: the cards change when a test says so."""
+        for worker in self.store.cards._workers.values():
+            worker.close()
 
     def follow(self, state: PlantedState, mask: int) -> None:
         """Serves a snapshot, and makes it the base's; after `quiet`."""
@@ -104,8 +119,13 @@ class CardWorld:
         """From now on."""
         self.state, self.mask = state, mask
 
-    def look(self, state: PlantedState | None = None, mask: int | None = None, pooling: str = "none") -> float:
-        """Looks everything up on the card; the share of rows that it had. Raises AssertionError for a wrong one."""
+    def look(
+        self, state: PlantedState | None = None, mask: int | None = None, pooling: str = "none", card: int = 0
+    ) -> float:
+        """Looks everything up on the card; the share of rows that it had. Raises AssertionError for a wrong one.
+
+        card: whose lane, by its place in `lanes`.
+        """
         state, mask = state or self.state, self.mask if mask is None else mask
         had = there = 0
         each = 1 if pooling == "none" else 5
@@ -116,7 +136,7 @@ class CardWorld:
                 part = at[start : start + ROWS * each]
                 batch = len(part) // each
                 bags = Jagged(ids[part], np.arange(batch + 1) * each)
-                answer = self.lane.lookup(mask, batch, LookupSpec(name, name, pooling, 1), bags)
+                answer = self.lanes[card].lookup(mask, batch, LookupSpec(name, name, pooling, 1), bags)
                 assert answer is not None, f"the card does not answer for mask {mask:b}"
                 rows, found = self.rows.expected(state, name, part)
                 assert np.isin(np.flatnonzero(~found), answer.missed).all(), "the card has rows that are not there"

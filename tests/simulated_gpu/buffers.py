@@ -46,6 +46,10 @@ class Buffer:
         """Whether a tensor still looks at it."""
         return self._array() is not None
 
+    def peek(self) -> np.ndarray | None:
+        """Its bytes, None when it has been dropped."""
+        return self._array()
+
     def array(self) -> np.ndarray:
         """Its bytes. Raises LifetimeError."""
         array = self._array()
@@ -124,6 +128,16 @@ class Buffers:
         if begin + size > buffer.size or not buffer.is_alive:
             return None
         return Part(buffer, begin, begin + size)
+
+    def peer_at(self, address: int, size: int) -> np.ndarray | None:
+        """As `at`, of the device's memory, for a kernel of another card: its lock is not held."""
+        starts = list(self._starts)
+        place = bisect_right(starts, address) - 1
+        buffer = self._at.get(starts[place]) if place >= 0 else None
+        if buffer is None or buffer.kind != DEVICE or address + size > buffer.start + buffer.size:
+            return None
+        array = buffer.peek()
+        return None if array is None else array[address - buffer.start : address - buffer.start + size]
 
     def living(self) -> list[Buffer]:
         """In the order of their addresses."""

@@ -30,6 +30,8 @@ class Card:
         self.errors: list[MisuseError] = []
         self.schedule = Schedule(schedule, seed, self._operation_failed)
         self.buffers = Buffers()
+        # Of other cards, that its kernels may go to.
+        self.peers: dict[int, Buffers] = {}
         self.lost = False
         self._put_so_far = 0
         self._flying: dict[Buffer, None] = {}

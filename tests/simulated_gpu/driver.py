@@ -13,7 +13,7 @@ import torch
 
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from storage.errors import CaptureError, DeviceError
-from storage.hbm.device import KernelCall
+from storage.hbm.device import Device, KernelCall
 from tests.simulated_gpu.buffers import DEVICE, PINNED, Part, without
 from tests.simulated_gpu.card import Access, Card
 from tests.simulated_gpu.closures import loosened
@@ -201,6 +201,17 @@ class SimulatedDriver(Faults):
             if self.refuse_kernels:
                 raise DeviceError(f"{self.info}: no kernel of lookups compiles: the simulation was told so")
 
+    def reach(self, other: Device) -> None:
+        """As of every driver; between simulated cards."""
+        assert isinstance(other, SimulatedDriver)
+        with self._lock:
+            self._begin("reach")
+            if self.refuse_peers:
+                raise DeviceError(f"{self.info} cannot read the memory of {other.info}: the simulation was told so")
+            if other is self:
+                raise self._card.mistake(MisuseError(f"{self.info} is to reach itself"))
+            self._card.peers[other.info.index] = other._card.buffers
+
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """As of every driver; every address is that of a buffer which the call names."""
         with self._lock:
@@ -222,7 +233,8 @@ class SimulatedDriver(Faults):
                     MisuseError(f"kernel {call.name!r} is given {unnamed[0]}, and does not name it")
                 )
             values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in call.values]
-            step = Kernel(call.name, call.blocks, values, reads, writes, shared, self._card.buffers)
+            everything = [self._card.buffers, *self._card.peers.values()]
+            step = Kernel(call.name, call.blocks, values, reads, writes, shared, everything)
             self._put(step, stream, recording)
 
     def record(self, event: Event, stream: Stream) -> None:

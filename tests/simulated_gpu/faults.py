@@ -24,11 +24,14 @@ class Countdown:
 
 
 class Faults:
-    """refuse_capture: no work goes into a graph. refuse_kernels: no kernel of lookups compiles. lost: it is gone."""
+    """refuse_capture: no work goes into a graph. refuse_kernels: no kernel of lookups compiles. refuse_peers: it cannot
+    read the memory of other cards. lost: it is gone.
+    """
 
     def __init__(self, name: str) -> None:
         self.refuse_capture = False
         self.refuse_kernels = False
+        self.refuse_peers = False
         self.lost = False
         self._name = name
         self._no_allocation = False

@@ -16,6 +16,9 @@ from storage.lookup_kernels import (
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
     PACKED_FEATURE_WORDS,
+    PEER_CHAIN_WORDS,
+    PEER_CHAINS_WORD,
+    PEER_WORDS,
     SOURCES,
     header_words,
 )
@@ -32,13 +35,14 @@ _ROW_MASK = (1 << FEATURE_SHIFT) - 1
 class Reach:
     """Of one launch. held: what must not go while it runs."""
 
-    def __init__(self, name: str, named: Sequence[Part], buffers: Buffers) -> None:
-        """named: what the call says that it touches. Raises LifetimeError."""
+    def __init__(self, name: str, named: Sequence[Part], buffers: Buffers, *peers: Buffers) -> None:
+        """named: what the call says that it touches. peers: of the cards that it may read. Raises LifetimeError."""
         self.name = name
         # A graph's may be a replica that went; whether it is still meant, the table of features says.
         self.held = [part.bytes() for part in named if part.buffer.is_alive]
         self._named = named
         self._buffers = buffers
+        self._peers = peers
 
     def words(self, what: str, address: int, count: int) -> list[int]:
         """`count` int64. Raises MisuseError."""
@@ -59,6 +63,16 @@ class Reach:
                 f"kernel {self.name!r}: {what}, {size} bytes at {address:#x}, are no buffer's that lives"
             )
         self.held.append(part.bytes())
+
+    def elsewhere(self, what: str, address: int, size: int, unit: int = 1) -> None:
+        """These bytes are some buffer's of a card that this one reads from. Raises LifetimeError."""
+        found = [each for each in (peer.peer_at(address, size) for peer in self._peers) if each is not None]
+        if not found or address % unit:
+            raise LifetimeError(
+                f"kernel {self.name!r}: {what}, {size} bytes at {address:#x}, are no buffer's that lives on a card "
+                "which it reaches"
+            )
+        self.held += found
 
     def _bytes(self, what: str, address: int, size: int, unit: int) -> np.ndarray:
         part = self._buffers.at(address, size)
@@ -124,6 +138,7 @@ def _publish_stores(reach: Reach, values: Sequence[int], blocks: tuple[int, int]
 
 _LOOKS: Mapping[str, Callable[[Reach, Sequence[int], tuple[int, int]], None]] = {
     **dict.fromkeys((*SOURCES["lookup_gather"], *SOURCES["lookup_pool"]), _lookup),
+    **dict.fromkeys((*SOURCES["lookup_gather_across"], *SOURCES["lookup_pool_across"]), _lookup),
     **dict.fromkeys(SOURCES["late_rows"], _late),
     "publish_rows": _publish_rows,
     "publish_stores": _publish_stores,
@@ -141,6 +156,8 @@ class _Feature:
         packed = PACKED_FEATURE_WORD + number * PACKED_FEATURE_WORDS
         header_all = reach.words("the header", header, header_words(number + 1))
         self._replica = words[:5]
+        self._peers, self._parts, self._part = words[11], words[12] & 0xFFFFFFFF, words[12] >> 32
+        self._peer_chains = header_all[PEER_CHAINS_WORD]
         self.dim, self._uses, self._bound, self.shape, self._output, self._states = (
             words[i] for i in (6, 8, 10, 13, 14, 15)
         )
@@ -181,3 +198,19 @@ class _Feature:
         reach.living(f"the slab {of}", slab, (slots + 1) * stride, 16 if stride % 16 == 0 else 4)
         if self._uses:
             reach.living(f"the marks of use {of}", self._uses, slots + 1)
+        if "across" in reach.name and self._peers and self._peer_chains:
+            self._look_at_peers(of, stride)
+
+    def _look_at_peers(self, of: str, stride: int) -> None:
+        reach = self._reach
+        words = reach.words(f"what other cards have {of}", self._peers, PEER_WORDS * self._parts)
+        at = self._header + self._peer_chains
+        chains = reach.words("the chains of other cards", at, PEER_CHAIN_WORDS * self._parts)
+        for part in range(self._parts):
+            lines, line_count, slab, slots, uses = words[PEER_WORDS * part :][:PEER_WORDS]
+            if part == self._part or lines == 0 or chains[PEER_CHAIN_WORDS * part] < 0:
+                continue
+            name = f"{of} on card {part}"
+            reach.elsewhere(f"the index {name}", lines, line_count * _LINE_BYTES, _LINE_BYTES)
+            reach.elsewhere(f"the slab {name}", slab, (slots + 1) * stride, 16 if stride % 16 == 0 else 4)
+            reach.elsewhere(f"the marks of use {name}", uses, slots + 1)

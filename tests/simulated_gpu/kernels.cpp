@@ -22,7 +22,9 @@ thread_local Place gridDim, blockDim, blockIdx, threadIdx;
 
 #include "late_rows.cu"
 #include "lookup_gather.cu"
+#include "lookup_gather_across.cu"
 #include "lookup_pool.cu"
+#include "lookup_pool_across.cu"
 #include "publish.cu"
 
 namespace {
@@ -76,6 +78,10 @@ EMBERLINE_ON_HOST(lookup_gather_fp16, emberline::kWarp)
 EMBERLINE_ON_HOST(lookup_gather_bf16, emberline::kWarp)
 EMBERLINE_ON_HOST(lookup_pool, emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
                                                                            argument<const std::int64_t*>(values[1]), y)))
+EMBERLINE_ON_HOST(lookup_gather_across_fp32, emberline::kWarp)
+EMBERLINE_ON_HOST(lookup_pool_across,
+                  emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
+                                                              argument<const std::int64_t*>(values[1]), y)))
 EMBERLINE_ON_HOST(late_rows_fp32, 1)
 EMBERLINE_ON_HOST(late_rows_fp16, 1)
 EMBERLINE_ON_HOST(late_rows_bf16, 1)

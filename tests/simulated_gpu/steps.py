@@ -113,9 +113,9 @@ class Kernel(Step):
         reads: Sequence[Part],
         writes: Sequence[Part],
         shared: Sequence[Part],
-        everything: Buffers,
+        everything: Sequence[Buffers],
     ) -> None:
-        """everything: where its addresses lie."""
+        """everything: where its addresses lie: of its card, then of those whose memory that one reads."""
         self.name = name
         self.reads = reads
         self.writes = writes
@@ -129,7 +129,7 @@ class Kernel(Step):
     def run(self, flight: Flight | None) -> None:
         """What it only writes is POISON before. Raises MisuseError."""
         before = [_digest(part.bytes()) for part in self._only_read]
-        reach = kernel_memory.Reach(self.name, [*self.reads, *self.writes, *self.shared], self._everything)
+        reach = kernel_memory.Reach(self.name, [*self.reads, *self.writes, *self.shared], *self._everything)
         kernel_memory.look(reach, self._values, self._blocks)
         for part in self._only_written:
             part.bytes()[:] = POISON

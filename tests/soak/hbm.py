@@ -31,18 +31,20 @@ SIZES = (300_000, 1_000_000, 4_000_000)
 
 
 class HbmSoak(Soak):
-    """counts besides: card lookups, card rows, card misses, resized, prepared."""
+    """counts besides: card lookups, card rows, card misses, resized, prepared. Several cards share rows."""
 
     readers = LANES + 1
 
-    def __init__(self, folder: Path, device: Device, *, seed: int = 1, row_type: str = "fp32") -> None:
-        self._device = device
+    def __init__(self, folder: Path, *devices: Device, seed: int = 1, row_type: str = "fp32") -> None:
+        self._devices = devices
         super().__init__(folder, seed=seed, row_type=row_type)
 
     def _open(self) -> TieredStore:
         store = super()._open()
-        self._device.enter_thread()
-        store.cards.open(self._device, SIZES[1]).settle_after_s = 0.3
+        store.cards.share_rows(self._devices)
+        for device in self._devices:
+            device.enter_thread()
+            store.cards.open(device, SIZES[1]).settle_after_s = 0.3
         return store
 
     def _serve(self, snapshot: Snapshot) -> None:
@@ -63,8 +65,10 @@ class HbmSoak(Soak):
             try:
                 if lane is None or store is not self.store:
                     store = self.store
-                    tier = store.cards.tiers[self._device.info.index]
-                    lane = CardLane(self._device, tier, list(TABLES), _ROWS, _ROWS * BAG)
+                    device = self._devices[number % len(self._devices)]
+                    tier = store.cards.tiers[device.info.index]
+                    reader = store.cards.reader(tier) if len(self._devices) > 1 else None
+                    lane = CardLane(device, tier, list(TABLES), _ROWS, _ROWS * BAG, reader)
                 self._look(lane, snapshot, rng)
             finally:
                 self.snapshots.unpin(snapshot)
@@ -89,7 +93,8 @@ class HbmSoak(Soak):
         assert np.array_equal(answer.rows, want), self._wrong(snapshot, spec, at, answer.rows, want)
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[table], misses[table] = len(at), len(answer.missed)
-        lane.tier.tell(lookups, misses, [(table, np.unique(ids[answer.missed]))])
+        used = [(table, ids)] if len(self._devices) > 1 and rng.random() < 1 / 16 else []
+        lane.tier.tell(lookups, misses, [(table, np.unique(ids[answer.missed]))], used)
         self.counts["card lookups"] += 1
         self.counts["card rows"] += len(at) - len(answer.missed)
         self.counts["card misses"] += len(answer.missed)
@@ -101,7 +106,7 @@ class HbmSoak(Soak):
             with self._store_lock:
                 if self.snapshots.stopped:
                     return
-                index = self._device.info.index
+                index = self._devices[int(rng.integers(len(self._devices)))].info.index
                 if rng.random() < 0.5:
                     self.store.cards.resize(index, SIZES[int(rng.integers(len(SIZES)))])
                     self.counts["resized"] += 1
@@ -117,14 +122,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--row-type", default="fp32", choices=["fp32", "fp16", "bf16", "int8"])
     parser.add_argument("--card", action="store_true", help="on GPU 0, not a simulated one")
+    parser.add_argument("--cards", type=int, default=1, help="GPUs that share rows (default: %(default)s)")
     options = parser.parse_args()
-    gpus: Gpus = SimulatedGpus(schedule="random", seed=options.seed)
+    gpus: Gpus = SimulatedGpus(options.cards, schedule="random", seed=options.seed)
     if options.card:
         from serving.gpu.cards import find_gpus
 
         gpus = find_gpus()
     with tempfile.TemporaryDirectory() as folder:
-        soak = HbmSoak(Path(folder) / "store", gpus.driver(0), seed=options.seed, row_type=options.row_type)
+        devices = [gpus.driver(index) for index in range(options.cards)]
+        soak = HbmSoak(Path(folder) / "store", *devices, seed=options.seed, row_type=options.row_type)
         soak.run(options.seconds)
     print(f"{options.seconds:g} s: {state_line(soak.counts)}; every row its snapshot's own")
     print(soak.watch.line())

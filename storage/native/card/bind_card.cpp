@@ -41,6 +41,16 @@ std::uint32_t base_tables_of(const CardCache& cache, std::uint64_t base_tables) 
   return static_cast<std::uint32_t>(base_tables);
 }
 
+std::uint32_t parts_from(std::uint64_t parts) {
+  if (parts < 1 || parts > 255) fail("parts: expected 1 to 255, got " + std::to_string(parts));
+  return static_cast<std::uint32_t>(parts);
+}
+
+std::uint32_t part_from(std::uint64_t part, std::uint64_t parts) {
+  if (part >= parts) fail("part: expected a number below " + std::to_string(parts) + ", got " + std::to_string(part));
+  return static_cast<std::uint32_t>(part);
+}
+
 Bytes rows_of(const CardCache& cache, nb::handle rows, std::size_t n) {
   return Bytes(rows, "rows", {n, cache.row_bytes()});
 }
@@ -306,14 +316,36 @@ void bind_card(nb::module_& module) {
            "Raises RuntimeError when none is taken.")
       .def(
           "note_uses",
-          [](CardCache& self, nb::handle marks, std::uint32_t weight) {
+          [](CardCache& self, nb::handle marks, std::uint32_t weight, std::uint64_t base_tables, std::uint64_t parts,
+             std::uint64_t part) {
             const Bytes mark(marks, "marks", {std::size_t{self.slots()} + 1});
+            const CardPart own{base_tables_of(self, base_tables), parts_from(parts), part_from(part, parts)};
             const nb::gil_scoped_release release;
-            self.note_uses(mark.data(), weight);
+            self.note_uses(mark.data(), weight, own);
           },
-          "marks"_a, "weight"_a,
-          nb::sig("def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int) -> None"),
-          "marks (slots + 1,): each row whose mark is not 0 was used `weight` times.")
+          "marks"_a, "weight"_a, "base_tables"_a = 1, "parts"_a = 1, "part"_a = 0,
+          nb::sig("def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int, base_tables: int = 1, "
+                  "parts: int = 1, part: int = 0) -> None"),
+          "marks (slots + 1,): each row whose mark is not 0 was used `weight` times.\n\n"
+          "parts, part: of how many cards that share rows this is which; of the rows of other parts one use in\n"
+          "sixteen counts, because it spares a read on another card and not the host. base_tables: how many tables\n"
+          "there are; entries under a number that differs by a multiple of it are rows of the same table.")
+      .def_static(
+          "parts_of",
+          [](std::uint64_t table, nb::handle ids, std::uint64_t parts) {
+            if (table >= CardCache::kMostTables) fail("table: expected a number below 65536, got " + std::to_string(table));
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const std::uint32_t of = parts_from(parts);
+            std::vector<std::uint8_t> out(id.size());
+            {
+              const nb::gil_scoped_release release;
+              CardCache::parts_of(static_cast<std::uint32_t>(table), id.data(), id.size(), of, out.data());
+            }
+            return to_numpy(std::move(out));
+          },
+          "table"_a, "ids"_a, "parts"_a,
+          nb::sig("def parts_of(table: int, " IDS ", parts: int) -> numpy.typing.NDArray[numpy.uint8]"),
+          "Which of so many cards that share rows has each id of a table: (n,), from 0 on.")
       .def("pass_lookups", &CardCache::pass_lookups, "lookups"_a, "hits"_a, nb::call_guard<nb::gil_scoped_release>(),
            "So many ids were looked up, so many of them found on the card: use counts age.")
       .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, int]"), "Counts since the beginning, by name.")

@@ -35,6 +35,12 @@ struct CardStats {
   std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
 };
 
+// Where several cards share rows, each row is in one's part (part_of of cache_line.cuh). base_tables: entries under a number
+// that differs by a multiple of it are rows of the same table.
+struct CardPart {
+  std::uint32_t base_tables = 1, parts = 1, part = 0;
+};
+
 // Lists of pairs, for publish.cuh. rows {slot, number in staged}; the others {line * 8 + place in the line, value}.
 struct CardSet {
   std::vector<std::int64_t> rows, emptied, ids, words;
@@ -89,8 +95,11 @@ class CardCache {
   // Throws std::runtime_error when no set is taken.
   void complete_set();
 
-  // marks (slots + 1).
-  void note_uses(const std::uint8_t* marks, std::uint32_t weight);
+  // marks (slots + 1). A row of another card's part spares a read over there, not the host: one use in kPeerUses counts.
+  static constexpr std::uint64_t kPeerUses = 16;
+  void note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own);
+  // parts (N,): whose each id of a table is.
+  static void parts_of(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts, std::uint8_t* out);
   void pass_lookups(std::uint64_t lookups, std::uint64_t hits);
   HotIds hot_ids(std::size_t limit, std::uint32_t base_tables) const;
 
@@ -149,6 +158,7 @@ class CardCache {
   std::uint64_t fruitless_ = 0;  // lines looked at since the last victim was found
   std::uint64_t cut_left_ = 0;   // lines whose counts are still to be cut after a change of traffic
   std::uint64_t fresh_evicted_ = 0;
+  std::uint64_t notings_ = 0;  // calls of note_uses
 };
 
 }  // namespace emberline

@@ -294,16 +294,29 @@ CardPlace CardCache::coldest() {
   return victim;
 }
 
-void CardCache::note_uses(const std::uint8_t* marks, std::uint32_t weight) {
+void CardCache::note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own) {
   const std::uint32_t units = std::min(weight, kMaxCount / FrequencyPolicy::kUse) * FrequencyPolicy::kUse;
+  const std::uint64_t turn = ++notings_;
+  const auto counts = [&](std::int64_t id, std::uint32_t table) {
+    const std::uint64_t mixed = mixed_of(id, table % own.base_tables);
+    return part_of(mixed, own.parts) == own.part || mix(mixed + turn) % kPeerUses == 0;
+  };
   for (std::uint64_t index = 0; index < lines_.count(); ++index) {
     CardLine& line = lines_.line(index);
-    for (std::uint64_t& held : line.words) {
+    for (int at = 0; at < kCacheLineIds; ++at) {
+      std::uint64_t& held = line.words[at];
       const std::uint32_t slot = word::slot(held);
       if (slot == 0 || slot == kAskHost || marks[slot] == 0) continue;
+      if (own.parts > 1 && !counts(line.ids[at], word::table(held))) continue;
       held = card_word::with_count(held, policy_.code_of(count_value(word::count(held)) + units));
     }
   }
+}
+
+void CardCache::parts_of(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts,
+                         std::uint8_t* out) {
+  const std::uint64_t salt = table_salt(table);
+  for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<std::uint8_t>(part_of(mix_owner(ids[i], salt), parts));
 }
 
 void CardCache::pass_lookups(std::uint64_t lookups, std::uint64_t hits) {

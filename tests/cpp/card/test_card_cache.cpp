@@ -93,7 +93,7 @@ TEST(a_full_cache_takes_what_is_inserted_and_lets_the_coldest_go) {
   for (std::int64_t id = 0; id < 500; ++id) CHECK(insert(cache, 0, id, 0));
   CHECK(cache.free() == 0);
   for (std::int64_t id = 0; id < 250; ++id) marks[find(cache, 0, id)] = 1;
-  cache.note_uses(marks.data(), 20);
+  cache.note_uses(marks.data(), 20, {});
   CHECK(!insert(cache, 0, 1000, 1));  // all came in this set
   publish(cache);
   for (std::int64_t id = 1000; id < 1200; ++id) {

@@ -78,7 +78,7 @@ class Card {
       take_in(distinct(missing));
       if (++batches_ % 8 != 0) continue;
       publish(cache);
-      cache.note_uses(marks_.data(), 8);
+      cache.note_uses(marks_.data(), 8, {});
       std::fill(marks_.begin(), marks_.end(), std::uint8_t{0});
     }
     return static_cast<double>(hits) / static_cast<double>(asked);

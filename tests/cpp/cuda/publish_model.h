@@ -2,7 +2,7 @@
 // tries in all orders.
 //
 // Publisher: a list of launches (publish_program.h). Launches follow each other on one stream; the stores of one list
-// land one by one, in every order. Readers: the search is find_slot of lookup.cuh itself, whose loads are led here;
+// land one by one, in every order. Readers: the search is OwnRows::find of lookup.cuh itself, whose loads are led here;
 // then two loads for the halves of the row. A reader enters and leaves under the lock under which the publisher looks
 // who is inside.
 //
@@ -290,7 +290,7 @@ class Model {
     words[7] = lookup.owner.table;
     words[9] = kBaseTables;
     const emberline::Feature feature = emberline::feature_at(words, header, 0);
-    return emberline::find_slot(header, feature, lookup.owner.id);
+    return emberline::OwnRows::find(header, feature, lookup.owner.id);
   }
 
   void reader_actions(const State& state, int r, std::vector<Action>& out) const {

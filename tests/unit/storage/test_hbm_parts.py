@@ -103,6 +103,8 @@ def test_lookups_are_counted_by_table_and_once_for_the_policy() -> None:
 
     counts = TierCounts(3)
     counts.add(np.array([10, 20, 30], np.uint64), np.array([1, 2, 3], np.uint64))
+    assert counts.waiting([0, 2]) == 0  # another card's policy may hear of it
+    counts.age(np.array([10, 20, 30], np.uint64), np.array([1, 2, 3], np.uint64))
     assert counts.waiting([0, 2]) == 40
     assert counts.passed([0, 2]) == (40, 36)
     assert counts.passed([0, 2]) == (0, 0)

@@ -15,7 +15,7 @@ import pytest
 from storage import kernels
 from storage.errors import ConfigError, DeviceError, NotFound
 from storage.kernels import Kernels, card_arch, compile_kernel, source_folder
-from storage.lookup_kernels import SOURCES
+from storage.lookup_kernels import ACROSS, SOURCES
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
 
@@ -329,6 +329,9 @@ def test_everything_is_loaded_once_and_called_by_name(driver: RecordingDriver, m
     on.load_lookups()
     on.load_lookups()
     on.load()
+    assert sorted(loaded) == sorted(["assemble", *(source for source in SOURCES if source not in ACROSS)])
+    on.load_across()
+    on.load_across()
     assert sorted(loaded) == sorted(["assemble", *SOURCES])
     for source, names in SOURCES.items():
         for number, name in enumerate(names):

@@ -26,7 +26,7 @@ def buffer() -> torch.Tensor:
 
 
 FEATURES, HEADER, MISSES, MISS_COUNT, OUTPUT, STATES, LINES, USES = (buffer() for _ in range(8))
-ENTRIES, COUNT, STAGING, WEIGHTS, SLAB = (buffer() for _ in range(5))
+ENTRIES, COUNT, STAGING, WEIGHTS, SLAB, PEERS = (buffer() for _ in range(6))
 LOOKUP: dict[str, Any] = {
     "features": FEATURES,
     "header": HEADER,
@@ -68,6 +68,32 @@ LAUNCHES: list[tuple[Callable[..., KernelCall], tuple[str, ...], dict[str, Any],
     for output in ("fp32", "fp16", "bf16")
 ]
 LAUNCHES += [
+    (
+        lookup_kernels.gather,
+        ("fp32",),
+        LOOKUP | {"feature_count": 5, "longest": 1000, "use_every": 8, "peers": PEERS},
+        KernelCall(
+            "lookup_gather_across_fp32",
+            (4, 5),
+            (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
+            (*LOOKUP_READS, PEERS),
+            LOOKUP_WRITES,
+            (LINES, SLAB, USES),
+        ),
+    ),
+    (
+        lookup_kernels.pool,
+        (),
+        LOOKUP | {"feature_count": 26, "use_every": 8, "peers": PEERS},
+        KernelCall(
+            "lookup_pool_across",
+            (64, 26),
+            (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
+            (*LOOKUP_READS, PEERS),
+            LOOKUP_WRITES,
+            (LINES, SLAB, USES),
+        ),
+    ),
     (
         lookup_kernels.pool,
         (),
@@ -193,6 +219,8 @@ def test_a_kernel_takes_as_many_values_as_a_launch_gives() -> None:
         ("kMostChain", MOST_DIFFERENCES),
         ("kPackedFeatureWord", lookup_kernels.PACKED_FEATURE_WORD),
         ("kPackedFeatureWords", lookup_kernels.PACKED_FEATURE_WORDS),
+        ("kPeerChainsWord", lookup_kernels.PEER_CHAINS_WORD),
+        ("kPeerWords", lookup_kernels.PEER_WORDS),
     ],
 )
 def test_layouts_are_those_of_the_kernels(kernels_name: str, value: int) -> None:
@@ -213,9 +241,20 @@ def test_threads_of_a_block_are_what_the_kernels_were_compiled_for() -> None:
         assert set(bounds) == {str(kernels.THREADS)}
 
 
+def test_across_cards_there_is_one_type_of_output() -> None:
+    with pytest.raises(ConfigError, match="expected fp32 where cards share rows, got bf16"):
+        lookup_kernels.gather("bf16", **LOOKUP, feature_count=1, longest=1, use_every=0, peers=PEERS)
+
+
+def test_chains_of_other_cards_have_room_for_every_difference() -> None:
+    text = (CUDA / "lookup.cuh").read_text(encoding="utf-8")
+    assert "constexpr int kPeerChainWords = 1 + kMostChain;" in text
+    assert lookup_kernels.PEER_CHAIN_WORDS == 1 + MOST_DIFFERENCES
+
+
 def test_a_header_ends_with_its_last_feature() -> None:
-    assert lookup_kernels.header_words(1) == 15
-    assert lookup_kernels.header_words(26) == 115
+    assert lookup_kernels.header_words(1) == 16
+    assert lookup_kernels.header_words(26) == 116
 
 
 @pytest.mark.parametrize("feature_count", [0, 65536])

@@ -1,0 +1,62 @@
+"""How a lane looks up where several cards share rows: inside at its own card, and at each that it may read from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from storage.hbm.sight import Reader, Sight
+
+if TYPE_CHECKING:
+    from storage.hbm.cards import Cards
+    from storage.hbm.tier import HbmTier
+
+
+class SharedReader:
+    """As Reader: of one lane, one thread at a time. Of a card that does not answer for a snapshot nothing is found."""
+
+    def __init__(self, own: Reader, card: int, cards: Cards) -> None:
+        """own: of the lane's card, whose index is `card`."""
+        self._own = own
+        self._card = card
+        self._cards = cards
+        self._peers: dict[int, tuple[HbmTier, Reader]] = {}
+        self._inside: list[Reader] = []
+
+    def enter(self, mask: int) -> Sight | None:
+        """As of Reader; None where the own card does not answer."""
+        sight = self._own.enter(mask)
+        placement = self._cards.placement
+        part = None if placement is None else placement.part_of(self._card)
+        if sight is None or placement is None or part is None:
+            return sight
+        peers: list[Sight | None] = []
+        try:
+            for card in placement.cards:
+                reader = None if card == self._card else self._reader(card)
+                peer = None if reader is None else reader.enter(mask)
+                if peer is not None:
+                    assert reader is not None
+                    self._inside.append(reader)
+                peers.append(peer)
+        except BaseException:
+            self.leave()
+            raise
+        return replace(sight, peers=tuple(peers), part=part)
+
+    def leave(self) -> None:
+        """As of Reader."""
+        self._own.leave()
+        for reader in self._inside:
+            reader.leave()
+        self._inside.clear()
+
+    def _reader(self, card: int) -> Reader | None:
+        tier = self._cards.tiers.get(card)
+        known = self._peers.get(card)
+        if known is None or known[0] is not tier:
+            if tier is None:
+                self._peers.pop(card, None)
+                return None
+            known = self._peers[card] = (tier, tier.reader())
+        return known[1]

@@ -1,0 +1,204 @@
+"""What cards do that share rows: hot ones on each, cold ones on one of them, whatever cards they are.
+
+A module of tests imports all of this and has a fixture `devices`, two cards, the first of which the thread has entered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.features import Jagged
+from storage.hbm.device import Device
+from storage.specs import LookupSpec
+from tests.hbm.behaviour import SOAK_S, waits_for
+from tests.hbm.held import HeldLane, held_up
+from tests.hbm.world import TABLES, CardWorld
+from tests.soak.hbm import HbmSoak
+
+# On each of two cards: more than half of all rows with their spare, fewer than all.
+HALF_BYTES = 460_000
+ITEM = list(TABLES).index("item")
+
+
+def of_part(world: CardWorld, part: int, table: str = "item") -> np.ndarray:
+    """Places of the ids that a card's part has, and that have a row."""
+    placement = world.store.cards.placement
+    assert placement is not None
+    there = world.rows.expected(world.state, table, np.arange(len(world.rows.ids[table])))[1]
+    return np.flatnonzero(there & (placement.parts(list(TABLES).index(table), world.rows.ids[table]) == part))
+
+
+def resident(world: CardWorld, card: int, places: np.ndarray) -> np.ndarray:
+    """Which of some items a card has itself."""
+    replica = world.tiers[card].replica
+    assert replica is not None
+    return np.asarray(replica.slab(ITEM).cache.find(ITEM, world.rows.ids["item"][places]) != 0)
+
+
+def use(world: CardWorld, places: np.ndarray) -> int:
+    """Looks items up on the first card and tells of them as a lane does, with all of them as the sample; the misses."""
+    ids = world.rows.ids["item"][places]
+    answer = world.lane.lookup(
+        world.mask, len(ids), LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
+    )
+    assert answer is not None
+    lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
+    lookups[ITEM], misses[ITEM] = len(ids) + 20_000, len(answer.missed)
+    world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])], [(ITEM, ids)])
+    return len(answer.missed)
+
+
+@pytest.mark.parametrize("row_type", ["fp32", "int8"])
+@pytest.mark.parametrize("pooling", ["none", "sum"])
+def test_cold_rows_are_on_one_card_and_every_card_finds_them(
+    tmp_path: Path, devices: Sequence[Device], row_type: str, pooling: str
+) -> None:
+    size = HALF_BYTES if row_type == "fp32" else HALF_BYTES // 2
+    world = CardWorld(tmp_path, *devices, hbm_bytes=size, row_type=row_type)
+    rows = sum(table.rows for table in world.store.tables)
+    for card, tier in enumerate(world.tiers):
+        assert tier.stats().rows < 0.6 * rows
+        devices[card].enter_thread()
+        assert world.look(pooling=pooling, card=card) == 1.0
+        assert not resident(world, card, of_part(world, 1 - card)).any()
+        tier.check_integrity()
+    world.close()
+
+
+def test_a_card_that_shares_nothing_has_what_fits_on_it_alone(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
+    assert world.look() < 0.9
+    world.close()
+
+
+def test_what_one_card_asks_for_often_comes_to_it_as_well(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    theirs = of_part(world, 1)
+    hot, cold = theirs[:50], theirs[50:]
+    assert not resident(world, 0, theirs).any()
+    assert waits_for(lambda: use(world, hot) == 0 and resident(world, 0, hot).mean() > 0.9)
+    assert not resident(world, 0, cold).any()
+    assert resident(world, 1, hot).all()
+    for card in (0, 1):
+        world.tiers[card].check_integrity()
+    world.close()
+
+
+def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
+    tmp_path: Path, devices: Sequence[Device]
+) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=120_000)
+    absent = [
+        part[~resident(world, card, part)][:60] for card, part in enumerate((of_part(world, 0), of_part(world, 1)))
+    ]
+    wanted = np.concatenate(absent)
+    ids = world.rows.ids["item"][wanted]
+    spec, bags = LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
+
+    def ask() -> int:
+        answer = world.lane.lookup(world.mask, len(ids), spec, bags)
+        assert answer is not None
+        lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
+        lookups[ITEM], misses[ITEM] = len(ids) + 20_000, len(answer.missed)
+        world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])])
+        return len(answer.missed)
+
+    assert ask() == len(ids)
+    assert waits_for(lambda: ask() < len(ids) / 10)
+    assert resident(world, 0, absent[0]).mean() > 0.8
+    assert resident(world, 1, absent[1]).mean() > 0.8
+    assert not resident(world, 0, absent[1]).any()
+    world.close()
+
+
+def test_snapshots_are_told_apart_on_every_card(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    snapshots = [(world.state, world.mask)]
+    for _ in range(3):
+        before, before_mask = snapshots[-1]
+        _, state, mask = world.stage(one_in=7)
+        world.store.prepare(mask)
+        for card, device in enumerate(devices):
+            device.enter_thread()
+            assert world.look(before, before_mask, card=card) > 0.5
+            assert world.look(state, mask, card=card) > 0.5
+        world.serve(state, mask)
+        snapshots.append((state, mask))
+    oldest = min(world.deltas)
+    world.store.merge(oldest, at=world.deltas[oldest].snapshot)
+    state, mask = snapshots[1]  # a rollback, as far as it goes
+    world.store.prepare(mask)
+    for card, device in enumerate(devices):
+        device.enter_thread()
+        assert world.look(state, mask, card=card) > 0.5
+        assert world.look(card=card) > 0.5
+        world.tiers[card].check_integrity()
+    world.close()
+
+
+def test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world.quiet()
+    _, state, mask = world.stage(one_in=2)
+    devices[0].enter_thread()
+    world.tiers[0].prepare(mask)
+    share = world.look(state, mask)
+    assert 0.2 < share < 0.65
+    assert world.look() == 1.0
+    world.tiers[1].prepare(mask)
+    devices[0].enter_thread()
+    assert world.look(state, mask) > share + 0.2
+    world.close()
+
+
+def test_a_card_that_is_closed_leaves_its_part_to_the_others(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    assert world.look() == 1.0
+    world.store.cards.close(devices[1].info.index)
+    devices[0].enter_thread()
+    assert world.look() < 0.7
+    theirs = of_part(world, 1)[:50]
+    assert waits_for(lambda: use(world, theirs) < 5)
+    assert resident(world, 0, theirs).mean() > 0.8
+    world.store.cards.open(devices[1], HALF_BYTES)
+    assert world.store.cards.wait_filled(60)
+    devices[0].enter_thread()
+    assert world.look() > 0.95
+    world.close()
+
+
+def test_a_lane_holds_up_changes_of_the_cards_that_it_reads_from(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world.quiet()
+    devices[0].enter_thread()
+    lane = HeldLane(world, world.state, world.mask, "item", across=True)
+    with held_up(lambda: world.store.cards.tiers[1].resize(HALF_BYTES // 2), lane, least=0.9):
+        time.sleep(0.05)
+    devices[0].enter_thread()
+    assert world.look() > 0.5
+    world.close()
+
+
+def test_rows_are_shared_from_now_on_and_not_any_more(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world.store.cards.share_rows([])
+    devices[0].enter_thread()
+    assert 0.3 < world.look() < 0.95
+    world.store.cards.share_rows(devices)
+    assert world.store.cards.wait_filled(60)
+    devices[0].enter_thread()
+    assert world.look() > 0.9
+    world.close()
+
+
+def test_every_row_is_its_snapshots_own_while_cards_share_them(tmp_path: Path, devices: Sequence[Device]) -> None:
+    soak = HbmSoak(tmp_path / "store", *devices, seed=5)
+    wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")
+    soak.run(SOAK_S, wanted)
+    for what in wanted:
+        assert soak.counts[what] > 0, f"no {what}: {soak.counts}"

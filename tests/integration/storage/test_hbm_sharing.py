@@ -1,0 +1,82 @@
+"""Cards that share the rows of a store; they are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import ConfigError, DeviceError
+from storage.hbm.placement import MOST_CARDS, Placement
+from tests.hbm.sharing import (  # noqa: F401
+    HALF_BYTES,
+    test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it,
+    test_a_card_that_is_closed_leaves_its_part_to_the_others,
+    test_a_card_that_shares_nothing_has_what_fits_on_it_alone,
+    test_a_lane_holds_up_changes_of_the_cards_that_it_reads_from,
+    test_cold_rows_are_on_one_card_and_every_card_finds_them,
+    test_every_row_is_its_snapshots_own_while_cards_share_them,
+    test_rows_are_shared_from_now_on_and_not_any_more,
+    test_snapshots_are_told_apart_on_every_card,
+    test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is,
+    test_what_one_card_asks_for_often_comes_to_it_as_well,
+)
+from tests.hbm.world import CardWorld
+from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+
+
+@pytest.fixture
+def devices() -> Iterator[Sequence[SimulatedDriver]]:
+    """What was done wrong on them, whoever swallowed it, fails the test."""
+    drivers = SimulatedGpus(2, schedule="random", seed=11).drivers
+    drivers[0].enter_thread()
+    yield drivers
+    for driver in drivers:
+        if not driver.lost:
+            driver.enter_thread()
+            driver.finish()
+        assert not driver.errors
+
+
+def test_a_card_that_is_given_up_is_missed_and_nothing_is_wrong(
+    tmp_path: Path, devices: Sequence[SimulatedDriver]
+) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world.quiet()
+    devices[1].lose()
+    devices[1].lose()
+    world.tiers[1].read_marks()
+    assert world.tiers[1].trouble
+    devices[0].enter_thread()
+    assert 0.3 < world.look() < 0.7
+    assert not world.tiers[0].trouble
+    world.close()
+
+
+def test_cards_that_cannot_read_each_other_share_nothing(tmp_path: Path, devices: Sequence[SimulatedDriver]) -> None:
+    world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
+    devices[1].refuse_peers = True
+    with pytest.raises(DeviceError, match=r"GPU 1 \(Simulated\) cannot read the memory of GPU 0"):
+        world.store.cards.share_rows(devices)
+    assert world.store.cards.placement is None
+    devices[0].enter_thread()
+    world.look()
+    world.close()
+
+
+@pytest.mark.parametrize("cards", [(), (3,), (1, 0), (0, 0, 1), tuple(range(MOST_CARDS + 1))])
+def test_a_placement_is_over_cards_in_order(cards: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="hbm_placement: rows are shared by 2 to 16 GPUs"):
+        Placement(cards)
+
+
+def test_parts_are_even_and_an_ids_own() -> None:
+    placement = Placement((0, 2, 5))
+    ids = np.arange(-30_000, 30_000)
+    parts = placement.parts(4, ids)
+    assert np.bincount(parts).min() > 19_000
+    assert (parts == placement.parts(4, ids)).all()
+    assert (parts != placement.parts(5, ids)).mean() > 0.6
+    assert [placement.part_of(card) for card in (0, 1, 2, 5)] == [0, None, 1, 2]
