@@ -39,6 +39,7 @@ def findings_of(found: Surroundings, driver_release: str, measure: Callable[[int
     findings += [_cupy(), _kernels(infos if not why_none else ())]
     if not why_none:
         findings += [_copies(info, measure) for info in infos]
+        findings += [_peers(infos)] if len(infos) > 1 else []
     return [*findings, _sessions(infos, why_none)]
 
 
@@ -132,6 +133,28 @@ def _copies(info: GpuInfo, measure: Callable[[int], Rates]) -> Finding:
     except Exception as error:
         return Finding(name, f"not measured: {first_line(error)}")
     return Finding(name, f"{within / 1e9:.0f} GB/s within it, {to_card / 1e9:.1f} GB/s to it from pinned memory")
+
+
+def _peers(infos: Sequence[GpuInfo]) -> Finding:
+    """Whether cards could share rows."""
+    name = "GPU peers"
+    try:
+        apart = [
+            f"{one.index} and {other.index}"
+            for number, one in enumerate(infos)
+            for other in infos[number + 1 :]
+            if not (
+                torch.cuda.can_device_access_peer(one.index, other.index)
+                and torch.cuda.can_device_access_peer(other.index, one.index)
+            )
+        ]
+    except Exception as error:
+        return Finding(name, f"not known: {first_line(error)}")
+    if apart:
+        return Finding(
+            name, f"do not read each other's memory: {', '.join(apart)}; hbm_placement: shard is not for them"
+        )
+    return Finding(name, "all read each other's memory: hbm_placement: shard may be used")
 
 
 def _sessions(infos: Sequence[GpuInfo], why_none: str) -> Finding:

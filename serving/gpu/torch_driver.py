@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -171,8 +170,8 @@ class TorchDriver:
     def reach(self, other: Device) -> None:
         """See Device. For buffers that torch takes with cudaMalloc, not in segments that grow."""
         with self._asking:
-            settings = f"{os.environ.get('PYTORCH_CUDA_ALLOC_CONF', '')},{os.environ.get('PYTORCH_ALLOC_CONF', '')}"
-            if "expandable_segments:true" in settings.lower().replace(" ", ""):
+            segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+            if any(segment.get("is_expandable") for segment in segments):
                 raise ConfigError(
                     "PYTORCH_CUDA_ALLOC_CONF has expandable_segments, whose memory no other GPU can read; remove that, "
                     "or set hbm_placement to replicate",

@@ -112,14 +112,21 @@ class Cards:
 
         Raises ConfigError, DeviceError where one cannot read another's memory: nothing is shared then.
         """
-        by_index = {device.info.index: device for device in devices}
-        placement = Placement(tuple(sorted(by_index))) if len(by_index) > 1 else None
-        if placement is not None and placement != self._placement:
-            for device in by_index.values():
-                for other in by_index.values():
+        placement = None
+        try:
+            if len(devices) > 1:
+                placement = Placement(tuple(sorted(device.info.index for device in devices)))
+            for device in devices:
+                device.enter_thread()
+                for other in devices:
                     if other is not device:
-                        device.enter_thread()
                         device.reach(other)
+        except BaseException:
+            self._place(None)
+            raise
+        self._place(placement)
+
+    def _place(self, placement: Placement | None) -> None:
         with self._lock:
             changes = placement != self._placement
             self._placement = placement

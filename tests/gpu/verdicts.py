@@ -31,7 +31,7 @@ _FOUND = 97
 # Tests that take milliseconds: the sanitizer makes them 10 to 50 times slower.
 _QUICK = (
     "go_there_and_back or parts_of_buffers or lies_in_its_buffers or layouts_at_the_ends or random_layouts or "
-    "captured_one_unpacks or holds_everything or two_snapshots or "
+    "captured_one_unpacks or holds_everything or two_snapshots or does_not_know_a_snapshot or "
     "small_batches or captured_lookup or parts_of_buffers_are_zeroed"
 )
 _QUICK_FILES = (
@@ -39,6 +39,7 @@ _QUICK_FILES = (
     "tests/gpu/test_assemble.py",
     "tests/gpu/test_kernels_on_card.py",
     "tests/gpu/test_hbm.py",
+    "tests/gpu/test_hbm_sharing.py",
 )
 _SIMULATED = (
     "tests/unit/serving/gpu",
@@ -48,6 +49,7 @@ _SIMULATED = (
     "tests/unit/benchmarks/test_gpu_sessions.py",
     "tests/unit/benchmarks/test_gpu_lookup.py",
     "tests/integration/storage/test_hbm_tier.py",
+    "tests/integration/storage/test_hbm_sharing.py",
 )
 # Lines of a part's output that are shown when it did not pass.
 _TAIL = 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -104,6 +105,25 @@ def test_a_machine_with_a_gpu() -> None:
         "GPU 0 copies": "1400 GB/s within it, 55.0 GB/s to it from pinned memory",
         "sessions": "KIND_AUTO and no instance_group: sessions on GPU 0",
     }
+
+
+@pytest.mark.usefixtures("card")
+def test_cards_that_could_share_rows_and_those_that_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = replace(GOOD, infos=tuple(replace(H100, index=index) for index in range(3)))
+
+    def peers(reach: Callable[[int, int], bool]) -> str:
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", reach)
+        return {finding.name: finding.value for finding in findings_of(found, "", rates)}["GPU peers"]
+
+    assert peers(lambda one, other: True).startswith("all read each other's memory")
+    assert peers(lambda one, other: (one, other) != (2, 0)).startswith(
+        "do not read each other's memory: 0 and 2; hbm_p"
+    )
+
+    def lost(one: int, other: int) -> bool:
+        raise RuntimeError("CUDA error: out of cards")
+
+    assert peers(lost) == "not known: CUDA error: out of cards"
 
 
 @pytest.mark.usefixtures("card")

@@ -15,7 +15,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.model_config import read_model_config
 from serving.engine.options import ModelOptions
 from serving.gpu.device_model import DeviceModel
-from storage.errors import ConfigError, DeviceLost, DeviceOutOfMemory
+from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.tiers.tiered import TieredStore
 from tests.simulated_gpu import SimulatedGpus
 
@@ -97,6 +97,74 @@ def test_versions_over_one_store_share_the_cache(make_model: MakeModel, world: A
     assert second.store_stats().hits["hbm"] == 9
     assert second.close(10.0)
     assert not store.cards.tiers
+
+
+class TestSharing:
+    """`hbm_placement: shard`: cold rows on one of the cards."""
+
+    # All rows of the world are some 40 KB on a card.
+    TEXT = GPU % 1 + option("hbm_placement", "shard") + option("hbm_bytes", "26000")
+
+    def test_each_card_answers_with_the_rows_of_both(
+        self, make_model: MakeModel, world: Any, store: TieredStore
+    ) -> None:
+        gpus = SimulatedGpus(2, schedule="random", seed=3)
+        model = make_model(self.TEXT, gpus=gpus)
+        assert store.cards.wait_filled(60)
+        assert store.cards.placement is not None
+        assert store.cards.placement.cards == (0, 1)
+        rows = [tier.stats().rows for tier in store.cards.tiers.values()]
+        assert max(rows) < 400
+        assert sum(rows) == 500
+        gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+        ids = np.arange(500)
+        for start in range(0, 500, 25):
+            part = ids[start : start + 25]
+            assert np.allclose(ask(model, world, part), world.score(part), atol=1e-6)
+        assert model.store_stats().hits["hbm"] == 500
+        assert model.close(10.0)
+        assert not store.cards.tiers
+        for driver in gpus.drivers:
+            driver.enter_thread()
+            driver.finish()
+            assert not driver.errors
+
+    def test_cards_that_cannot_read_each_other(
+        self, make_model: MakeModel, world: Any, store: TieredStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gpus = SimulatedGpus(2)
+        gpus.driver(1).refuse_peers = True
+        with pytest.raises(DeviceError, match="cannot read the memory of GPU 0"):
+            make_model(self.TEXT + option("on_gpu_failure", "refuse"), gpus=gpus)
+        with caplog.at_level(logging.WARNING, "emberline.serving"):
+            model = make_model(self.TEXT, gpus=gpus)
+        assert any("each GPU has rows of its own, none are shared" in record.message for record in caplog.records)
+        assert store.cards.placement is None
+        assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+
+    def test_one_card_has_nobody_to_share_with(self, make_model: MakeModel, world: Any, store: TieredStore) -> None:
+        model = make_model(self.TEXT, gpus=SimulatedGpus(1))
+        assert store.cards.placement is None
+        assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+
+    def test_a_lost_card_leaves_the_other_right(self, make_model: MakeModel, world: Any) -> None:
+        gpus = SimulatedGpus(2, schedule="random", seed=5)
+        model = make_model(self.TEXT.replace("KIND_GPU", "KIND_AUTO"), gpus=gpus)
+        gpus.driver(1).lose(5)
+        for _ in range(40):
+            assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
+        assert model.trouble == ""
+
+    def test_without_a_session_on_a_gpu(self, tmp_path: Any) -> None:
+        (tmp_path / "config.pbtxt").write_text("instance_group { kind: KIND_CPU }" + option("hbm_placement", "shard"))
+        with pytest.raises(ConfigError, match=r"parameters\.hbm_placement: is of rows on GPUs") as raised:
+            read_model_config(tmp_path).placed(SimulatedGpus())
+        assert raised.value.field == "parameters.hbm_placement"
+
+    def test_another_word(self, tmp_path: Any) -> None:
+        (tmp_path / "config.pbtxt").write_text(option("hbm_placement", "everywhere"))
+        with pytest.raises(ConfigError, match="hbm_placement"):
+            read_model_config(tmp_path)
 
 
 class TestFailures:

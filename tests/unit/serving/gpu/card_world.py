@@ -165,15 +165,21 @@ class ModelWorld:
         return replace(self.first, mask=mask)
 
     def model(
-        self, driver: Driver, hbm_bytes: int | None, buckets: GraphSettings | None = None, *, filled: bool = True
+        self,
+        driver: Driver,
+        hbm_bytes: int | None,
+        buckets: GraphSettings | None = None,
+        *,
+        filled: bool = True,
+        across: bool = False,
     ) -> DeviceModel:
-        """On a card. hbm_bytes: as the option. filled: once the card has the hottest rows."""
+        """On a card. hbm_bytes: as the option. filled: once the card has the hottest rows. across: others' too."""
         settings = buckets or GraphSettings()
         model = DeviceModel(
             "model/1", driver, self.first.graph, self.graph, self.places, ROWS, settings, busy_wait=False
         )
         model.card = open_card_tables(
-            "model/1", driver, self.spec, self.store, self.graph, self.places, model.inputs, hbm_bytes
+            "model/1", driver, self.spec, self.store, self.graph, self.places, model.inputs, hbm_bytes, across=across
         )
         if filled and model.card is not None:
             assert self.store.cards.wait_filled(60)

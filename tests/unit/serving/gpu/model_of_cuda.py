@@ -48,6 +48,10 @@ class Model:
         self.current = [0]
         self.log: list[str] = []
         self.failure: Exception | None = None
+        # Cards whose memory can be read, and can be from now on.
+        self.reachable: set[int] = set()
+        self.reached: set[int] = set()
+        self.is_expandable = False
 
     def put(self, what: str) -> None:
         """Work on the current stream."""
@@ -75,6 +79,17 @@ class Runtime:
 
     def setDevice(self, index: int) -> None:
         assert index == 0
+
+    def deviceCanAccessPeer(self, index: int, other: int) -> bool:
+        assert index == 0
+        return other in self.model.reachable
+
+    def deviceEnablePeerAccess(self, other: int) -> None:
+        if other in self.model.reached:
+            raise CUDARuntimeError(704)
+        if other not in self.model.reachable:
+            raise CUDARuntimeError(217)
+        self.model.reached.add(other)
 
     def streamCreateWithFlags(self, flags: int) -> int:
         assert flags == self.streamNonBlocking
@@ -160,22 +175,29 @@ class Event:
 
 
 class Kernels:
-    """loads: of those of lookups. started: name, blocks, values and stream of kernels that are called by name."""
+    """loads: of those of lookups. loads_across: of those that look on other cards. started: name, blocks, values and
+    stream of kernels that are called by name.
+    """
 
     calls: list[dict[str, int]]
     started: list[tuple[str, tuple[int, int], list[int], int]]
     loads: int
+    loads_across: int
     failure: Exception | None
 
     def __init__(self, device: int, capability: tuple[int, int]) -> None:
         assert (device, capability) == (0, (9, 0))
         Kernels.calls, Kernels.started, Kernels.loads, Kernels.failure = [], [], 0, None
+        Kernels.loads_across = 0
 
     def load(self) -> None:
         pass
 
     def load_lookups(self) -> None:
         Kernels.loads += 1
+
+    def load_across(self) -> None:
+        Kernels.loads_across += 1
 
     def call(self, name: str, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
         if self.failure is not None:
@@ -229,6 +251,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Model:
         graph_pool_handle=lambda: (0, next(names)),
         set_device=lambda device: None,
         mem_get_info=lambda index: (250, 1000),
+        memory_snapshot=lambda: [{"is_expandable": False}, {"is_expandable": model.is_expandable}],
     )
     stand_in = SimpleNamespace(
         cuda=cuda,

@@ -6,13 +6,16 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
 from serving.gpu import torch_driver
 from serving.gpu.driver import Assembly, Driver
-from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMemory
+from storage.errors import CaptureError, ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.hbm.device import KernelCall
 from tests.unit.serving.gpu.model_of_cuda import (
     INFO,
@@ -89,6 +92,24 @@ def test_kernels_are_loaded_when_it_is_asked_for_and_called_by_name(driver: Driv
     address = card.data_ptr()
     assert Kernels.started == [("publish_stores", (3, 1), [address, address + 16, 7, -1], stream.raw)]
     assert Kernels.loads == 1
+
+
+def test_another_cards_memory_is_read_where_it_can_be(driver: Driver, model: Model) -> None:
+    other = SimpleNamespace(info=replace(INFO, index=3, name="another"))
+    with pytest.raises(DeviceError, match=r"GPU 0 \(.*\) cannot read the memory of GPU 3 \(another\)"):
+        driver.reach(cast(Driver, other))
+    assert Kernels.loads_across == 0
+    model.reachable.add(3)
+    driver.reach(cast(Driver, other))
+    driver.reach(cast(Driver, other))  # torch, too, may have asked for it before
+    assert model.reached == {3}
+    assert Kernels.loads_across == 2
+    model.reachable.add(4)
+    model.is_expandable = True
+    with pytest.raises(ConfigError, match="expandable_segments") as raised:
+        driver.reach(cast(Driver, SimpleNamespace(info=replace(INFO, index=4))))
+    assert raised.value.field == "parameters.hbm_placement"
+    assert model.reached == {3}
 
 
 def test_zeros_go_to_their_stream(driver: Driver, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

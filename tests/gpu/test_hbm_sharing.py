@@ -1,0 +1,57 @@
+"""Cards that share the rows of a store: two of this machine's, or one that stands for two.
+
+With one card the caches of both lie in its memory: what is read across then is everything but the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from serving.gpu.cards import find_gpus
+from serving.gpu.driver import Driver
+from storage.errors import DeviceError
+from storage.hbm.device import Device
+from tests.hbm.sharing import (  # noqa: F401
+    test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it,
+    test_a_card_that_is_closed_leaves_its_part_to_the_others,
+    test_a_card_that_shares_nothing_has_what_fits_on_it_alone,
+    test_a_lane_holds_up_changes_of_the_cards_that_it_reads_from,
+    test_cold_rows_are_on_one_card_and_every_card_finds_them,
+    test_every_row_is_its_snapshots_own_while_cards_share_them,
+    test_rows_are_shared_from_now_on_and_not_any_more,
+    test_snapshots_are_told_apart_on_every_card,
+    test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is,
+    test_what_one_card_asks_for_often_comes_to_it_as_well,
+)
+
+
+class SameCard:
+    """A card under another number. What it reaches is its own memory."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self.info = replace(driver.info, index=index)
+        self._driver = driver
+
+    def reach(self, other: Device) -> None:
+        assert isinstance(other, SameCard)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
+@pytest.fixture
+def devices(driver: Driver) -> Sequence[Device]:
+    gpus = find_gpus()
+    if len(gpus.infos) > 1:
+        other = gpus.driver(gpus.infos[1].index)
+        try:
+            driver.reach(other)
+        except DeviceError as error:
+            pytest.skip(str(error))
+        driver.enter_thread()
+        return driver, other
+    return [cast(Device, SameCard(driver, index)) for index in range(2)]

@@ -1,0 +1,116 @@
+"""Lookups on simulated cards that share rows: the processor's scores on each of them, also from rows of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.gpu import card_lookup
+from serving.gpu.pipeline import GpuPipeline
+from tests.simulated_gpu import SimulatedGpus
+from tests.unit.serving.gpu.card_world import ModelWorld, agree
+
+SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
+# Of each card: more than half of all rows take, less than all.
+HALF = 56_000
+
+
+class Shared:
+    """A world on two cards; a pipeline on each."""
+
+    def __init__(self, folder: Path, schedule: str, seed: int, *, strict: bool = False) -> None:
+        self.gpus = SimulatedGpus(2, schedule=schedule, seed=seed, strict=strict)
+        self.world = ModelWorld(folder)
+        self.world.store.cards.share_rows(self.gpus.drivers)
+        models = [self.world.model(driver, HALF, across=True) for driver in self.gpus.drivers]
+        self.pipelines: list[GpuPipeline] = []
+        for driver, model in zip(self.gpus.drivers, models, strict=True):
+            driver.enter_thread()
+            self.pipelines.append(self.world.pipeline(model))
+
+    def close(self) -> None:
+        for driver, pipeline in zip(self.gpus.drivers, self.pipelines, strict=True):
+            driver.enter_thread()
+            pipeline.close()
+            driver.finish()
+            assert not driver.errors
+        self.world.close()
+
+
+@pytest.fixture(params=SCHEDULES)
+def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
+    made = Shared(tmp_path, *request.param, strict=request.param[0] == "eager")
+    yield made
+    made.close()
+
+
+def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
+    world, rng = shared.world, np.random.default_rng(1)
+    replicas = [tier.replica for tier in world.store.cards.tiers.values()]
+    rows = [sum(slab.cache.size() for slab in replica.slabs) for replica in replicas if replica is not None]
+    assert sum(rows) == sum(table.rows for table in world.store.tables)
+    assert max(rows) < 0.7 * sum(rows)
+    for driver in shared.gpus.drivers:
+        driver.forbid_allocation()
+    for pipeline in shared.pipelines:
+        for size in (1, 2, 7, 33, 64):
+            batch = world.batch(rng, size, absent=0)
+            found = agree(world, pipeline, batch)
+            assert found.counts.hbm == sum(vars(found.counts).values())
+            # Without a late row the bits are the processor's.
+            same = world.processor.score([batch], world.first).outputs[0]
+            assert pipeline.score([batch], world.first).outputs[0].tobytes() == same.tobytes()
+            agree(world, pipeline, world.batch(rng, size))
+            agree(world, pipeline, world.sided(rng, size, max(1, size // 3)))
+    for driver in shared.gpus.drivers:
+        driver.forbid_allocation(False)
+
+
+def test_snapshots_on_both_cards(shared: Shared) -> None:
+    world, rng = shared.world, np.random.default_rng(2)
+    masks = [0]
+    for _ in range(3):
+        number = world.store.stage(world.delta(rng))
+        masks.append(masks[-1] | 1 << number)
+        if len(masks) % 2 == 0:
+            world.store.prepare(masks[-1])
+        for mask in masks[-2:]:
+            for pipeline in shared.pipelines:
+                agree(world, pipeline, world.batch(rng, 20), mask)
+                agree(world, pipeline, world.sided(rng, 20, 4), mask)
+
+
+def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
+    world, rng = shared.world, np.random.default_rng(3)
+    cards = world.store.cards
+    steps = [
+        lambda: cards.resize(1, 20_000),
+        lambda: cards.share_rows([]),
+        lambda: cards.resize(0, HALF),
+        lambda: cards.share_rows(shared.gpus.drivers),
+        lambda: cards.close(1),
+    ]
+    for step in steps:
+        step()
+        for pipeline in shared.pipelines[: 1 if 1 not in cards.tiers else 2]:
+            for size in (1, 20, 64):
+                agree(world, pipeline, world.batch(rng, size))
+
+
+def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, rng = shared.world, np.random.default_rng(4)
+    told: list[int] = []
+    tell = type(world.tier()).tell
+
+    def watched(tier: object, lookups: np.ndarray, misses: np.ndarray, wanted: object, used: object = ()) -> None:
+        told.append(sum(len(ids) for _, ids in used))  # type: ignore[attr-defined]
+        tell(tier, lookups, misses, wanted, used)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(world.tier()), "tell", watched)
+    for _ in range(2 * card_lookup._SAMPLED_BATCHES):
+        agree(world, shared.pipelines[0], world.batch(rng, 64))
+    assert sum(1 for count in told if count) == 2
+    assert 0 < max(told) <= card_lookup._MOST_SAMPLED
