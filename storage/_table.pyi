@@ -520,10 +520,13 @@ class CardCache:
         """
         marks (slots + 1,): each row whose mark is not 0 was used `weight` times.
 
-        parts, part: of how many cards that share rows this is which; of the rows of other parts one use in
-        sixteen counts, because it spares a read on another card and not the host. base_tables: how many tables
-        there are; entries under a number that differs by a multiple of it are rows of the same table.
+        parts, part: of how many cards that share rows this is which; rows of other parts are left out, of which
+        `use` tells. base_tables: how many tables there are; entries under a number that differs by a multiple of
+        it are rows of the same table.
         """
+
+    def use(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> None:
+        """Counts one use of each id that is there, so often as it comes."""
 
     @staticmethod
     def parts_of(table: int, ids: numpy.typing.NDArray[numpy.int64], parts: int) -> numpy.typing.NDArray[numpy.uint8]:

@@ -170,7 +170,7 @@ class Cards:
             if other is None or other.replica is None:
                 own |= its
             else:
-                other.offer(table, ids[its])
+                other.offers.put([(table, ids[its])])
         kept: Ids = ids[own]
         return kept
 

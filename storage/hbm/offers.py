@@ -10,7 +10,7 @@ import numpy as np
 from storage.tiers.base import Ids
 
 # What came first is forgotten beyond so many pieces: it is asked for again.
-_MISSED, _USED = 256, 64
+_MISSED, _USED = 256, 1024
 
 
 class Offers:
@@ -21,16 +21,16 @@ class Offers:
         self._used: deque[tuple[int, Ids]] = deque(maxlen=_USED)
 
     def put(self, missed: Sequence[tuple[int, Ids]], used: Sequence[tuple[int, Ids]] = ()) -> None:
-        """missed: were found on no card. used: a sample of what was asked for, where cards share rows."""
+        """missed: were found on no card. used: a sample of what was asked for, as often as it was."""
         self._missed.extend(missed)
         self._used.extend(used)
 
     def missed(self) -> Iterator[tuple[int, Ids]]:
         """By table, each id once; those that were put before."""
-        return _taken(self._missed)
+        return ((table, np.unique(ids)) for table, ids in _taken(self._missed))
 
     def used(self) -> Iterator[tuple[int, Ids]]:
-        """As `missed`."""
+        """By table, as often as they were put; those that were put before."""
         return _taken(self._used)
 
 
@@ -43,4 +43,4 @@ def _taken(pieces: deque[tuple[int, Ids]]) -> Iterator[tuple[int, Ids]]:
             break
         wanted.setdefault(table, []).append(ids)
     for table, parts in wanted.items():
-        yield table, np.unique(np.concatenate(parts))
+        yield table, np.concatenate(parts)

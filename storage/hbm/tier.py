@@ -51,7 +51,8 @@ SETTLE_AFTER_S = 3.0
 class HbmTier:
     """Any thread. A card that fails is given up: lookups go on without it, `trouble` says why.
 
-    settle_after_s: how long nobody has asked for the base's snapshot before another one takes its place.
+    offers: ids that lanes asked for. settle_after_s: how long nobody has asked for the base's snapshot before another
+    one takes its place.
     """
 
     def __init__(self, store: TieredStore, device: Device, hbm_bytes: int, cards: Cards) -> None:
@@ -72,7 +73,7 @@ class HbmTier:
         self._generation = 0
         self._turns = Turns()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self._offers = Offers()
+        self.offers = Offers()
         self._asked: int | None = None
         self._cards = cards
         self._last_stats: HbmStats | None = None
@@ -105,11 +106,7 @@ class HbmTier:
         """
         self.counts.add(lookups, misses)
         self._cards.next_clock(self).counts.age(lookups, misses)
-        self._offers.put(wanted, used)
-
-    def offer(self, table: int, ids: Ids) -> None:
-        """Ids of this card's part that were missed on another one."""
-        self._offers.put([(table, ids)])
+        self.offers.put(wanted, used)
 
     # What the store calls.
 
@@ -217,8 +214,12 @@ class HbmTier:
 
     def admit_offers(self) -> int:
         """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
-        missed = [(table, self._cards.keep(self, table, ids)) for table, ids in self._offers.missed()]
-        used = [(table, ids[~self._cards.own(self, table, ids)]) for table, ids in self._offers.used()]
+        missed = [(table, self._cards.keep(self, table, ids)) for table, ids in self.offers.missed()]
+        used = [(table, ids[~self._cards.own(self, table, ids)]) for table, ids in self.offers.used()]
+        with self._lock:
+            for table, ids in used:
+                if self._view is not None:
+                    self._view.replica.slab(table).cache.use(table, ids)
         return sum(self.install(table, ids) for table, ids in (*missed, *used))
 
     def fill(self, table: int, ids: Ids, freq: Flags) -> int:

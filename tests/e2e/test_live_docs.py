@@ -88,6 +88,7 @@ def test_every_option_of_a_model_stands_in_the_table() -> None:
     elsewhere = {
         "dram_bytes",
         "hbm_bytes",
+        "hbm_placement",
         "timeout_ms",
         "max_wait_ms",
         "lookup_timeout_ms",

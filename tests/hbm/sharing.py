@@ -118,6 +118,8 @@ def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
 
 def test_snapshots_are_told_apart_on_every_card(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    for tier in world.tiers:
+        tier.settle_after_s = 60.0  # each is asked for again
     snapshots = [(world.state, world.mask)]
     for _ in range(3):
         before, before_mask = snapshots[-1]

@@ -327,9 +327,19 @@ void bind_card(nb::module_& module) {
           nb::sig("def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int, base_tables: int = 1, "
                   "parts: int = 1, part: int = 0) -> None"),
           "marks (slots + 1,): each row whose mark is not 0 was used `weight` times.\n\n"
-          "parts, part: of how many cards that share rows this is which; of the rows of other parts one use in\n"
-          "sixteen counts, because it spares a read on another card and not the host. base_tables: how many tables\n"
-          "there are; entries under a number that differs by a multiple of it are rows of the same table.")
+          "parts, part: of how many cards that share rows this is which; rows of other parts are left out, of which\n"
+          "`use` tells. base_tables: how many tables there are; entries under a number that differs by a multiple of\n"
+          "it are rows of the same table.")
+      .def(
+          "use",
+          [](CardCache& self, std::uint64_t table, nb::handle ids) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const nb::gil_scoped_release release;
+            self.use(of, id.data(), id.size());
+          },
+          "table"_a, "ids"_a, nb::sig("def use(self, table: int, " IDS ") -> None"),
+          "Counts one use of each id that is there, so often as it comes.")
       .def_static(
           "parts_of",
           [](std::uint64_t table, nb::handle ids, std::uint64_t parts) {

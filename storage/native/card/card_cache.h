@@ -95,11 +95,12 @@ class CardCache {
   // Throws std::runtime_error when no set is taken.
   void complete_set();
 
-  // marks (slots + 1). A row of another card's part spares a read over there, not the host: one use in kPeerUses counts.
-  static constexpr std::uint64_t kPeerUses = 16;
+  // marks (slots + 1). Rows of other cards' parts are left out: of them `use` tells.
   void note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own);
   // parts (N,): whose each id of a table is.
   static void parts_of(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts, std::uint8_t* out);
+  // One use of each id that is there.
+  void use(std::uint32_t table, const std::int64_t* ids, std::size_t n);
   void pass_lookups(std::uint64_t lookups, std::uint64_t hits);
   HotIds hot_ids(std::size_t limit, std::uint32_t base_tables) const;
 
@@ -158,7 +159,6 @@ class CardCache {
   std::uint64_t fruitless_ = 0;  // lines looked at since the last victim was found
   std::uint64_t cut_left_ = 0;   // lines whose counts are still to be cut after a change of traffic
   std::uint64_t fresh_evicted_ = 0;
-  std::uint64_t notings_ = 0;  // calls of note_uses
 };
 
 }  // namespace emberline

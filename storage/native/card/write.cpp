@@ -296,10 +296,8 @@ CardPlace CardCache::coldest() {
 
 void CardCache::note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own) {
   const std::uint32_t units = std::min(weight, kMaxCount / FrequencyPolicy::kUse) * FrequencyPolicy::kUse;
-  const std::uint64_t turn = ++notings_;
-  const auto counts = [&](std::int64_t id, std::uint32_t table) {
-    const std::uint64_t mixed = mixed_of(id, table % own.base_tables);
-    return part_of(mixed, own.parts) == own.part || mix(mixed + turn) % kPeerUses == 0;
+  const auto is_own = [&](std::int64_t id, std::uint32_t table) {
+    return own.parts == 1 || part_of(mixed_of(id, table % own.base_tables), own.parts) == own.part;
   };
   for (std::uint64_t index = 0; index < lines_.count(); ++index) {
     CardLine& line = lines_.line(index);
@@ -307,9 +305,19 @@ void CardCache::note_uses(const std::uint8_t* marks, std::uint32_t weight, CardP
       std::uint64_t& held = line.words[at];
       const std::uint32_t slot = word::slot(held);
       if (slot == 0 || slot == kAskHost || marks[slot] == 0) continue;
-      if (own.parts > 1 && !counts(line.ids[at], word::table(held))) continue;
+      if (!is_own(line.ids[at], word::table(held))) continue;
       held = card_word::with_count(held, policy_.code_of(count_value(word::count(held)) + units));
     }
+  }
+}
+
+void CardCache::use(std::uint32_t table, const std::int64_t* ids, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i + kWriteAhead < n) lines_.prefetch(mixed_of(ids[i + kWriteAhead], table));
+    const CardPlace where = lines_.find(ids[i], table, mixed_of(ids[i], table));
+    if (where.line == nullptr) continue;
+    std::uint64_t& held = where.line->words[where.at];
+    held = card_word::with_count(held, policy_.code_of(count_value(word::count(held)) + FrequencyPolicy::kUse));
   }
 }
 

@@ -113,4 +113,4 @@ def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypat
     for _ in range(2 * card_lookup._SAMPLED_BATCHES):
         agree(world, shared.pipelines[0], world.batch(rng, 64))
     assert sum(1 for count in told if count) == 2
-    assert 0 < max(told) <= card_lookup._MOST_SAMPLED
+    assert 0 < max(told) < 64 * 7 * 8 / 2
