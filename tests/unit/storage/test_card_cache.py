@@ -229,12 +229,42 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         cache.offer(0, IDS, ROWS, np.zeros(3, np.uint8))
     with pytest.raises(ValueError, match="marks"):
         cache.note_uses(np.zeros(cache.slots, np.uint8), 8)
+    with pytest.raises(ValueError, match="part"):
+        cache.note_uses(np.zeros(cache.slots + 1, np.uint8), 8, 2, 3, 3)
+    with pytest.raises(ValueError, match="parts"):
+        CardCache.parts_of(0, IDS, 0)
+    with pytest.raises(ValueError, match="table"):
+        cache.use(2, IDS)
     for base_tables in (0, 3):
         with pytest.raises(ValueError, match="base_tables"):
             cache.hot_ids(1, base_tables)
         with pytest.raises(ValueError, match="base_tables"):
             cache.contains_any(0, base_tables, IDS)
     assert cache.size() == 0
+
+
+def test_uses_of_other_parts_are_told_one_by_one() -> None:
+    cache = CardCache(ROW_BYTES, 600, 6)
+    ids = np.arange(100)
+    for table in (1, 3):  # 3 is table 1 of a difference
+        assert cache.insert(table, ids, np.zeros((100, ROW_BYTES), np.uint8), np.full(100, 2, np.uint8)).all()
+    own = CardCache.parts_of(1, ids, 2) == 1
+
+    def counts() -> np.ndarray:
+        tables, found, uses = cache.hot_ids(600, 2)
+        assert (tables == 1).all()
+        return uses[np.argsort(found)]
+
+    before = counts()
+    cache.note_uses(np.ones(cache.slots + 1, np.uint8), 8, 2, 2, 1)
+    after = counts()
+    assert (after[own] > before[own]).all()
+    assert (after[~own] == before[~own]).all()
+    cache.use(1, np.repeat(ids[~own], 5))
+    cache.use(1, np.array([1000, 1001]))  # are not there
+    assert (counts()[~own] > after[~own]).all()
+    assert (counts()[own] == after[own]).all()
+    cache.check_integrity()
 
 
 def test_one_set_is_under_way_at_a_time() -> None:
