@@ -185,10 +185,18 @@ class ModelWorld:
             assert self.store.cards.wait_filled(60)
         return model
 
-    def pipeline(self, model: DeviceModel, *, timeout_s: float | None = None) -> GpuPipeline:
-        """Of a session, prepared."""
+    def pipeline(self, model: DeviceModel, *, timeout_s: float | None = None, first: bool = True) -> GpuPipeline:
+        """Of a session, prepared; of replays without `first`."""
         pipeline = GpuPipeline(
-            self.spec, self.requests, self.store, self.graph, self.places, timeout_s, model, None, self.first
+            self.spec,
+            self.requests,
+            self.store,
+            self.graph,
+            self.places,
+            timeout_s,
+            model,
+            None,
+            self.first if first else None,
         )
         pipeline.prepare()
         return pipeline
