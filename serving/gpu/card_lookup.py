@@ -93,10 +93,10 @@ class CardLookup:
 
         self._lane.for_all(graph, capture)
 
-    def score(self, batch: FeatureBatch | SidedBatch, mask: int, bank: Bank) -> CardScores | None:
+    def score(self, batch: FeatureBatch | SidedBatch, mask: int, graph: DenseGraph) -> CardScores | None:
         """Scores a batch; None where the host has to look it up. Raises StoreError, DeviceError.
 
-        bank: the weights. It is not read any more then, whatever happened.
+        graph: with the weights. No bank is held for them while late rows are waited for: those of updates need one too.
         """
         if self._tier.replica is None:
             return None
@@ -112,7 +112,9 @@ class CardLookup:
             return None
         rows = item.batch
         bucket = self._model.buckets.of(rows)
+        banks, bank = self._model.banks, None
         try:
+            bank = banks.acquire(graph)
             self._driver.wait(self._lane.stream, bank.ready)
             if bucket is not None and not self._has_dense(bucket, bank):
                 bucket = None
@@ -124,10 +126,18 @@ class CardLookup:
             late = None
             copied = packed.size
             if self._kernels.counts.any():
+                # What was computed with it is thrown away, so the weights may be in another bank afterwards.
+                banks.release(bank)
+                bank = None
                 late = self._find_late(packed, mask, 0 if is_computed else MISSES_AT_ONCE)
                 if late.late is None:
                     self._tell(packed, packed.lookups, late.wanted)
                     return None
+                bank = banks.acquire(graph)
+                self._driver.wait(self._lane.stream, bank.ready)
+                # No capture warms up here, over what was looked up: graphs of this size were there with the other bank.
+                if bucket is not None and not self._has_dense(bucket, bank):
+                    bucket, size = None, rows
                 self._kernels.put_late(late.late, size)
                 copied += late.late.size
                 is_computed = False
@@ -137,6 +147,9 @@ class CardLookup:
         except BaseException:
             self._lane.drain()
             raise
+        finally:
+            if bank is not None:
+                banks.release(bank)
         self._model.counters.ran(rows, bucket, copied)
         return self._answer(packed, late, self._lane.answers(rows, size))
 

@@ -23,8 +23,11 @@ logger = logging.getLogger("emberline.serving")
 # Of the card's free memory, for a version that does not say how much.
 _SHARE = 4
 
-_lock = threading.Lock()
+# Under the lock of the tier's store.
 _users: WeakKeyDictionary[HbmTier, int] = WeakKeyDictionary()
+# A cache that opens may wait for compilers, one that closes for the SSD. A store's lock is taken before a card's.
+_locks: WeakKeyDictionary[object, threading.Lock] = WeakKeyDictionary()
+_adding = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class CardTables:
 
     def close(self) -> None:
         """Gives the memory back when nobody else uses the cache. No lane of this version is left."""
-        with _lock:
+        with _lock_of(self.store):
             left = _users.get(self.tier, 1) - 1
             _users[self.tier] = left
             if left == 0:
@@ -81,15 +84,16 @@ def open_card_tables(
         return None
     packing = CardPacking(features, inputs, len(store.tables), across=across)
     driver.enter_thread()
-    with _lock:
+    with _lock_of(store):
         index = driver.info.index
         tier = store.cards.tiers.get(index)
         if tier is not None and tier.replica is None and not _users.get(tier):
             store.cards.close(index)  # given up, and nobody's any more
             tier = None
         if tier is None:
-            size = driver.memory().free // _SHARE if hbm_bytes is None else hbm_bytes
-            tier = store.cards.open(driver, max(1, size))
+            with _lock_of(driver):  # nobody takes of what is free meanwhile
+                size = driver.memory().free // _SHARE if hbm_bytes is None else hbm_bytes
+                tier = store.cards.open(driver, max(1, size))
             stats = tier.stats()
             logger.info(
                 "%s: on %s: %.0f MiB for the rows that are asked for most, at most %d",
@@ -107,3 +111,9 @@ def open_card_tables(
             store.cards.resize(index, hbm_bytes)
         _users[tier] = _users.get(tier, 0) + 1
     return CardTables(store, tier, packing)
+
+
+def _lock_of(whose: TieredStore | Driver) -> threading.Lock:
+    """One for each store, and one for each card."""
+    with _adding:
+        return _locks.setdefault(whose, threading.Lock())

@@ -160,10 +160,7 @@ class GpuPipeline:
 
     def _by_card(self, batch: FeatureBatch | SidedBatch, snapshot: Snapshot) -> CardScores | None:
         """With rows from the card; None where the host has to look them up."""
-        if self._card is None:
-            return None
-        with self.model.banks.pinned(snapshot.graph) as bank:
-            return self._card.score(batch, snapshot.mask, bank)
+        return None if self._card is None else self._card.score(batch, snapshot.mask, snapshot.graph)
 
     def _by_host(self, fill: Callable[[], list[LookupResult]], snapshot: Snapshot) -> CardScores:
         parts = fill()

@@ -29,6 +29,7 @@ from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemo
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.device import Device
 from storage.hbm.offers import Offers
+from storage.hbm.patience import SETTLE_AFTER_S, Patience
 from storage.hbm.publisher import Publisher
 from storage.hbm.readers import Turns
 from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from storage.tiers.tiered import TieredStore
 
 _log = logging.getLogger(__name__)
-
-# A snapshot that nobody has asked for so long gives its place on the card to one that is asked for.
-SETTLE_AFTER_S = 3.0
 
 
 class HbmTier:
@@ -66,6 +64,7 @@ class HbmTier:
         self.hbm_bytes = hbm_bytes
         self.trouble = ""
         self.settle_after_s = SETTLE_AFTER_S
+        self._patience = Patience()
         self.counts = TierCounts(len(store.tables))
         self._store = store
         self._rows = SnapshotRows(store)
@@ -179,18 +178,16 @@ class HbmTier:
             self._drop([each for each in self._differences() if bool(each.mask & bit) != merged])
 
     def settle(self) -> bool:
-        """Makes the snapshot that is asked for the base's, when nobody has asked for the base's of late."""
-        now = time.monotonic()
-        view = self._view
-        if view is None or not view.differences or now - view.use.last < self.settle_after_s:
+        """Makes the snapshot that is asked for the base's, when nobody has asked for that of late; see `Patience`."""
+        now, live = time.monotonic(), live_mask(self._store.overlays.view)
+        if self._patience.heir(self._view, live, now, self.settle_after_s) is None:
             return False
         others: list[int] = []
         with self._changing() as view:
-            if view is None or not view.differences or now - view.use.last < self.settle_after_s:
+            wanted = self._patience.heir(view, live, now, self.settle_after_s)
+            if view is None or view.base is None or wanted is None:
                 return False
-            wanted = max(view.differences, key=lambda each: each.use.last)
-            if wanted.use.last <= view.use.last:
-                return False
+            self._patience.changed(view.base, wanted.mask, live)
             others = [
                 each.mask
                 for each in view.differences

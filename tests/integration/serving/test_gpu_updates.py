@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from storage.errors import DeviceOutOfMemory
+from storage.tiers.tiered import TieredStore
 from tests.integration.serving.live import Live
-from tests.integration.serving.planted import NAME, ask, check_answer
+from tests.integration.serving.planted import NAME, Planted, ask, check_answer, columns_of
 from tests.simulated_gpu import SimulatedGpus
 
 GROUP = "instance_group { kind: KIND_GPU count: 3 }"
@@ -92,18 +96,131 @@ def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> Non
     assert version["gpus"]["0"]["weight_uploads"] >= 11  # a rollback may find its weights still there
 
 
+def metrics(live: Live, prefix: str) -> dict[str, str]:
+    """Values by name and labels, as the server's page has them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if line.startswith(prefix))
+
+
 def test_the_metrics_page_shows_the_card(live: Live) -> None:
     live.version()
     live.start()
     ask(live.repository, live.world.rows_of(next(iter(live.snapshots.values())), 3))
-    with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("emberline_gpu_"))
+    values = metrics(live, "emberline_gpu_")
     labels = f'model="{NAME}",version="1",gpu="0"'
     assert int(values[f'emberline_gpu_batches_total{{{labels},graph="4"}}']) > 0
     assert int(values[f"emberline_gpu_copied_bytes_total{{{labels}}}"]) > 0
     assert values[f"emberline_gpu_weight_uploads_total{{{labels}}}"] == "1"
     assert values[f"emberline_gpu_given_up{{{labels}}}"] == "0"
+
+
+class TestMetricsOfRows:
+    """The lines of a card's cache of rows. The tables have 67 users and 259 items, and there is no id 10**9."""
+
+    @pytest.fixture(params=["lazy", "random"])
+    def gpus(self, request: pytest.FixtureRequest) -> SimulatedGpus:
+        """One card: it is asked for all that requests have."""
+        return SimulatedGpus(schedule=request.param, seed=4)
+
+    @pytest.fixture
+    def newest(self, live: Live) -> Planted:
+        """Served, with all its rows on the card."""
+        newest = live.version()
+        live.start()
+        cards = self.store(live).cards
+        assert cards.wait_filled(60)
+        cards.tiers[0].settle_after_s = 600.0
+        return newest
+
+    @staticmethod
+    def store(live: Live) -> TieredStore:
+        store: TieredStore = live.repository.get(NAME).parts.store
+        return store
+
+    @staticmethod
+    def of_card(live: Live) -> dict[str, int]:
+        """Without what all lines have in common."""
+        labels = f'{{model="{NAME}",version="1",gpu="0"'
+        found = {}
+        for name, value in metrics(live, "emberline_hbm_").items():
+            assert labels in name
+            found[name.removeprefix("emberline_hbm_").replace(labels, "").strip(",}")] = int(value)
+        return found
+
+    def rise(self, live: Live, before: dict[str, int]) -> dict[str, int]:
+        """What is another number than before, by how much."""
+        return {name: value - before[name] for name, value in self.of_card(live).items() if value != before[name]}
+
+    def test_lookups_and_misses_are_those_of_each_table(self, live: Live, newest: Planted) -> None:
+        before = self.of_card(live)
+        tier = self.store(live).cards.tiers[0]
+        assert tier.replica is not None
+        names = ("rows", "hits_total", "misses_total", "admitted_total")
+        of_tables = {f'{name},table="{table}"' for name in names for table in ("user", "item")}
+        assert set(before) == {"bytes", "capacity_rows", "snapshots", "evicted_total"} | of_tables
+        assert before["bytes"] == tier.replica.device_bytes > 0
+        assert before["capacity_rows"] == sum(slab.cache.capacity_rows for slab in tier.replica.slabs) >= 67 + 259
+        assert (before["snapshots"], before["evicted_total"]) == (1, 0)
+        assert (before['rows,table="user"'], before['rows,table="item"']) == (67, 259)
+        assert (before['admitted_total,table="user"'], before['admitted_total,table="item"']) == (67, 259)
+        rows = [
+            {"user": 1, "items": [1, 2, 10**9]},
+            {"user": 1, "items": None},
+            {"user": 10**9, "items": [3, 3, 3, 3]},
+        ]
+        check_answer(ask(live.repository, rows), rows, live.snapshots)
+        assert self.rise(live, before) == {
+            'hits_total,table="user"': 2,
+            'misses_total,table="user"': 1,
+            'hits_total,table="item"': 6,
+            'misses_total,table="item"': 1,
+        }
+        # A user that all rows have in common is asked for once.
+        columns = columns_of([{"user": 2, "items": [item]} for item in (1, 2, 10**9, 5)])
+        columns["user"] = columns_of([{"user": 2, "items": None}])["user"]
+        before = self.of_card(live)
+        asyncio.run(live.repository.get(NAME).infer(columns, 4))
+        assert self.rise(live, before) == {
+            'hits_total,table="user"': 1,
+            'hits_total,table="item"': 3,
+            'misses_total,table="item"': 1,
+        }
+
+    def test_snapshots_beside_the_base_are_counted_and_their_rows_are_not_the_tables(
+        self, live: Live, newest: Planted
+    ) -> None:
+        before = self.of_card(live)
+        live.reaches(live.delta(newest, changed={"item": range(1, 30)}))
+        after = self.of_card(live)
+        assert (before["snapshots"], after["snapshots"]) == (1, 2)
+        assert {name: after[name] for name in before if name.startswith("rows")} == {
+            'rows,table="user"': 67,
+            'rows,table="item"': 259,
+        }
+        tier = self.store(live).cards.tiers[0]
+        assert tier.stats().rows == 67 + 259 + 29
+
+    def test_a_cache_that_was_given_up_has_nothing_and_its_counters_stay(
+        self, live: Live, gpus: SimulatedGpus, newest: Planted
+    ) -> None:
+        rows = [{"user": 1, "items": [1, 2, 10**9]}]
+        ask(live.repository, rows)
+        before = self.of_card(live)
+        driver, cards = gpus.driver(0), self.store(live).cards
+        driver.enter_thread()
+        info = driver.info
+        driver.info = replace(info, total_bytes=driver.live_bytes["device"] - 1000)
+        with pytest.raises(DeviceOutOfMemory):
+            cards.resize(0, 2 * cards.tiers[0].hbm_bytes)
+        driver.info = info
+        assert cards.tiers[0].trouble
+        check_answer(ask(live.repository, rows), rows, live.snapshots)
+        after = self.of_card(live)
+        assert after == {
+            name: value if name.startswith(("hits", "misses", "admitted")) else 0 for name, value in before.items()
+        }
+        assert metrics(live, "emberline_gpu_given_up").popitem()[1] == "0"  # sessions go on there
 
 
 def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(

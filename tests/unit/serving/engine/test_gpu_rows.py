@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -193,6 +194,64 @@ class TestFailures:
         assert not store.cards.tiers
         gpus.driver(0).fail_allocation(6)
         assert on_card(make_model(text, gpus=gpus)).card is None
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"on_gpu_failure": "eager"},
+            {"on_gpu_failure": "cpu"},
+            {"on_gpu_failure": "refuse"},
+            {"on_gpu_failure": "eager", "hbm_bytes": "1MiB"},
+            {"on_gpu_failure": "cpu", "hbm_bytes": "1MiB"},
+        ],
+    )
+    def test_kernels_of_lookups_that_do_not_compile(
+        self,
+        make_model: MakeModel,
+        world: Any,
+        store: TieredStore,
+        options: dict[str, str],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        gpus = SimulatedGpus(schedule="random", seed=5)
+        driver = gpus.driver(0)
+        driver.refuse_kernels = True
+        with caplog.at_level(logging.WARNING, "emberline.serving"):
+            model = make_model(GPU % 2 + "".join(option(*each) for each in options.items()), gpus=gpus)
+        said = [record.message for record in caplog.records if "looked up on the host, not on GPU 0" in record.message]
+        assert len(said) == 1
+        assert "no kernel of lookups compiles" in said[0]
+        assert not store.cards.tiers
+        ids = np.arange(490, 520)
+        assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
+        device = on_card(model)
+        assert device.card is None
+        # The dense part is on the card, and in its graphs.
+        assert (device.given_up, device.counters.on_processor) == ("", 0)
+        assert set(device.counters.batches) <= {str(bucket.size) for bucket in device.buckets.all}
+        assert device.counters.batches["32"] > 0
+        hits = model.store_stats().hits
+        assert (hits["hbm"], hits["dram"] > 0) == (0, True)
+        assert model.close(10.0)
+        driver.enter_thread()
+        driver.finish()
+        assert not driver.errors
+
+    def test_or_the_version_is_refused_where_a_cache_was_asked_for(
+        self, make_model: MakeModel, world: Any, store: TieredStore
+    ) -> None:
+        gpus = SimulatedGpus()
+        driver = gpus.driver(0)
+        driver.refuse_kernels = True
+        text = GPU % 1 + option("hbm_bytes", "1MiB") + option("on_gpu_failure", "refuse")
+        with pytest.raises(DeviceError, match=r"no kernel of lookups compiles"):
+            make_model(text, gpus=gpus)
+        assert not store.cards.tiers
+        gc.collect()
+        assert driver.live_bytes == {"device": 0, "pinned": 0}
+        driver.refuse_kernels = False
+        model = make_model(text, gpus=gpus)
+        assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
 
     def test_every_lack_of_memory_at_the_start(self, make_model: MakeModel, world: Any, store: TieredStore) -> None:
         seen = set()

@@ -251,6 +251,32 @@ def test_requests_of_the_same_user_share_it(world: World, make_model: Callable[.
     assert merged.user.batch != merged.item.batch
 
 
+def test_no_user_is_without_a_row_whatever_requests_come_together(
+    world: World, make_model: Callable[..., LoadedModel]
+) -> None:
+    # What nobody's row names is looked up by the host and not by a card: they would count differently.
+    pipeline = make_model(world).group.sessions[0].pipeline
+    side = UserSide.of(world.spec, world.published.manifest.graph)
+    assert side is not None
+    rng = np.random.default_rng(5)
+    users = [world.columns(rng, 2, users=1) for _ in range(3)]
+    for _ in range(20):
+        requests = []
+        for rows in rng.integers(1, 9, rng.integers(1, 7)).tolist():
+            if rows > 1 and rng.random() < 0.7:
+                known = users[int(rng.integers(0, 3))]
+                columns = {
+                    **world.columns(rng, rows, users=1),
+                    **{name: known[name] for name in ("user", "age", "history")},
+                }
+                requests.append(side.run(columns, rows))
+            else:
+                requests.append(pipeline.features([(world.columns(rng, rows), rows)])[0][0])
+        merged = side.merge(requests)
+        assert np.unique(merged.rows).tolist() == list(range(merged.user.batch))
+        assert len(merged.rows) == merged.item.batch
+
+
 def test_user_inputs_may_be_left_out_and_a_wrong_one_is_named(
     world: World, make_model: Callable[..., LoadedModel]
 ) -> None:

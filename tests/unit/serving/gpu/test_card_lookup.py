@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from serving.gpu import card_lookup
+from serving.gpu import card_lookup, weight_banks
 from serving.gpu.buckets import GraphSettings
+from serving.gpu.late_rows import LateLookup, LateRows
 from serving.gpu.pipeline import GpuPipeline
 from storage import GraphInput
 from storage.errors import DeviceLost, DeviceOutOfMemory
@@ -303,6 +307,45 @@ def test_rows_from_the_disk_and_those_that_do_not_come_in_time(make_world: MakeW
     assert counts.unresolved > 0
     pipeline.close()
     hasty.close()
+    finish(driver)
+
+
+@pytest.mark.parametrize("hbm_bytes", [40_000, 1])
+@pytest.mark.parametrize("whose", ["session", "replay", "replay, without a graph"])
+def test_no_bank_of_weights_is_held_while_late_rows_are_waited_for(
+    world: ModelWorld, monkeypatch: pytest.MonkeyPatch, hbm_bytes: int, whose: str
+) -> None:
+    driver = card()
+    model = world.model(driver, hbm_bytes)
+    pipeline = world.pipeline(model, first=whose == "session")
+    rng = np.random.default_rng(0)
+    for _ in range(1 if hbm_bytes > 1 else 20):  # until misses are usual
+        agree(world, pipeline, world.batch(rng, 20))
+    graph = world.first.graph
+    weight = next(iter(graph.weights()))
+    updates = [graph.with_weights({weight: torch.tensor([2.0 + number])}) for number in range(len(model.banks.all))]
+    find = LateLookup.find
+
+    def slow(*args: Any) -> LateRows:
+        with ExitStack() as banks:
+            for update in updates:
+                banks.enter_context(model.banks.pinned(update))
+        driver.refuse_capture = whose == "replay, without a graph"
+        return find(*args)
+
+    monkeypatch.setattr(weight_banks, "_WAIT_S", 0.2)
+    monkeypatch.setattr(LateLookup, "find", slow)
+    uploads = model.banks.uploads
+    driver.forbid_allocation(whose == "session")
+    for rows in (20, 31):
+        found = agree(world, pipeline, world.batch(rng, rows))
+        assert found.counts.dram > 0
+    # Its own weights have come again, each time.
+    assert model.banks.uploads >= uploads + 2 * len(updates) + 1
+    assert bool(model.not_captured) == (whose == "replay, without a graph")
+    assert all(bank.pins == 0 for bank in model.banks.all)
+    driver.forbid_allocation(False)
+    pipeline.close()
     finish(driver)
 
 

@@ -1,0 +1,124 @@
+"""Which snapshot has the base of a card's cache, for how long, and what it costs when several are asked for in turn."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from storage.hbm import sight, tier
+from storage.hbm.patience import MOST_FACTOR, Patience
+from storage.hbm.sight import Difference, Use, View
+from tests.hbm.world import CardWorld
+from tests.simulated_gpu import SimulatedDriver
+
+
+class Clock:
+    """Time as a tier and its readers see it: it goes on when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        for module in (tier, sight):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def world(tmp_path: Path, card: SimulatedDriver, clock: Clock) -> CardWorld:
+    """Without upkeep of its own; settles after 3 s."""
+    world = CardWorld(tmp_path, card)
+    world.quiet()
+    world.tier.settle_after_s = 3.0
+    return world
+
+
+def ask(world: CardWorld, clock: Clock, mask: int, after_s: float) -> tuple[bool, bool]:
+    """Asks for a snapshot after a while, and does a round of upkeep: whether the card answered, whether it settled."""
+    clock.now += after_s
+    answered = world.answers(mask)
+    world.tier.prepare_asked()
+    return answered, world.tier.settle()
+
+
+@pytest.mark.parametrize("every_s", [4.0, 50.0])
+def test_snapshots_that_are_asked_for_in_turn_both_stay_on_the_card(
+    world: CardWorld, clock: Clock, every_s: float
+) -> None:
+    before = world.state
+    _, state, mask = world.stage()
+    world.store.prepare(mask)
+    turns = [ask(world, clock, (0, mask)[turn % 2], every_s) for turn in range(60)]
+    assert sum(settled for _, settled in turns) <= 8
+    assert all(answered for answered, _ in turns[30:])
+    assert world.look(before, 0) > 0.4
+    assert world.look(state, mask) > 0.4
+    world.tier.check_integrity()
+    world.close()
+
+
+def test_what_alone_is_asked_for_has_the_base_in_the_end_and_what_is_new_at_once(
+    world: CardWorld, clock: Clock
+) -> None:
+    _, state, mask = world.stage()
+    world.store.prepare(mask)
+    for turn in range(60):
+        ask(world, clock, (0, mask)[turn % 2], 50.0)
+    for alone in (0, mask):
+        for _ in range(MOST_FACTOR):
+            ask(world, clock, alone, 4.0)
+        assert world.answers(alone)
+        view = world.tier._view
+        assert view is not None
+        assert view.base == alone
+        world.store.prepare(mask ^ alone)
+    world.serve(state, mask)
+    _, newest, newest_mask = world.stage()
+    world.store.prepare(newest_mask)
+    assert ask(world, clock, newest_mask, 4.0) == (True, True)
+    assert world.look(newest, newest_mask) > 0.2
+    world.tier.check_integrity()
+    world.close()
+
+
+def test_each_change_back_waits_longer_within_a_bound() -> None:
+    patience, live = Patience(), 0b11
+
+    def wait_s(base: int, mask: int, live: int = live) -> int:
+        """For a difference that was asked for after the base, whole seconds of a base that was asked for at 0."""
+        asked = Difference(mask, 1, (), 1, Use(1.0))
+        view = View(cast(Any, None), base, (asked,), Use(0.0))
+        return next(now for now in range(1000) if patience.heir(view, live, float(now), 1.0) is asked)
+
+    assert wait_s(0b00, 0b01) == 1
+    patience.changed(0b00, 0b01, live)
+    waits = []
+    for turn in range(20):
+        base, mask = ((0b01, 0b00), (0b00, 0b01))[turn % 2]
+        assert wait_s(base, 0b11) == 1  # it never had the base
+        waits.append(wait_s(base, mask))
+        patience.changed(base, mask, live)
+    assert waits[:4] == [1, 2, 4, 8]
+    assert waits[-1] == MOST_FACTOR
+    # Overlay 0 was merged: it is in all snapshots.
+    live = 0b10
+    patience.changed(0b01, 0b11, live)
+    assert wait_s(0b11, 0b01, live) == 1
+    patience.changed(0b11, 0b01, live)
+    assert wait_s(0b01, 0b11, live) == 2
+
+
+def test_nothing_takes_the_base_over_that_was_not_asked_for() -> None:
+    patience = Patience()
+    replica = cast(Any, None)
+    unused = Difference(0b01, 1, (), 1)
+    assert patience.heir(None, 0b01, 100.0, 1.0) is None
+    assert patience.heir(View(replica, 0), 0b01, 100.0, 1.0) is None
+    assert patience.heir(View(replica, 0, (unused,)), 0b01, 100.0, 1.0) is None
+    assert patience.heir(View(replica, None, (Difference(0b01, 1, (), 1, Use(5.0)),)), 0b01, 100.0, 1.0) is None
