@@ -200,6 +200,23 @@ inline void shared_slot(Host& host, std::vector<Lookup>& lookups) {
   lookups = {{a, {1}, version}, {b, {}}};
 }
 
+// Somebody looks from another card, along the chain that it has of this one: for an owner that gets another row, then
+// loses its place, and for the entry of a difference over it, which stays.
+inline void across(Host& host, std::vector<Lookup>& lookups) {
+  const Owner a = host.owner(0, 1), b = host.owner(0), over = Host::under(a, 1);
+  host.put(a, kP0);
+  const auto version = static_cast<int>(host.put(over, kQ0));
+  host.start();
+  host.update(a);
+  host.publish();
+  for (int set = 0; set < 2; ++set) {
+    host.erase(set % 2 == 0 ? a : b);
+    host.put(set % 2 == 0 ? b : a, kP0);
+    host.publish();
+  }
+  lookups = {{a, {}, kAnyCurrent, ~0u, true}, {b, {}, kAnyCurrent, ~0u, true}, {a, {1}, version, ~0u, true}};
+}
+
 inline const std::vector<Case> kCases{
     {"updates", updates},
     {"replacements", replacements},
@@ -214,6 +231,7 @@ inline const std::vector<Case> kCases{
     {"stays", stays},
     {"admission", admission},
     {"shared slot", shared_slot},
+    {"across", across},
 };
 
 // Random sets over both lines, or a part of them: owners of two tables that come, change, move and go, while a

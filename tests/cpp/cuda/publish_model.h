@@ -2,9 +2,10 @@
 // tries in all orders.
 //
 // Publisher: a list of launches (publish_program.h). Launches follow each other on one stream; the stores of one list
-// land one by one, in every order. Readers: the search is OwnRows::find of lookup.cuh itself, whose loads are led here;
-// then two loads for the halves of the row. A reader enters and leaves under the lock under which the publisher looks
-// who is inside.
+// land one by one, in every order. Readers: the search is that of lookup.cuh itself, whose loads are led here
+// (publish_search.h); then two loads for the halves of the row. A reader enters and leaves under the lock under which
+// the publisher looks who is inside. One of another card, which has nothing itself, is no different, as long as its
+// loads are the system's.
 //
 // Memory. Each location has a history of values, one a launch at most. A load may give any of them, old ones too,
 // except
@@ -31,77 +32,17 @@
 #include <cstring>
 #include <string>
 
-#include "memory_order.cuh"
-#include "publish_program.h"
-
-namespace emberline {
-int64_t modelled_relaxed(const int64_t* from);
-IdPair modelled_pair(const int64_t* from);
-uint64_t modelled_acquire(const uint64_t* from);
-}  // namespace emberline
-#define load_relaxed modelled_relaxed
-#define load_pair_relaxed modelled_pair
-#define load_acquire modelled_acquire
-#include "lookup.cuh"
-#undef load_relaxed
-#undef load_pair_relaxed
-#undef load_acquire
+#include "publish_search.h"
 
 namespace publish_model {
 
-static_assert(kHostsRow == emberline::kAskHost);
-
 constexpr int kMostReaders = 3;
-constexpr int kMostLoads = 64;
-constexpr int kAnyCurrent = -1;
-constexpr int kNoRow = -2;
-
-// What a reader may enter for. expected: a version, or one of the two above. phases: in which, as bits.
-struct Lookup {
-  Owner owner;
-  std::vector<std::uint32_t> chain;
-  int expected = kAnyCurrent;
-  std::uint32_t phases = ~0u;
-};
 
 struct Action {
   std::uint8_t actor;   // a reader, or kPublisher
   std::uint8_t choice;  // a store, a lookup, or which value of a history
 };
 constexpr std::uint8_t kPublisher = 255, kWholeLaunch = 255;
-
-// The search of one reader, again from its beginning: it gets what it loaded before, and tells what it wants next.
-struct Replay {
-  const Program& program;
-  Fault fault;
-  const std::uint8_t* log;
-  int logged;
-  int loads = 0, wanted = -1, launch = 0;  // launch: the highest that an acquire gave
-  bool wanted_acquire = false;
-  std::array<std::uint8_t, kMostLoads> locations{};
-
-  std::uint64_t take(int location, bool acquire) {
-    if (loads < logged) {
-      const Message& message = program.history(location)[log[loads]];
-      locations[loads++] = static_cast<std::uint8_t>(location);
-      if (acquire) launch = std::max(launch, message.launch);
-      return message.value;
-    }
-    if (wanted < 0) wanted = location, wanted_acquire = acquire;
-    return 0;
-  }
-  // Without the second look: what the first one gave.
-  std::uint64_t take_again(int location) {
-    if (fault != Fault::kNoSecondLook || wanted >= 0) return take(location, false);
-    for (int load = loads; load-- > 0;) {
-      if (locations[load] == location) return program.history(location)[log[load]].value;
-    }
-    return 0;
-  }
-};
-inline Replay* replay = nullptr;
-// Only its addresses are used.
-inline std::uint64_t lines[kLineLocations];
 
 struct Reader {
   enum Stage : std::uint8_t { kOutside, kSearching, kReadingRow, kDone };
@@ -234,7 +175,7 @@ class Model {
   // The next load of a reader: which values it may give; location -1 when there is none to come.
   struct Range {
     int location = -1, oldest = 0, newest = 0;
-    bool acquire = false;
+    bool acquire = false, astray = false;
     int launch = 0;  // of the search: what acquires have told so far
     std::uint32_t slot = 0;
   };
@@ -268,6 +209,7 @@ class Model {
     replay = &search;
     range.slot = find(lookups_[reader.lookup]);
     range.location = search.wanted;
+    range.astray = search.astray;
     range.launch = std::max<int>(reader.known, search.launch - 1);
     if (range.location < 0) return range;
     range.acquire = search.wanted_acquire && fault_ != Fault::kNoAcquire;
@@ -277,20 +219,6 @@ class Model {
     }
     range.newest = newest(state, range.location);
     return range;
-  }
-
-  static std::uint32_t find(const Lookup& lookup) {
-    std::int64_t header[emberline::kPackedFeatureWord + emberline::kPackedFeatureWords] = {};
-    header[emberline::kChainLengthWord] = static_cast<std::int64_t>(lookup.chain.size());
-    for (std::size_t i = 0; i < lookup.chain.size(); ++i) header[emberline::kChainWord + i] = lookup.chain[i];
-    std::int64_t words[emberline::kFeatureWords] = {};
-    words[0] = reinterpret_cast<std::int64_t>(lines);
-    words[1] = kLines;
-    words[3] = kSlots;
-    words[7] = lookup.owner.table;
-    words[9] = kBaseTables;
-    const emberline::Feature feature = emberline::feature_at(words, header, 0);
-    return emberline::OwnRows::find(header, feature, lookup.owner.id);
   }
 
   void reader_actions(const State& state, int r, std::vector<Action>& out) const {
@@ -331,6 +259,7 @@ class Model {
         return wrong;
       }
       const Range range = next_load(state, reader);
+      if (range.astray) return "another card's memory, loaded as if it were its own";
       if (range.location >= 0) {
         if (range.oldest + 1u != program_.history(range.location).size()) return nullptr;
         if (reader.loads == kMostLoads) return "a search that does not end";
@@ -464,18 +393,3 @@ class Model {
 };
 
 }  // namespace publish_model
-
-namespace emberline {
-inline int64_t modelled_relaxed(const int64_t* from) {
-  const auto location = static_cast<int>(reinterpret_cast<const std::uint64_t*>(from) - publish_model::lines);
-  return static_cast<int64_t>(publish_model::replay->take_again(location));
-}
-inline IdPair modelled_pair(const int64_t* from) {
-  const auto location = static_cast<int>(reinterpret_cast<const std::uint64_t*>(from) - publish_model::lines);
-  const auto low = static_cast<int64_t>(publish_model::replay->take(location, false));
-  return {low, static_cast<int64_t>(publish_model::replay->take(location + 1, false))};
-}
-inline uint64_t modelled_acquire(const uint64_t* from) {
-  return publish_model::replay->take(static_cast<int>(from - publish_model::lines), true);
-}
-}  // namespace emberline

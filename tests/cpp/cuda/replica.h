@@ -84,31 +84,41 @@ class Replica {
 
   // False when the slab or both lines are full.
   bool put(std::uint32_t table, std::int64_t id, const std::vector<char>& row, const std::vector<float>& decoded) {
-    if (rows_.contains({table, id})) return true;
+    if (entries_.contains({table, id})) return true;
     if (used_ == slots || !place(table, id, static_cast<std::uint32_t>(used_ + 1))) return false;
     ++used_;
     std::memcpy(slab() + used_ * stride, row.data(), row.size());
-    rows_[{table, id}] = decoded;
+    entries_[{table, id}] = {static_cast<std::uint32_t>(used_), decoded};
     return true;
   }
 
   // The search for this id ends here, and the host has to be asked.
-  bool put_ask_host(std::uint32_t table, std::int64_t id) {
-    if (rows_.contains({table, id}) || !place(table, id, emberline::kAskHost)) return false;
-    rows_[{table, id}] = {};
-    return true;
+  bool put_ask_host(std::uint32_t table, std::int64_t id) { return put_without_row(table, id, emberline::kAskHost); }
+  // Here too: its slot is so many beyond the slab, by a bug of our own.
+  bool put_beyond(std::uint32_t table, std::int64_t id, std::uint32_t by) {
+    return put_without_row(table, id, static_cast<std::uint32_t>(slots) + by);
   }
 
-  // The decoded row that the chain shows, or null.
-  const float* row(std::uint32_t table, std::int64_t id) const {
+  // row: decoded; none where the host has to be asked.
+  struct Entry {
+    std::uint32_t slot;
+    std::vector<float> row;
+  };
+  // What the chain shows, or null.
+  const Entry* entry(std::uint32_t table, std::int64_t id) const {
     std::vector<std::uint32_t> tables;
     for (const std::int64_t number : chain) tables.push_back(table + static_cast<std::uint32_t>(number) * base_tables);
     tables.push_back(table);
     for (const std::uint32_t asked : tables) {
-      const auto found = rows_.find({asked, id});
-      if (found != rows_.end()) return found->second.empty() ? nullptr : found->second.data();
+      const auto found = entries_.find({asked, id});
+      if (found != entries_.end()) return &found->second;
     }
     return nullptr;
+  }
+  // The decoded row that the chain shows, or null.
+  const float* row(std::uint32_t table, std::int64_t id) const {
+    const Entry* const shown = entry(table, id);
+    return shown == nullptr || shown->row.empty() ? nullptr : shown->row.data();
   }
 
   // Of every batch over it.
@@ -119,6 +129,12 @@ class Replica {
   std::int64_t seconds = 0;  // owners that stand in their second line
 
  private:
+  bool put_without_row(std::uint32_t table, std::int64_t id, std::uint32_t slot) {
+    if (entries_.contains({table, id}) || !place(table, id, slot)) return false;
+    entries_[{table, id}] = {slot, {}};
+    return true;
+  }
+
   bool place(std::uint32_t table, std::int64_t id, std::uint32_t slot) {
     const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
     const auto count = static_cast<std::uint64_t>(line_count);
@@ -140,7 +156,7 @@ class Replica {
 
   Bytes lines_, slab_;
   std::int64_t used_ = 0;
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<float>> rows_;  // empty: the host has to be asked
+  std::map<std::pair<std::uint32_t, std::int64_t>, Entry> entries_;
 };
 
 enum class Hits { kNone, kSome, kAll };
@@ -170,6 +186,10 @@ inline void fill(std::mt19937& random, Replica& on, Format format, std::uint32_t
 constexpr std::uint8_t kUntouched = 0xA5;
 constexpr std::int64_t kNoBound = INT64_MAX;
 
+inline std::int64_t word_of(const void* pointer) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
 // One feature's part of a batch: what a lookup reads, and where it writes.
 struct Part {
   // offsets: of the rows, each of which has ids of its own. output_bound: where id i goes to row i, else kNoBound.
@@ -194,6 +214,8 @@ struct Part {
   std::vector<emberline::PackedRange> ranges;
   std::vector<float> weights;
   Bytes output, states, uses;
+  // Words 11 and 12: of other cards that share the rows.
+  std::int64_t peers = 0, cards = 0;
 
   std::int64_t begin(std::int64_t row) const { return ranges[static_cast<std::size_t>(row)].begin; }
   std::int64_t end(std::int64_t row) const { return ranges[static_cast<std::size_t>(row)].end; }
@@ -201,10 +223,9 @@ struct Part {
   const float* row(std::int64_t number) const { return replica->row(table, ids[static_cast<std::size_t>(number)]); }
 
   void describe(std::int64_t* words) {
-    const auto at = [](const void* pointer) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer)); };
-    const std::int64_t all[] = {at(replica->lines()), replica->line_count, at(replica->slab()), replica->slots,
-                                replica->stride, format.type, format.dim, table, at(uses.data), replica->base_tables,
-                                bound, 0, 0, shape, at(output.data), at(states.data)};
+    const std::int64_t all[] = {word_of(replica->lines()), replica->line_count, word_of(replica->slab()), replica->slots,
+                                replica->stride, format.type, format.dim, table, word_of(uses.data), replica->base_tables,
+                                bound, peers, cards, shape, word_of(output.data), word_of(states.data)};
     static_assert(sizeof(all) == 8 * emberline::kFeatureWords);
     std::memcpy(words, all, sizeof(all));
   }
@@ -229,8 +250,10 @@ inline void fill_differences(std::mt19937& random, Replica& on, const std::vecto
   on.chain.assign(chain, chain + random() % 3);
 }
 
-// A batch as a host packs it: exactly so many bytes, bytes that nobody may read between the sections.
-inline std::unique_ptr<Bytes> pack(const std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch) {
+// A batch as a host packs it: exactly so many bytes, bytes that nobody may read between the sections. peer_chains: of other
+// cards, for each {length or -1, numbers}.
+inline std::unique_ptr<Bytes> pack(const std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch,
+                                   const std::vector<std::int64_t>& peer_chains) {
   std::vector<std::int64_t> header(static_cast<std::size_t>(emberline::kPackedFeatureWord) +
                                    parts.size() * emberline::kPackedFeatureWords);
   header[0] = 77;
@@ -255,6 +278,7 @@ inline std::unique_ptr<Bytes> pack(const std::vector<std::unique_ptr<Part>>& par
     words[2] = section(parts[f]->ranges);
     words[3] = section(parts[f]->weights);
   }
+  header[emberline::kPeerChainsWord] = section(peer_chains);
   auto bytes = std::make_unique<Bytes>(end);
   std::memset(bytes->data, packed::kUnused, bytes->size);
   std::memcpy(bytes->data, header.data(), 8 * header.size());
@@ -266,8 +290,9 @@ using Misses = std::vector<std::pair<std::int64_t, std::int64_t>>;  // of one la
 
 // Features of one batch, and one launch over them.
 struct Launch {
-  Launch(std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch, std::int64_t rows, std::int64_t room = 1 << 20)
-      : features(parts.size() * emberline::kFeatureWords), packed_batch(pack(parts, batch)),
+  Launch(std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch, std::int64_t rows, std::int64_t room = 1 << 20,
+         const std::vector<std::int64_t>& peer_chains = {})
+      : features(parts.size() * emberline::kFeatureWords), packed_batch(pack(parts, batch, peer_chains)),
         header(reinterpret_cast<std::int64_t*>(packed_batch->data)), misses(static_cast<std::size_t>(2 * room)) {
     for (std::size_t f = 0; f < parts.size(); ++f) parts[f]->describe(features.data() + f * emberline::kFeatureWords);
     lookup = {features.data(), header, rows, misses.data(), &miss_count, room, -1};
