@@ -24,8 +24,8 @@
 //
 // Several cards may share rows, each its part (part_of of cache_line.cuh). A search that has found no entry on its own card
 // goes on in the replica of the card whose part the id is, by addresses of that card's memory. Of a table they have, for each
-// card, five int64: {lines, their number, slab, highest slot, use marks}, lines 0 where there is nothing; stride, type and dim
-// are the feature's. Chains of other cards are nine int64 for each: {length, or -1: it does not know the batch's snapshot;
+// card, five int64: {lines, their number, slab, highest slot, use marks or 0}, lines 0 where there is nothing; stride, type and
+// dim are the feature's. Chains of other cards are nine int64 for each: {length, or -1: it does not know the batch's snapshot;
 // numbers}. Only the kernels whose names have "across" in them look there.
 //
 // Misses go to a list: entries of two int64 {feature << 48 | number of the id within the feature, row of the output}, in no order

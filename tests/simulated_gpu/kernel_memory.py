@@ -213,4 +213,5 @@ class _Feature:
             name = f"{of} on card {part}"
             reach.elsewhere(f"the index {name}", lines, line_count * _LINE_BYTES, _LINE_BYTES)
             reach.elsewhere(f"the slab {name}", slab, (slots + 1) * stride, 16 if stride % 16 == 0 else 4)
-            reach.elsewhere(f"the marks of use {name}", uses, slots + 1)
+            if uses:
+                reach.elsewhere(f"the marks of use {name}", uses, slots + 1)
