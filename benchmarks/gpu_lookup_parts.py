@@ -95,6 +95,24 @@ def _pool(bench: Bench, plain: PlainKernels, shape: Shape, skew: str) -> None:
     bench.run.settle(samples)
 
 
+def across(bench: Bench) -> None:
+    """Rows that are looked for as another card's, beside the same as its own: what the search takes, without a link."""
+    if bench.is_simulated:
+        bench.remark("rows of another card: left out, it needs a card")
+        return
+    rows = _rows(bench, WIDE)
+    length = bench.times(BAG, BAG, TOY_BAG)
+    lookups = _lookups(bench, rows, "uniform", length)
+    other = _lookups(bench, rows, "uniform", length, across=True)
+    timed = {"ours": _timed(bench, other, other.launch), "own": _timed(bench, lookups, lookups.launch)}
+    samples = _race(bench, lookups, timed, limits=("own",))
+    what = (
+        f"{lookups.bags:,} bags of {length} ids, uniform, {rows.index.rows:,} rows, {WIDE}, summed, as another card's"
+    )
+    bench.compare(what, samples, "own", unit="G ids/s", scale=GIDS, note="the same card's memory: no link")
+    bench.run.settle(samples)
+
+
 def small(bench: Bench) -> None:
     """A few thousand ids in a captured graph: by the card's clock, and from the launch until the host knows."""
     rows = _rows(bench, WIDE)
@@ -148,11 +166,12 @@ def _rows(bench: Bench, shape: Shape) -> CardRows:
     return rows
 
 
-def _lookups(bench: Bench, rows: CardRows, skew: str, length: int | None) -> Lookups:
+def _lookups(bench: Bench, rows: CardRows, skew: str, length: int | None, *, across: bool = False) -> Lookups:
     """Checked ones."""
     forget()
     ids = bench.times(IDS, IDS, TOY_IDS)
-    lookups = Lookups(rows, bench.times(_BATCHES, _BATCHES, 2), ids, skew=skew, length=length)
+    batches = bench.times(_BATCHES, _BATCHES, 2)
+    lookups = Lookups(rows, batches, ids, skew=skew, length=length, across=across)
     lookups.check()
     return lookups
 

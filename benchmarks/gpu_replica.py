@@ -19,7 +19,15 @@ from serving.gpu.driver import Stream
 from storage import lookup_kernels
 from storage.hbm.device import KernelCall
 from storage.hbm.replica import ROW_TYPES
-from storage.lookup_kernels import FEATURE_WORDS, PACKED_FEATURE_WORD, OutputType, header_words
+from storage.lookup_kernels import (
+    FEATURE_WORDS,
+    PACKED_FEATURE_WORD,
+    PEER_CHAIN_WORDS,
+    PEER_CHAINS_WORD,
+    PEER_WORDS,
+    OutputType,
+    header_words,
+)
 from storage.specs import TableSpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -28,6 +36,8 @@ _SHARE = 0.85
 # Values that are made at a time.
 _BLOCK = 1 << 26
 _ALIGNMENT = 128
+# Where all rows are another card's: parts that have them, the number of one that has none, lines of an empty index.
+_PARTS, _NO_PART, _NO_LINES = 2, 9, 2
 
 
 @dataclass(frozen=True)
@@ -110,14 +120,23 @@ def expected_rows(slots: Tensor, dim: int) -> Tensor:
 class Lookups:
     """All batches of one kind: `bags` bags of `length` ids; bags None: the rows themselves, of the row's own type.
 
-    ids: of a batch. slots: by batch, what plain kernels are given. One thread.
+    ids: of a batch. slots: by batch, what plain kernels are given. across: the card has none of the rows itself, and
+    reads them as those of another one, which lie in its own memory all the same. One thread.
     """
 
     def __init__(
-        self, rows: CardRows, batches: int, ids: int, *, skew: str, length: int | None = None, seed: int = 1
+        self,
+        rows: CardRows,
+        batches: int,
+        ids: int,
+        *,
+        skew: str,
+        length: int | None = None,
+        seed: int = 1,
+        across: bool = False,
     ) -> None:
         card = rows.card
-        self.rows, self.ids, self.length = rows, ids, length
+        self.rows, self.ids, self.length, self.across = rows, ids, length, across
         self.bags = 0 if length is None else ids // length
         self.slots: list[Tensor] = []
         self._card = card
@@ -126,16 +145,18 @@ class Lookups:
         self.output = card.driver.device((self.bags or ids) * rows.shape.dim * size)
         self._features = card.driver.device(FEATURE_WORDS * 8)
         self._misses = card.driver.device(16 * ids)
+        self._peers = card.driver.device(8 * PEER_WORDS * _PARTS)
+        self._no_lines = card.driver.device(LINE_BYTES * _NO_LINES)
         self.miss_count = card.driver.device(16)
         generator = torch.Generator(rows.slab.device).manual_seed(seed)
         self._packed: list[Tensor] = []
         for number in range(batches):
-            packed = card.driver.device(self._ranges_at + 8 * max(1, self.bags))
+            packed = card.driver.device(self._chains_at + 8 * PEER_CHAIN_WORDS * _PARTS)
             slots = card.driver.device(8 * ids)
             self._packed.append(packed)
             self.slots.append(slots.view(torch.int64))
             self._run(lambda number=number: self._pack(number, skew, generator), writes=[packed, slots])  # type: ignore[misc]
-        self._run(self._write_feature, writes=[self._features])
+        self._run(self._write_feature, writes=[self._features, self._peers])
         self._calls = [self._call(packed) for packed in self._packed]
 
     def launch(self, number: int) -> None:
@@ -197,6 +218,10 @@ class Lookups:
     def _ranges_at(self) -> int:
         return self._ids_at + 8 * self.ids
 
+    @property
+    def _chains_at(self) -> int:
+        return self._ranges_at + 8 * max(1, self.bags)
+
     def _pack(self, number: int, skew: str, generator: torch.Generator) -> None:
         packed = self._packed[number]
         self.slots[number].copy_(self.rows.slots(self.ids, skew, generator))
@@ -207,11 +232,20 @@ class Lookups:
         packed[self._ids_at : self._ranges_at].view(torch.int64).copy_(ids_of(self.slots[number]))
         if self.length is not None:
             ends = torch.arange(0, self.ids + 1, self.length, dtype=torch.int32, device=packed.device)
-            packed[self._ranges_at :].view(torch.int32).view(-1, 2).copy_(torch.stack((ends[:-1], ends[1:]), 1))
+            ranges = packed[self._ranges_at : self._chains_at].view(torch.int32).view(-1, 2)
+            ranges.copy_(torch.stack((ends[:-1], ends[1:]), 1))
+        if self.across:
+            words[PEER_CHAINS_WORD] = self._chains_at
 
     def _write_feature(self) -> None:
         # Shape 0: a row for each id, or the sum of a bag.
-        words = [*self.rows.words(), 1, self.ids, 0, 0, 0, self.output.data_ptr(), 0]
+        own, peers, shared = self.rows.words(), 0, 0
+        if self.across:
+            peer = torch.tensor([*own[:4], 0] * _PARTS, dtype=torch.int64)
+            self._peers.view(torch.int64).copy_(peer)
+            own[:2] = self._no_lines.data_ptr(), _NO_LINES
+            peers, shared = self._peers.data_ptr(), _PARTS | _NO_PART << 32
+        words = [*own, 1, self.ids, peers, shared, 0, self.output.data_ptr(), 0]
         self._features.view(torch.int64).copy_(torch.tensor(words, dtype=torch.int64))
 
     def _call(self, packed: Tensor) -> KernelCall:
@@ -224,7 +258,8 @@ class Lookups:
             "miss_room": self.ids,
             "use_every": 0,
             "outputs": (self.output,),
-            "shared": (self.rows.index.lines, self.rows.slab),
+            "shared": (self.rows.index.lines, self.rows.slab, self._no_lines),
+            "peers": self._peers if self.across else None,
         }
         if self.length is not None:
             return lookup_kernels.pool(rows=self.bags, **given)  # type: ignore[arg-type]
