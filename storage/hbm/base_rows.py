@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from storage.features import Jagged
+from storage.hbm.threads import usable_threads
 from storage.rows import RowCodec
 from storage.specs import LookupSpec
 from storage.tiers.base import Encoded, Ids
@@ -23,6 +24,8 @@ _PIECE_BYTES = 32 << 20
 _PIECE_IDS = 1 << 16
 # Rows of the differences are waited for so long; those that SSD has not delivered by then stay on the host.
 DIFFERENCE_TIMEOUT_S = 5.0
+# What an overlay says of an id, as CoverState of storage/native/table/overlay.h. A spilled row lies on SSD.
+_NONE, _REMOVED, _SPILLED = 0, 2, 3
 
 
 class SnapshotRows:
@@ -31,10 +34,11 @@ class SnapshotRows:
     def __init__(self, store: TieredStore) -> None:
         self._store = store
         self._codecs = [RowCodec(spec.row_type, spec.dim) for spec in store.tables]
+        self._threads = usable_threads()
 
-    def pieces(self, table: int, ids: Ids) -> Iterator[slice]:
-        """Slices that cover so many ids of a table, each of bounded size."""
-        step = max(1, min(_PIECE_IDS, _PIECE_BYTES // (4 * self._store.tables[table].dim)))
+    def pieces(self, table: int, ids: Ids, most: int = _PIECE_IDS) -> Iterator[slice]:
+        """Slices that cover so many ids of a table, each of bounded size. most: ids of one."""
+        step = max(1, min(_PIECE_IDS, most, _PIECE_BYTES // (4 * self._store.tables[table].dim)))
         return (slice(start, min(start + step, len(ids))) for start in range(0, len(ids), step))
 
     def find(self, mask: int, table: int, ids: Ids, timeout_s: float | None) -> tuple[Encoded, np.ndarray]:
@@ -49,6 +53,37 @@ class SnapshotRows:
         found = mask_of[:, 0] == 1
         rows = result.outputs[0].reshape(len(ids), spec.dim)
         return self._codecs[table].encode(rows[found]), found
+
+    def take(
+        self, mask: int, table: int, ids: Ids, space: Encoded, timeout_s: float | None
+    ) -> tuple[Ids, Encoded, Ids]:
+        """What `find` gives, in any order: ids that were found (m,), their rows in `space` (m, stride), and the ids
+        that were not. space: (n, stride) or more; what lies behind a row
+        is zeros or was before. Raises StoreError.
+
+        Rows that overlays hold in memory are taken as they are: what is encoded was read from rows that encode to it.
+        """
+        at, states = np.empty(len(ids), np.int64), np.empty(len(ids), np.uint8)
+        turn = self._store.overlays.turn()
+        turn.inside = True  # before the view is read: `storage.tiers.overlays` says why
+        try:
+            slots = self._store.overlays.view.slots(mask)
+            held = self._store.overlay_tables[table]
+            count = held.copy_rows(slots, ids, space[: len(ids)], at, states, self._threads)
+        finally:
+            turn.over += 1
+            turn.inside = False
+        taken = ids[at[:count]]
+        if count == len(ids):
+            return taken, space[:count], ids[:0]
+        # An entry that moves into the base meanwhile is found by the ordinary way, which asks the overlays again.
+        others = ids[(states == _NONE) | (states == _SPILLED)]
+        missing = ids[states == _REMOVED]
+        if len(others):
+            rows, found = self.find(mask, table, others, timeout_s)
+            space[count : count + len(rows), : rows.shape[1]] = rows
+            taken, missing = np.concatenate([taken, others[found]]), np.concatenate([missing, others[~found]])
+        return taken, space[: len(taken)], missing
 
     def covered(self, table: int, ids: Ids, overlays: Iterable[Overlay]) -> np.ndarray:
         """(n,) bool: which ids one of the overlays says something of."""

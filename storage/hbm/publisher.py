@@ -6,7 +6,8 @@
     3 ids       of new owners
     4 words     of new owners
 
-Lists and rows go through one pinned buffer, in pieces where they are larger. One thread at a time.
+Lists and rows go through the halves of a pinned buffer in turn, in pieces where they are larger: one is filled while
+the card reads the other. Rows may also be put into `space`, where the card reads them itself. One thread at a time.
 """
 
 from __future__ import annotations
@@ -19,20 +20,34 @@ import numpy as np
 from storage import lookup_kernels
 from storage._table import CardSet
 from storage.errors import DeviceError
-from storage.hbm.device import Device
+from storage.hbm.device import Device, KernelCall
 from storage.hbm.readers import Turns
 from storage.hbm.replica import CardSlab
+from storage.hbm.threads import usable_threads
 
 if TYPE_CHECKING:
     import torch
 
 _COUNT_BYTES = 16
 _ENTRY_BYTES = 16
-# Of the buffer: what keeps the bus from a lane's copy for less than a tenth of a millisecond, or a sixteenth of a
+# Of the buffer: a half keeps the bus from a lane's copy for less than a tenth of a millisecond; or a sixteenth of a
 # small cache.
-_MOST_STAGING = 4 << 20
+_MOST_STAGING = 8 << 20
 _LEAST_STAGING = 1 << 18
 _LEAST_ENTRIES = 1024
+# Of the pinned memory that rows of a set are put into, from which the card fetches them.
+_MOST_SPACE = 16 << 20
+_ALIGNMENT = 256
+
+
+class _Half:
+    """Of the buffer, on both sides. done: behind its last use; pending: that has not been waited for."""
+
+    def __init__(self, device: Device, host: torch.Tensor, staging: torch.Tensor) -> None:
+        self.host, self.staging = host, staging
+        self.bytes = host.numpy()
+        self.done = device.new_event()
+        self.pending = False
 
 
 class Publisher:
@@ -45,29 +60,47 @@ class Publisher:
         self._device = device
         self._turns = turns
         wanted = min(_MOST_STAGING, max(_LEAST_STAGING, cache_bytes // 16))
-        size = max(wanted, _COUNT_BYTES + _LEAST_ENTRIES * (_ENTRY_BYTES + widest_stride))
+        least = _COUNT_BYTES + _LEAST_ENTRIES * (_ENTRY_BYTES + widest_stride)
+        half = -(-max(wanted // 2, least) // _ALIGNMENT) * _ALIGNMENT
+        size = 2 * half
         device.enter_thread()
         self._stream = device.new_stream("publish")
         self._done = device.new_event()
         self._host = device.pinned(size)
         self._host_bytes = self._host.numpy()
         self._staging = device.device(size)
+        self._space = device.pinned(max(widest_stride, min(_MOST_SPACE, max(_LEAST_STAGING, cache_bytes // 16))))
+        self._space_bytes = self._space.numpy()
+        self._halves = [
+            _Half(device, self._host[start : start + half], self._staging[start : start + half]) for start in (0, half)
+        ]
+        self._threads = usable_threads()
 
     def publish(self, slab: CardSlab) -> None:
         """Takes what changed since the last time, brings it to the card, and waits until every lookup sees it.
 
         Raises DeviceError: the card must not be asked any more then.
         """
-        changes = slab.cache.take_set()
+        changes = slab.cache.take_set(self._threads)
         if len(changes.emptied) + len(changes.ids) + len(changes.words) == 0:
             slab.cache.complete_set()
             return
         self._put_rows(slab, changes)
         self._put_stores(slab, changes.emptied)
+        self._finish()
         self._turns.wait()
         self._put_stores(slab, changes.ids)
         self._put_stores(slab, changes.words)
+        self._finish()
         slab.cache.complete_set()
+
+    def space(self, slab: CardSlab) -> np.ndarray:
+        """(n, stride): rows of a set may be put there, to be brought to the card without another copy by the host.
+
+        Until the set is published. The same memory for all slabs.
+        """
+        rows = len(self._space_bytes) // slab.stride
+        return self._space_bytes[: rows * slab.stride].reshape(rows, slab.stride)
 
     def read(self, source: torch.Tensor, zero_after: torch.Tensor | None = None) -> np.ndarray:
         """Bytes of the card, at most the buffer's; the array holds until the next call. zero_after: cleared then."""
@@ -92,65 +125,98 @@ class Publisher:
     def close(self) -> None:
         """Gives the memory back; nothing may be asked any more."""
         self.drain()
-        del self._host_bytes, self._host, self._staging
+        del self._halves, self._space, self._space_bytes, self._host_bytes, self._host, self._staging
 
     def _put_rows(self, slab: CardSlab, changes: CardSet) -> None:
         count = len(changes.rows)
-        most = (len(self._host_bytes) - _COUNT_BYTES) // (_ENTRY_BYTES + slab.stride)
+        most = (len(self._halves[0].bytes) - _COUNT_BYTES) // (_ENTRY_BYTES + slab.stride)
+        space = self._space_of(changes, slab)
         for start in range(0, count, most):
-            entries = changes.rows[start : start + most].copy()
-            n = len(entries)
-            numbers = entries[:, 1].copy()
-            entries[:, 1] = np.arange(n)
+            n = min(most, count - start)
+            half = self._free_half()
             lists = _COUNT_BYTES + n * _ENTRY_BYTES
-            self._fill_list(entries)
-            staged = self._host_bytes[lists : lists + n * slab.stride].reshape(n, slab.stride)
-            staged[:, : slab.row_bytes] = changes.staged[numbers]
-            staged[:, slab.row_bytes :] = 0
-            self._send(lists + n * slab.stride)
-            self._device.kernel(
+            end = lists + n * slab.stride
+            words = half.bytes[:lists].view(np.int64)
+            words[0] = n
+            entries = words[2:].reshape(n, 2)
+            if space is None:
+                staged = half.bytes[lists:end].reshape(n, slab.stride)
+                changes.put_rows(start, entries, staged, self._threads)
+                self._send(half, end)
+            else:
+                entries[:, 0] = changes.rows[start : start + n, 0]
+                entries[:, 1] = np.arange(n)
+                self._send(half, lists)
+                rows = space[start * slab.stride : (start + n) * slab.stride]
+                self._device.copy(half.staging[lists:end], rows, self._stream)
+            self._launch(
+                half,
                 lookup_kernels.publish_rows(
-                    entries=self._staging[_COUNT_BYTES:lists],
-                    count=self._staging[:8],
+                    entries=half.staging[_COUNT_BYTES:lists],
+                    count=half.staging[:8],
                     room=n,
-                    staging=self._staging[lists : lists + n * slab.stride],
+                    staging=half.staging[lists:end],
                     staged=n,
                     slab=slab.rows,
                     slots=slab.cache.slots,
                     stride=slab.stride,
                 ),
-                self._stream,
             )
-            self._wait()
         self.rows += count
 
     def _put_stores(self, slab: CardSlab, entries: np.ndarray) -> None:
-        most = (len(self._host_bytes) - _COUNT_BYTES) // _ENTRY_BYTES
+        most = (len(self._halves[0].bytes) - _COUNT_BYTES) // _ENTRY_BYTES
         for start in range(0, len(entries), most):
             piece = entries[start : start + most]
-            end = _COUNT_BYTES + len(piece) * _ENTRY_BYTES
-            self._fill_list(piece)
-            self._send(end)
-            self._device.kernel(
+            half = self._free_half()
+            end = _COUNT_BYTES + piece.nbytes
+            words = half.bytes[:end].view(np.int64)
+            words[0] = len(piece)
+            words[2:] = piece.reshape(-1)
+            self._send(half, end)
+            self._launch(
+                half,
                 lookup_kernels.publish_stores(
-                    entries=self._staging[_COUNT_BYTES:end],
-                    count=self._staging[:8],
+                    entries=half.staging[_COUNT_BYTES:end],
+                    count=half.staging[:8],
                     room=len(piece),
                     lines=slab.lines,
                     line_count=slab.cache.line_count,
                 ),
-                self._stream,
             )
-            self._wait()
         self.entries += len(entries)
 
-    def _fill_list(self, entries: np.ndarray) -> None:
-        words = self._host_bytes[: _COUNT_BYTES + entries.nbytes].view(np.int64)
-        words[0] = len(entries)
-        words[2:] = entries.reshape(-1)
+    def _free_half(self) -> _Half:
+        """The one that was filled longer ago, when the card has read it."""
+        half = self._halves[0]
+        self._halves.reverse()
+        self._await(half)
+        return half
 
-    def _send(self, size: int) -> None:
-        self._device.copy(self._staging[:size], self._host[:size], self._stream)
+    def _space_of(self, changes: CardSet, slab: CardSlab) -> torch.Tensor | None:
+        """The set's rows, by number, where `space` has them."""
+        if len(changes.rows) == 0 or changes.staged.strides[0] != slab.stride:
+            return None
+        start = changes.staged.ctypes.data - self._space_bytes.ctypes.data
+        return self._space[start:] if 0 <= start < len(self._space_bytes) else None
+
+    def _send(self, half: _Half, size: int) -> None:
+        self._device.copy(half.staging[:size], half.host[:size], self._stream)
+
+    def _launch(self, half: _Half, call: KernelCall) -> None:
+        self._device.kernel(call, self._stream)
+        self._device.record(half.done, self._stream)
+        half.pending = True
+
+    def _await(self, half: _Half) -> None:
+        if half.pending:
+            self._device.synchronize(half.done)
+            half.pending = False
+
+    def _finish(self) -> None:
+        """Waits until the card has done all that it was given."""
+        for half in self._halves:
+            self._await(half)
 
     def _wait(self) -> None:
         self._device.record(self._done, self._stream)

@@ -28,6 +28,7 @@ import numpy as np
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, StoreError
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.device import Device
+from storage.hbm.differences import Differences
 from storage.hbm.offers import Offers
 from storage.hbm.patience import SETTLE_AFTER_S, Patience
 from storage.hbm.publisher import Publisher
@@ -81,6 +82,7 @@ class HbmTier:
         replica = Replica(device, store.tables, hbm_bytes)
         widest = max(slab.stride for slab in replica.slabs)
         self._publisher = Publisher(device, self._turns, widest, hbm_bytes)
+        self._brought = Differences(self._rows, self._publisher)
         base = sum(1 << number for number, merged in cards.retiring_now.items() if merged)
         self._view: View | None = View(replica, base)
 
@@ -146,9 +148,9 @@ class HbmTier:
             differing = tuple(each for each in overlays.live if (view.base ^ mask) >> each.number & 1)
             self._generation += 1
             try:
-                entries = self._bring_difference(view.replica, mask, number, differing)
+                entries = self._brought.bring(view.replica, mask, number, differing)
             except StoreError:
-                self._clear(view.replica, [number])
+                self._brought.clear(view.replica, number)
                 raise
             view = self._view
             if view is None:
@@ -409,37 +411,10 @@ class HbmTier:
             return admitted
         return 0
 
-    def _insert(
-        self, slab: CardSlab, table: int, ids: Ids, rows: Encoded, freq: Flags | None, *, pinned: bool = False
-    ) -> np.ndarray:
-        """(n,) bool: which are on the card now."""
-        placed = np.zeros(len(ids), np.bool_)
+    def _insert(self, slab: CardSlab, table: int, ids: Ids, rows: Encoded, freq: Flags) -> None:
         for piece in slab.pieces(len(ids)):
-            counts = None if freq is None else freq[piece]
-            placed[piece] = slab.cache.insert(table, ids[piece], rows[piece], counts, pinned)
+            slab.cache.insert(table, ids[piece], rows[piece], freq[piece])
             self._publisher.publish(slab)
-        return placed
-
-    def _bring_difference(self, replica: Replica, mask: int, number: int, overlays: Sequence[Overlay]) -> int:
-        entries = 0
-        for table in range(replica.base_tables):
-            slab = replica.slab(table)
-            virtual = replica.virtual(table, number)
-            ids = self._rows.ids(table, overlays)
-            for piece in self._rows.pieces(table, ids):
-                resident = ids[piece][slab.cache.find(table, ids[piece]) != 0]
-                if len(resident) == 0:
-                    continue
-                rows, found = self._rows.find(mask, table, resident, DIFFERENCE_TIMEOUT_S)
-                placed = np.empty(len(resident), np.bool_)
-                placed[~found] = slab.cache.insert_ask_host(virtual, resident[~found])
-                placed[found] = self._insert(slab, virtual, resident[found], rows, None, pinned=True)
-                if not placed.all():
-                    # The card has no place for what this snapshot says of them: no snapshot finds them there.
-                    self._erase(replica, table, resident[~placed])
-                entries += int(np.count_nonzero(placed))
-                self._publisher.publish(slab)
-        return entries
 
     def _settle(self, difference: Difference) -> None:
         view = self._view
@@ -449,15 +424,10 @@ class HbmTier:
         others = [each for each in view.differences if each is not difference]
         self._view = View(replica, None, (difference,))
         self._turns.wait()
-        for table in range(replica.base_tables):
-            slab = replica.slab(table)
-            virtual = replica.virtual(table, difference.number)
-            ids = self._rows.ids(table, difference.overlays)
-            for piece in self._rows.pieces(table, ids):
-                slab.cache.adopt(virtual, table, ids[piece])
-                self._publisher.publish(slab)
+        self._brought.adopt(replica, difference.number, difference.overlays)
         self._view = View(replica, difference.mask, (), difference.use)
-        self._clear(replica, [each.number for each in (difference, *others)])
+        for each in (difference, *others):
+            self._brought.clear(replica, each.number, each.overlays)
 
     def _drop(self, differences: Sequence[Difference]) -> None:
         view = self._view
@@ -468,15 +438,8 @@ class HbmTier:
         self._view = replace(view, differences=kept)
         # Who was told of them must not miss an entry that goes, and go on to the base.
         self._turns.wait()
-        self._clear(view.replica, [each.number for each in differences])
-
-    def _clear(self, replica: Replica, numbers: Sequence[int]) -> None:
-        """Takes away entries that no lane was told of, or whose rows the base has too."""
-        for slab in replica.slabs:
-            tables = [replica.virtual(table, number) for number in numbers for table in slab.members]
-            gone = sum(slab.cache.erase_table(table) for table in tables if slab.cache.rows_of(table))
-            if gone:
-                self._publisher.publish(slab)
+        for each in differences:
+            self._brought.clear(view.replica, each.number, each.overlays)
 
     def _erase(self, replica: Replica, table: int, ids: Ids) -> None:
         slab = replica.slab(table)

@@ -2,11 +2,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "card/card_cache.h"
+#include "card/parts.h"
 #include "table/bind_arrays.h"
 
 namespace nb = nanobind;
@@ -16,9 +18,12 @@ namespace emberline::bind {
 
 namespace {
 
-// A set's lists as arrays, made once.
+// A set's lists as arrays, made once. row_data, staged_data: of rows and staged, whose rows lie `stride` bytes apart.
 struct CardSetArrays {
   nb::object rows, staged, emptied, ids, words;
+  const std::int64_t* row_data;
+  const std::uint8_t* staged_data;
+  std::size_t count, row_bytes, stride;
 };
 
 nb::object pairs(std::vector<std::int64_t>&& list) {
@@ -58,6 +63,47 @@ Bytes rows_of(const CardCache& cache, nb::handle rows, std::size_t n) {
 // Null where freq is None. The array stays the caller's.
 const std::uint8_t* freq_of(nb::handle freq, std::size_t n) {
   return freq.is_none() ? nullptr : Bytes(freq, "freq", {n}).data();
+}
+
+// A Python object that the core keeps.
+std::shared_ptr<void> kept(nb::handle value) {
+  return {value.inc_ref().ptr(), [](void* object) {
+            const nb::gil_scoped_acquire acquire;
+            Py_DECREF(static_cast<PyObject*>(object));
+          }};
+}
+
+nb::object staged_of(CardSet& set, std::size_t count, std::size_t row_bytes) {
+  const std::size_t shape[] = {count, row_bytes};
+  if (set.lent == nullptr) return to_numpy(std::move(set.staged), {shape[0], shape[1]});
+  const nb::handle owner(static_cast<PyObject*>(set.owner.get()));
+  const std::int64_t strides[] = {static_cast<std::int64_t>(set.stride), 1};
+  return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t>(set.lent, 2, shape, owner, strides));
+}
+
+CardSetArrays arrays_of(CardSet&& set, std::size_t row_bytes) {
+  const std::size_t count = set.rows.size() / 2;
+  const std::int64_t* const rows = set.rows.data();
+  const std::uint8_t* const staged = set.lent != nullptr ? set.lent : set.staged.data();
+  const std::size_t stride = set.lent != nullptr ? set.stride : row_bytes;
+  return {pairs(std::move(set.rows)), staged_of(set, count, row_bytes), pairs(std::move(set.emptied)),
+          pairs(std::move(set.ids)), pairs(std::move(set.words)), rows, staged, count, row_bytes, stride};
+}
+
+// As CardSet.put_rows says.
+void put_rows(const CardSetArrays& set, std::size_t start, const ArrayView<std::int64_t>& entries,
+              const ArrayView<std::uint8_t>& rows, std::size_t threads) {
+  const std::size_t stride = rows.shape(1);
+  in_parts(entries.size(), threads, [&](std::size_t, std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) {
+      const std::int64_t* const entry = set.row_data + 2 * (start + i);
+      entries.data()[2 * i] = entry[0];
+      entries.data()[2 * i + 1] = static_cast<std::int64_t>(i);
+      std::uint8_t* const row = rows.data() + i * stride;
+      std::memcpy(row, set.staged_data + static_cast<std::size_t>(entry[1]) * set.stride, set.row_bytes);
+      std::memset(row + set.row_bytes, 0, stride - set.row_bytes);
+    }
+  });
 }
 
 // Calls fill(flags), without the GIL, and gives the (n,) flags to numpy.
@@ -103,7 +149,28 @@ void bind_card_set(nb::module_& module) {
                    "(k, 2): line * 8 + place, id. New owners.")
       .def_prop_ro("words", [](const CardSetArrays& set) { return set.words; },
                    nb::for_getter(nb::sig("def words(self) -> numpy.typing.NDArray[numpy.int64]")),
-                   "(k, 2): line * 8 + 4 + place, word. Of the new owners.");
+                   "(k, 2): line * 8 + 4 + place, word. Of the new owners.")
+      .def(
+          "put_rows",
+          [](const CardSetArrays& set, std::size_t start, nb::handle entries, nb::handle rows, std::size_t threads) {
+            const auto row = ArrayView<std::uint8_t>::of_rank(2, rows, "rows");
+            const ArrayView<std::int64_t> entry(entries, "entries", {row.size(), 2});
+            if (start > set.count || row.size() > set.count - start) {
+              fail("rows: the set has " + std::to_string(set.count) + ", asked for " + std::to_string(row.size()) +
+                   " from " + std::to_string(start) + " on");
+            }
+            if (row.shape(1) < set.row_bytes) {
+              fail("rows: expected " + std::to_string(set.row_bytes) + " bytes or more each, got " +
+                   std::to_string(row.shape(1)));
+            }
+            const nb::gil_scoped_release release;
+            put_rows(set, start, entry, row, threads);
+          },
+          "start"_a, "entries"_a, "rows"_a, "threads"_a = 1,
+          nb::sig("def put_rows(self, start: int, entries: numpy.typing.NDArray[numpy.int64], "
+                  "rows: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> None"),
+          "Rows from `start` on, as many as there is room for, written in place: entries (n, 2): slot, number;\n"
+          "rows (n, stride) in the order of their numbers, with zeros behind each.");
 }
 
 #define IDS "ids: numpy.typing.NDArray[numpy.int64]"
@@ -132,6 +199,27 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           "place; what is pinned remains so. A row is not in where no slot is free in this set, or where all that\n"
           "stand at the places of its id are pinned. One that should have been replaced, and finds no slot, is gone,\n"
           "or asks the host if it is pinned.")
+      .def(
+          "insert_absent",
+          [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows, std::size_t threads) {
+            const std::uint32_t of = table_of(self, table);
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const auto row = ArrayView<std::uint8_t>::of_rank(2, rows, "rows");
+            if (row.size() != id.size() || row.shape(1) < self.row_bytes()) {
+              fail("rows: expected " + std::to_string(id.size()) + " of " + std::to_string(self.row_bytes()) +
+                   " bytes or more each, got " + shape_text({row.size(), row.shape(1)}));
+            }
+            std::shared_ptr<void> owner = kept(rows);
+            return flags_of(id.size(), [&](bool* in) {
+              self.insert_absent(of, id.data(), id.size(), row.data(), row.shape(1), std::move(owner), threads, in);
+            });
+          },
+          "table"_a, "ids"_a, "rows"_a, "threads"_a = 1,
+          nb::sig("def insert_absent(self, table: int, " IDS ", " ROWS ", threads: int = 1) -> " FLAGS),
+          "As insert, pinned, for ids that come once and have no entry; by several threads. Returns (n,) which are\n"
+          "in.\n\n"
+          "rows (n, stride) is the set's from now on: rows may be moved there, and nobody else changes it until the\n"
+          "set is on the card.")
       .def(
           "offer",
           [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows, nb::handle freq, bool asked) {
@@ -180,52 +268,58 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           "Where no slot is free in this set, the old row is gone, or asks the host if it is pinned.")
       .def(
           "adopt",
-          [](CardCache& self, std::uint64_t source, std::uint64_t target, nb::handle ids) {
+          [](CardCache& self, std::uint64_t source, std::uint64_t target, nb::handle ids, std::size_t threads) {
             const std::uint32_t from = table_of(self, source, "source"), to = table_of(self, target, "target");
             if (from == to) fail("target: expected another table than source, got " + std::to_string(to));
             const Ids id = Ids::of_rank(1, ids, "ids");
             const nb::gil_scoped_release release;
-            return self.adopt(from, to, id.data(), id.size());
+            return self.adopt(from, to, id.data(), id.size(), threads);
           },
-          "source"_a, "target"_a, "ids"_a, nb::sig("def adopt(self, source: int, target: int, " IDS ") -> int"),
+          "source"_a, "target"_a, "ids"_a, "threads"_a = 1,
+          nb::sig("def adopt(self, source: int, target: int, " IDS ", threads: int = 1) -> int"),
           "Target's entries take the rows of source's, for ids that are in both. Returns how many did.\n\n"
           "The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may\n"
-          "be erased when the set is complete, not before: within a set nothing has an order for lookups.")
+          "be erased when the set is complete, not before: within a set nothing has an order for lookups.\n\n"
+          "threads: more than one for ids that come once.")
       .def(
           "erase",
-          [](CardCache& self, std::uint64_t table, nb::handle ids) {
+          [](CardCache& self, std::uint64_t table, nb::handle ids, std::size_t threads) {
             const std::uint32_t of = table_of(self, table);
             const Ids id = Ids::of_rank(1, ids, "ids");
             const nb::gil_scoped_release release;
-            return self.erase(of, id.data(), id.size());
+            return self.erase(of, id.data(), id.size(), threads);
           },
-          "table"_a, "ids"_a, nb::sig("def erase(self, table: int, " IDS ") -> int"), "Returns the number erased.")
+          "table"_a, "ids"_a, "threads"_a = 1,
+          nb::sig("def erase(self, table: int, " IDS ", threads: int = 1) -> int"),
+          "Returns the number erased.\n\nthreads: more than one for ids that come once.")
       .def(
           "erase_table",
-          [](CardCache& self, std::uint64_t table) {
+          [](CardCache& self, std::uint64_t table, std::size_t threads) {
             const std::uint32_t of = table_of(self, table);
             const nb::gil_scoped_release release;
-            return self.erase_table(of);
+            return self.erase_table(of, threads);
           },
-          "table"_a, "Erases all of a table. Returns the number erased.");
+          "table"_a, "threads"_a = 1, "Erases all of a table. Returns the number erased.");
 }
 
 void bind_reads(nb::class_<CardCache>& cache) {
   cache
       .def(
           "find",
-          [](const CardCache& self, std::uint64_t table, nb::handle ids) {
+          [](const CardCache& self, std::uint64_t table, nb::handle ids, std::size_t threads) {
             const std::uint32_t of = table_of(self, table);
             const Ids id = Ids::of_rank(1, ids, "ids");
             std::vector<std::uint32_t> found(id.size());
             {
               const nb::gil_scoped_release release;
-              self.find(of, id.data(), id.size(), found.data());
+              self.find(of, id.data(), id.size(), found.data(), threads);
             }
             return to_numpy(std::move(found));
           },
-          "table"_a, "ids"_a, nb::sig("def find(self, table: int, " IDS ") -> numpy.typing.NDArray[numpy.uint32]"),
-          "Slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.")
+          "table"_a, "ids"_a, "threads"_a = 1,
+          nb::sig("def find(self, table: int, " IDS ", threads: int = 1) -> numpy.typing.NDArray[numpy.uint32]"),
+          "Slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.\n\n"
+          "threads, here and elsewhere: at most, 1 to 64; one for each 2,048 ids.")
       .def(
           "contains_any",
           [](const CardCache& self, std::uint64_t table, std::uint64_t base_tables, nb::handle ids) {
@@ -299,17 +393,15 @@ void bind_card(nb::module_& module) {
   cache
       .def(
           "take_set",
-          [](CardCache& self) {
+          [](CardCache& self, std::size_t threads) {
             CardSet set;
             {
               const nb::gil_scoped_release release;
-              set = self.take_set();
+              set = self.take_set(threads);
             }
-            const std::size_t rows = set.rows.size() / 2;
-            return CardSetArrays{pairs(std::move(set.rows)), to_numpy(std::move(set.staged), {rows, self.row_bytes()}),
-                                 pairs(std::move(set.emptied)), pairs(std::move(set.ids)), pairs(std::move(set.words))};
+            return arrays_of(std::move(set), self.row_bytes());
           },
-          nb::rv_policy::move,
+          "threads"_a = 1, nb::rv_policy::move,
           "What changed since the last set. Raises RuntimeError while that one is not complete.")
       .def("complete_set", &CardCache::complete_set, nb::call_guard<nb::gil_scoped_release>(),
            "The set is on the card, and no lookup from before is running: slots that left with it are free.\n\n"

@@ -37,15 +37,15 @@ CardCache::CardCache(std::size_t row_bytes, std::uint64_t capacity_rows, std::ui
       lines_(CacheSizes(capacity_rows).lines),
       slots_(slots_for(capacity_rows)),
       policy_(capacity_rows),
-      rows_of_(tables, 0) {}
+      rows_of_(tables, 0),
+      staged_(row_bytes) {}
 
 std::uint64_t CardCache::free() const {
   return std::min<std::uint64_t>(capacity_ - slots_.held(), slots_.free());
 }
 
 std::size_t CardCache::memory_bytes() const {
-  const std::size_t set = (changes_.capacity() + taken_.capacity()) * sizeof(Change) + staged_.capacity() +
-                          staged_slots_.capacity() * sizeof(staged_slots_[0]);
+  const std::size_t set = (changes_.capacity() + taken_.capacity()) * sizeof(Change) + staged_.memory_bytes();
   const std::size_t counts = rows_of_.size() * sizeof(rows_of_[0]);
   return lines_.bytes() + slots_.bytes() + policy_.bytes() + counts + set + sizeof(*this);
 }

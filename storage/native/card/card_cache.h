@@ -22,12 +22,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cache/hottest.h"
 #include "cache/policy.h"
 #include "card/lines.h"
 #include "card/slots.h"
+#include "card/staged.h"
 
 namespace emberline {
 
@@ -42,9 +44,15 @@ struct CardPart {
 };
 
 // Lists of pairs, for publish.cuh. rows {slot, number in staged}; the others {line * 8 + place in the line, value}.
+//
+// Staged rows lie where they were given to `insert_absent`, which `owner` keeps, or in `staged`.
 struct CardSet {
   std::vector<std::int64_t> rows, emptied, ids, words;
   std::vector<std::uint8_t> staged;
+  const std::uint8_t* lent = nullptr;
+  std::size_t stride = 0;  // of lent rows
+  std::shared_ptr<void> owner;
+
 };
 
 class CardCache {
@@ -64,34 +72,42 @@ class CardCache {
   // Entries, those that share a slot or ask the host among them.
   std::uint64_t size() const { return size_; }
   std::uint64_t rows_of(std::uint32_t table) const { return rows_of_[table]; }
-  std::uint64_t changed_rows() const { return staged_slots_.size(); }
+  std::uint64_t changed_rows() const { return staged_.size(); }
   std::uint64_t free_slots() const { return slots_.free(); }
   std::uint64_t free() const;
   std::size_t memory_bytes() const;
   static std::size_t bytes_of(std::uint64_t capacity_rows);
 
-  // found (N,): slot, kAskHost, or 0.
-  void find(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t* found) const;
+  // found (N,): slot, kAskHost, or 0. threads, here and below: at most so many, one for each 2,048 ids.
+  void find(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t* found,
+            std::size_t threads = 1) const;
   // any (N,): whether there is an entry under table modulo base_tables, or under a number that differs by a multiple of
   // that.
   void contains_any(std::uint32_t table, std::uint32_t base_tables, const std::int64_t* ids, std::size_t n,
                     bool* any) const;
 
   // rows (N, row_bytes), freq (N) codes of uses as in line.cuh, or null; in (N,): whether the row is in.
+  // rows (N, stride), stride 0 for row_bytes.
   void insert(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
-              const std::uint8_t* freq, bool pinned, bool* in);
+              const std::uint8_t* freq, bool pinned, bool* in, std::size_t stride = 0);
+  // Pinned rows (N, stride) of ids that come once and have no entry. `rows` and their owner are the set's: it moves rows there, and
+  // gives them on. Where there is no room without an eviction, or other rows are staged, as `insert`.
+  void insert_absent(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
+                     std::size_t stride, std::shared_ptr<void> owner, std::size_t threads, bool* in);
   // As Cache::insert_and_evict. asked: `ask` has counted these uses.
   std::size_t offer(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
                     const std::uint8_t* freq, bool asked);
   void ask(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* admits);
   void insert_ask_host(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* in);
   std::size_t assign(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows);
-  std::size_t adopt(std::uint32_t source, std::uint32_t target, const std::int64_t* ids, std::size_t n);
-  std::size_t erase(std::uint32_t table, const std::int64_t* ids, std::size_t n);
-  std::size_t erase_table(std::uint32_t table);
+  // More than one thread, here and in `erase`: for ids that come once.
+  std::size_t adopt(std::uint32_t source, std::uint32_t target, const std::int64_t* ids, std::size_t n,
+                    std::size_t threads = 1);
+  std::size_t erase(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::size_t threads = 1);
+  std::size_t erase_table(std::uint32_t table, std::size_t threads = 1);
 
   // Throws std::runtime_error while the set before is not complete.
-  CardSet take_set();
+  CardSet take_set(std::size_t threads = 1);
   // Throws std::runtime_error when no set is taken.
   void complete_set();
 
@@ -118,7 +134,20 @@ class CardCache {
     std::uint32_t position;
   };
 
+  static constexpr std::uint8_t kDeliberate = 4;  // uses of a row that was inserted on purpose, with no count given
+
   static std::uint64_t mixed_of(std::int64_t id, std::uint32_t table) { return mix_owner(id, table_salt(table)); }
+
+  // What one thread took out: what stood there when the set began, and the words.
+  struct Leaving {
+    std::vector<Change> changes;
+    std::vector<std::uint64_t> words;
+  };
+
+  // bulk.cpp
+  void leave(CardPlace where, Leaving& part);
+  std::size_t have_left(std::uint32_t table, const std::vector<Leaving>& part_of);
+  void let_go(const std::vector<std::uint64_t>& words);
 
   // write.cpp
   bool replace_row(CardPlace where, const std::uint8_t* row);
@@ -131,11 +160,16 @@ class CardCache {
   CardPlace coldest();
   std::uint32_t stage(const std::uint8_t* row);
   void release(std::uint32_t slot, bool fresh);
+  void check_in(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* in) const;
   void age_lines();
+
+  // sets.cpp
+  void take_change(const Change& before, CardSet& set);
 
   // placement.cpp
   void store(CardPlace where, std::uint64_t word);
-  void touch(CardPlace where);
+  void write(CardPlace where, std::uint64_t word);
+  void touch(CardPlace where, std::vector<Change>& changes);
   bool try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   bool displace(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   CardPlace coldest_of_two(std::uint64_t mixed, bool fresh_too) const;
@@ -152,8 +186,7 @@ class CardCache {
   // The set that is being collected, and what was there before the one that is under way.
   std::vector<Change> changes_, taken_;
   bool under_way_ = false;
-  std::vector<std::uint8_t> staged_;
-  std::vector<std::uint32_t> staged_slots_;
+  StagedRows staged_;
 
   std::uint64_t victim_hand_ = 0, age_hand_ = 0;
   std::uint64_t fruitless_ = 0;  // lines looked at since the last victim was found

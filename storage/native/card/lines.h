@@ -5,6 +5,8 @@
 // goes to the card without those (`published`).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "cache_line.cuh"
@@ -64,11 +66,53 @@ class CardIndex {
   CardLine& first(std::uint64_t mixed) const { return line(first_line(mixed, count_)); }
   CardLine& second(std::uint64_t mixed) const { return line(second_line(mixed, count_)); }
   void prefetch(std::uint64_t mixed) const { __builtin_prefetch(&first(mixed), 1, 3); }
+  void prefetch_second(std::uint64_t mixed) const {
+    prefetch(mixed);
+    __builtin_prefetch(&second(mixed), 1, 3);
+  }
   std::uint32_t position(const CardPlace& place) const {
     return static_cast<std::uint32_t>(place.line - &line(0)) * kCacheLineIds + static_cast<std::uint32_t>(place.at);
   }
   CardPlace place(std::uint32_t position) const {
     return {&line(position / kCacheLineIds), static_cast<int>(position % kCacheLineIds)};
+  }
+
+  // Calls found(i, place) for `from` to `to`, in any order. Lines are on their way before they are looked at: first ones
+  // a block ahead, second ones while the rest of the block is searched. mixed_of(id): of the owner that is
+  // looked for.
+  template <class MixedOf, class Give>
+  void find_all(const std::int64_t* ids, std::size_t from, std::size_t to, std::uint32_t table, const MixedOf& mixed_of,
+                const Give& found) const {
+    constexpr std::size_t kBlock = 32;
+    std::uint64_t mixed[2][kBlock];
+    const auto fetch = [&](std::size_t start, std::uint64_t* into) {
+      for (std::size_t i = start; i < std::min(to, start + kBlock); ++i) {
+        into[i - start] = mixed_of(ids[i]);
+        __builtin_prefetch(&first(into[i - start]), 0, 3);
+      }
+    };
+    fetch(from, mixed[0]);
+    bool turn = false;
+    for (std::size_t start = from; start < to; start += kBlock, turn = !turn) {
+      const std::uint64_t* const here = mixed[turn];
+      fetch(start + kBlock, mixed[!turn]);
+      std::size_t late[kBlock], late_count = 0;
+      for (std::size_t i = start; i < std::min(to, start + kBlock); ++i) {
+        CardLine& line = first(here[i - start]);
+        const Match match = probe_line(CardIndexLoads{line}, ids[i], table);
+        if (match.at < 0 && (line.words[0] & word::kOverflow) != 0) {
+          __builtin_prefetch(&second(here[i - start]), 0, 3);
+          late[late_count++] = i;
+          continue;
+        }
+        found(i, match.at < 0 ? CardPlace{} : CardPlace{&line, match.at});
+      }
+      for (std::size_t k = 0; k < late_count; ++k) {
+        CardLine& line = second(here[late[k] - start]);
+        const Match match = probe_line(CardIndexLoads{line}, ids[late[k]], table);
+        found(late[k], match.at < 0 ? CardPlace{} : CardPlace{&line, match.at});
+      }
+    }
   }
 
   CardPlace find(std::int64_t id, std::uint32_t table, std::uint64_t mixed) const {

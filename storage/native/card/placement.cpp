@@ -9,25 +9,29 @@ constexpr int kSearchLines = 64;  // lines looked at for a chain of moves
 
 }  // namespace
 
-void CardCache::touch(CardPlace where) {
+void CardCache::touch(CardPlace where, std::vector<Change>& changes) {
   std::uint64_t& held = where.line->words[where.at];
   if ((held & card_word::kTouched) != 0) return;
-  changes_.push_back({where.line->ids[where.at], card_word::published(held), lines_.position(where)});
+  changes.push_back({where.line->ids[where.at], card_word::published(held), lines_.position(where)});
   held |= card_word::kTouched;
 }
 
 // Writes a word but for what belongs to the position.
-void CardCache::store(CardPlace where, std::uint64_t owner) {
-  touch(where);
+void CardCache::write(CardPlace where, std::uint64_t owner) {
   std::uint64_t& held = where.line->words[where.at];
   held = (owner & ~card_word::kOfPosition) | (held & card_word::kOfPosition);
+}
+
+void CardCache::store(CardPlace where, std::uint64_t owner) {
+  touch(where, changes_);
+  write(where, owner);
 }
 
 bool CardCache::try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t owner) {
   for (int at = 0; at < kCacheLineIds; ++at) {
     if (word::slot(line.words[at]) != 0) continue;
     if (CardLine& head = lines_.first(mixed); &line != &head && (head.words[0] & word::kOverflow) == 0) {
-      touch({&head, 0});
+      touch({&head, 0}, changes_);
       head.words[0] |= word::kOverflow;
     }
     store({&line, at}, owner);

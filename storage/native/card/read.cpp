@@ -15,14 +15,6 @@ constexpr std::size_t kReadAhead = 16;  // lines prefetched ahead
 
 }  // namespace
 
-void CardCache::find(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t* found) const {
-  for (std::size_t i = 0; i < n; ++i) {
-    if (i + kReadAhead < n) lines_.prefetch(mixed_of(ids[i + kReadAhead], table));
-    const CardPlace where = lines_.find(ids[i], table, mixed_of(ids[i], table));
-    found[i] = where.line == nullptr ? 0 : where.slot();
-  }
-}
-
 void CardCache::contains_any(std::uint32_t table, std::uint32_t base_tables, const std::int64_t* ids, std::size_t n,
                              bool* any) const {
   std::fill_n(any, n, false);
@@ -85,7 +77,10 @@ void CardCache::check_integrity() const {
   std::vector<std::uint64_t> rows(tables(), 0);
   std::vector<std::uint32_t> holders(std::size_t{slots_.used()} + 1, 0);
   std::vector<bool> staged(holders.size(), false);
-  for (const std::uint32_t slot : staged_slots_) staged[slot] = true;
+  for (std::uint32_t number = 0; number < staged_.size(); ++number) {
+    if (staged[staged_.slot(number)]) broken("a slot has two rows in staging");
+    staged[staged_.slot(number)] = true;
+  }
   std::uint64_t touched = 0;
   for (std::uint64_t index = 0; index < lines_.count(); ++index) {
     const CardLine& line = lines_.line(index);
@@ -140,10 +135,7 @@ void CardCache::check_integrity() const {
     broken(std::to_string(held_slots) + " slots are held, " + std::to_string(slots_.held()) + " counted, of " +
            std::to_string(capacity_));
   }
-  for (std::uint32_t number = 0; number < staged_slots_.size(); ++number) {
-    if (slots_.staged_number(staged_slots_[number]) != number) broken("a slot does not know its row in staging");
-  }
-  if (staged_.size() != staged_slots_.size() * row_bytes_) broken("there are more or fewer bytes staged than rows");
+  if (!staged_.is_sound()) broken("staging: there are more or fewer bytes than rows, or a slot has another number");
   if (touched != changes_.size()) broken("the set lists other positions than those that are marked");
   for (std::uint32_t table = 0; table < tables(); ++table) {
     if (rows[table] != rows_of(table)) {

@@ -3,51 +3,78 @@
 #include <utility>
 
 #include "card/card_cache.h"
+#include "card/parts.h"
 
 namespace emberline {
+namespace {
+
+constexpr std::size_t kAhead = 16;  // lines prefetched ahead
+
+}  // namespace
 
 // Of one position there is, with what was there:
 //   the same owner, another word     emptied {the new word}: a row that changed, or flags
 //   no owner any more                emptied {flags}; the id stays
 //   another owner                    emptied {flags}, unless nobody was there; then its id and its word
 // Vectors of the set before give their memory back: a first set is as large as the cache.
-CardSet CardCache::take_set() {
+CardSet CardCache::take_set(std::size_t threads) {
   if (under_way_) throw std::runtime_error("take_set: the set before is not complete");
-  CardSet set;
-  set.rows.reserve(2 * staged_slots_.size());
-  for (std::size_t number = 0; number < staged_slots_.size(); ++number) {
-    set.rows.insert(set.rows.end(), {staged_slots_[number], static_cast<std::int64_t>(number)});
-  }
-  const auto add = [](std::vector<std::int64_t>& list, std::int64_t at, std::uint64_t value) {
-    list.insert(list.end(), {at, static_cast<std::int64_t>(value)});
-  };
-  for (const Change& before : changes_) {
-    const CardPlace where = lines_.place(before.position);
-    const std::int64_t id_at = std::int64_t{before.position / kCacheLineIds} * (2 * kCacheLineIds) + where.at;
-    const std::int64_t word_at = id_at + kCacheLineIds;
-    std::int64_t& id = where.line->ids[where.at];
-    const std::uint64_t now = card_word::published(where.word());
-    const bool was = word::slot(before.word) != 0, is = word::slot(now) != 0;
-    if (was && is && before.id == id && word::table(before.word) == word::table(now)) {
-      if (now != before.word) add(set.emptied, word_at, now);
-    } else if (is) {
-      if (was) add(set.emptied, word_at, now & word::kOverflow);
-      add(set.ids, id_at, static_cast<std::uint64_t>(id));
-      add(set.words, word_at, now);
-    } else {
-      if (now != before.word) add(set.emptied, word_at, now);
-      id = before.id;
+  std::vector<CardSet> part_of(parts_of(changes_.size(), threads));
+  in_parts(changes_.size(), threads, [&](std::size_t number, std::size_t from, std::size_t to) {
+    // As if each were a newcomer: no list grows step by step.
+    part_of[number].ids.reserve(2 * (to - from));
+    part_of[number].words.reserve(2 * (to - from));
+    for (std::size_t i = from; i < to; ++i) {
+      if (i + kAhead < to) __builtin_prefetch(lines_.place(changes_[i + kAhead].position).line, 1, 3);
+      take_change(changes_[i], part_of[number]);
     }
-    where.line->words[where.at] &= ~(card_word::kTouched | card_word::kFresh);
+  });
+  CardSet set = std::move(part_of[0]);
+  for (std::size_t number = 1; number < part_of.size(); ++number) {
+    const CardSet& part = part_of[number];
+    set.emptied.insert(set.emptied.end(), part.emptied.begin(), part.emptied.end());
+    set.ids.insert(set.ids.end(), part.ids.begin(), part.ids.end());
+    set.words.insert(set.words.end(), part.words.begin(), part.words.end());
   }
-  set.staged = std::move(staged_);
-  staged_ = std::vector<std::uint8_t>();
-  staged_slots_ = std::vector<std::uint32_t>();
+  StagedRows::Rows rows = staged_.take();
+  set.rows.resize(2 * rows.slots.size());
+  for (std::size_t number = 0; number < rows.slots.size(); ++number) {
+    set.rows[2 * number] = rows.slots[number];
+    set.rows[2 * number + 1] = static_cast<std::int64_t>(number);
+  }
+  set.staged = std::move(rows.own);
+  set.lent = rows.lent;
+  set.stride = rows.stride;
+  set.owner = std::move(rows.owner);
   taken_ = std::exchange(changes_, std::vector<Change>());
   slots_.take_set();
   under_way_ = true;
   fruitless_ = 0;
   return set;
+}
+
+void CardCache::take_change(const Change& before, CardSet& set) {
+  const auto add = [](std::vector<std::int64_t>& list, std::int64_t at, std::uint64_t value) {
+    list.push_back(at);
+    list.push_back(static_cast<std::int64_t>(value));
+  };
+  const CardPlace where = lines_.place(before.position);
+  const std::int64_t id_at = std::int64_t{before.position / kCacheLineIds} * (2 * kCacheLineIds) + where.at;
+  const std::int64_t word_at = id_at + kCacheLineIds;
+  std::int64_t& id = where.line->ids[where.at];
+  const std::uint64_t now = card_word::published(where.word());
+  const bool was = word::slot(before.word) != 0, is = word::slot(now) != 0;
+  if (was && is && before.id == id && word::table(before.word) == word::table(now)) {
+    if (now != before.word) add(set.emptied, word_at, now);
+  } else if (is) {
+    if (was) add(set.emptied, word_at, now & word::kOverflow);
+    add(set.ids, id_at, static_cast<std::uint64_t>(id));
+    add(set.words, word_at, now);
+  } else {
+    if (now != before.word) add(set.emptied, word_at, now);
+    id = before.id;
+  }
+  where.line->words[where.at] &= ~(card_word::kTouched | card_word::kFresh);
 }
 
 void CardCache::complete_set() {

@@ -1,8 +1,9 @@
 // Which slots of a card's slab are free, who holds the others, and when one that was given up may be used again.
 //
 // A slot that a published word named is retired when its last holder lets it go. It then waits until the set of changes
-// that tells of it is complete, for lookups may hold it so long. One link of four bytes a slot makes the lists; a slot
-// that is in use has there the number of its row in staging, until its set is taken.
+// that tells of it is complete, for lookups may hold it so long. Slots that nobody holds stand in one ring, four bytes
+// each: first those that are free, then those of the set under way, then those of the set that is being collected. So
+// which slots come next is known ahead, and a set's become free by a change of two counts.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +16,36 @@ class CardSlots {
  public:
   // Slots from 1 to `most`.
   explicit CardSlots(std::uint32_t most)
-      : most_(most),
-        links_((std::size_t{most} + 1) * sizeof(std::uint32_t)),
-        holders_(std::size_t{most} + 1) {}
+      : most_(most), ring_(std::size_t{most} * sizeof(std::uint32_t)), holders_(std::size_t{most} + 1) {}
 
   std::uint32_t most() const { return most_; }
   std::uint32_t used() const { return used_; }  // no slot above was ever taken
   std::uint32_t held() const { return held_; }
-  std::uint32_t free() const { return free_.count + (most_ - used_); }
-  std::size_t bytes() const { return links_.bytes() + holders_.bytes(); }
+  std::uint32_t free() const { return free_ + (most_ - used_); }
+  std::size_t bytes() const { return ring_.bytes() + holders_.bytes(); }
 
   // One holder. There is a free one.
   std::uint32_t take() {
-    std::uint32_t slot = free_.first;
-    if (slot != 0) {
-      free_.first = link(slot);
-      if (--free_.count == 0) free_.last = 0;
-    } else {
-      slot = ++used_;
-    }
-    holders(slot) = 1;
-    ++held_;
+    const std::uint32_t slot = upcoming(0);
+    hold(slot);
+    pass(1);
     return slot;
+  }
+  // Of those that are free the one that is `number`th to be taken; any thread.
+  std::uint32_t upcoming(std::uint32_t number) const {
+    return number < free_ ? ring(number) : used_ + 1 + (number - free_);
+  }
+  // Takes so many, which have a holder each: `hold` says so of one of them, any thread.
+  void hold(std::uint32_t slot) { holders(slot) = 1; }
+  void pass(std::uint32_t count) {
+    const std::uint32_t from_ring = count < free_ ? count : free_;
+    first_ = place(from_ring);
+    free_ -= from_ring;
+    used_ += count - from_ring;
+    held_ += count;
+  }
+  void prefetch(std::uint32_t slot) const {
+    if (slot <= most_) __builtin_prefetch(holders_.data() + slot, 1, 3);
   }
   void share(std::uint32_t slot) { ++holders(slot); }
   // Whether nobody holds it now; then it is to be put back or retired.
@@ -45,51 +54,43 @@ class CardSlots {
     --held_;
     return true;
   }
-  void put_back(std::uint32_t slot) { add(free_, slot); }  // no lookup has seen it
-  void retire(std::uint32_t slot) { add(retired_, slot); }
+  void put_back(std::uint32_t slot) {  // no lookup has seen it
+    first_ = first_ == 0 ? most_ - 1 : first_ - 1;
+    ++free_;
+    ring(0) = slot;
+  }
+  void retire(std::uint32_t slot) { ring(free_ + taken_ + retired_++) = slot; }
   // The set is taken; it is complete.
   void take_set() {
     taken_ = retired_;
-    retired_ = {};
+    retired_ = 0;
   }
   void complete_set() {
-    if (taken_.count == 0) return;
-    link(taken_.last) = free_.first;
-    if (free_.count == 0) free_.last = taken_.last;
-    free_.first = taken_.first;
-    free_.count += taken_.count;
-    taken_ = {};
+    free_ += taken_;
+    taken_ = 0;
   }
 
-  std::uint32_t& staged(std::uint32_t slot) { return link(slot); }
-  std::uint32_t staged_number(std::uint32_t slot) const { return link(slot); }
   std::uint32_t holders_of(std::uint32_t slot) const {
     return reinterpret_cast<const std::uint8_t*>(holders_.data())[slot];
   }
   template <class Visit>
   void each_unheld(Visit visit) const {  // visit(slot)
-    for (const List* list : {&free_, &retired_, &taken_}) {
-      std::uint32_t slot = list->first;
-      for (std::uint32_t i = 0; i < list->count; ++i, slot = link(slot)) visit(slot);
-    }
+    for (std::uint32_t number = 0; number < free_ + taken_ + retired_; ++number) visit(ring(number));
   }
 
  private:
-  struct List {
-    std::uint32_t first = 0, last = 0, count = 0;
-  };
-
-  std::uint32_t& link(std::uint32_t slot) const { return reinterpret_cast<std::uint32_t*>(links_.data())[slot]; }
-  std::uint8_t& holders(std::uint32_t slot) { return reinterpret_cast<std::uint8_t*>(holders_.data())[slot]; }
-  void add(List& list, std::uint32_t slot) {
-    link(slot) = list.first;
-    list.first = slot;
-    if (list.count++ == 0) list.last = slot;
+  std::uint32_t place(std::uint32_t number) const {
+    const std::uint64_t at = std::uint64_t{first_} + number;
+    return static_cast<std::uint32_t>(at < most_ ? at : at - most_);
   }
+  std::uint32_t& ring(std::uint32_t number) const {
+    return reinterpret_cast<std::uint32_t*>(ring_.data())[place(number)];
+  }
+  std::uint8_t& holders(std::uint32_t slot) { return reinterpret_cast<std::uint8_t*>(holders_.data())[slot]; }
 
   std::uint32_t most_, used_ = 0, held_ = 0;
-  List free_, retired_, taken_;
-  Pages links_, holders_;
+  std::uint32_t first_ = 0, free_ = 0, taken_ = 0, retired_ = 0;
+  Pages ring_, holders_;
 };
 
 }  // namespace emberline

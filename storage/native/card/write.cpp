@@ -9,17 +9,17 @@ namespace {
 constexpr std::size_t kWriteAhead = 16;        // lines prefetched ahead
 constexpr std::uint64_t kSearch = 4096;        // lines looked at for a victim
 constexpr std::uint64_t kTurnLines = 1 << 18;  // lines that one call ages or cuts
-constexpr std::uint8_t kDeliberate = 4;        // uses of a row that was inserted on purpose, with no count given
 
 }  // namespace
 
 void CardCache::insert(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
-                       const std::uint8_t* freq, bool pinned, bool* in) {
+                       const std::uint8_t* freq, bool pinned, bool* in, std::size_t stride) {
+  if (stride == 0) stride = row_bytes_;
   const std::uint64_t fresh_evicted = fresh_evicted_;
   for (std::size_t i = 0; i < n; ++i) {
     if (i + kWriteAhead < n) lines_.prefetch(mixed_of(ids[i + kWriteAhead], table));
     const std::uint64_t mixed = mixed_of(ids[i], table);
-    const std::uint8_t* const row = rows + i * row_bytes_;
+    const std::uint8_t* const row = rows + i * stride;
     if (const CardPlace where = lines_.find(ids[i], table, mixed); where.line != nullptr) {
       if (pinned) where.line->words[where.at] |= card_word::kPinned;
       in[i] = where.slot() == kAskHost ? give_row(where, row) : replace_row(where, row);
@@ -31,8 +31,11 @@ void CardCache::insert(std::uint32_t table, const std::int64_t* ids, std::size_t
     in[i] = make_room() && insert_new(ids[i], mixed, row, owner, true);
     stats_.inserted += in[i];
   }
-  if (fresh_evicted == fresh_evicted_) return;
-  // A row of this call went for another that had no other place.
+  if (fresh_evicted != fresh_evicted_) check_in(table, ids, n, in);
+}
+
+// A row of this call went for another that had no other place.
+void CardCache::check_in(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* in) const {
   for (std::size_t i = 0; i < n; ++i) {
     const CardPlace where = lines_.find(ids[i], table, mixed_of(ids[i], table));
     in[i] = in[i] && where.line != nullptr && where.slot() != kAskHost;
@@ -124,79 +127,18 @@ std::size_t CardCache::assign(std::uint32_t table, const std::int64_t* ids, std:
   return assigned;
 }
 
-std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const std::int64_t* ids, std::size_t n) {
-  std::size_t adopted = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (i + kWriteAhead < n) {
-      lines_.prefetch(mixed_of(ids[i + kWriteAhead], source));
-      lines_.prefetch(mixed_of(ids[i + kWriteAhead], target));
-    }
-    const CardPlace from = lines_.find(ids[i], source, mixed_of(ids[i], source));
-    if (from.line == nullptr) continue;
-    const CardPlace to = lines_.find(ids[i], target, mixed_of(ids[i], target));
-    if (to.line == nullptr) continue;
-    if (from.slot() == kAskHost) {
-      remove(to);
-      ++stats_.erased;
-      continue;
-    }
-    const std::uint64_t held = to.word();
-    if (word::slot(held) == from.slot()) continue;
-    if (word::slot(held) != kAskHost) release(word::slot(held), (held & card_word::kFresh) != 0);
-    slots_.share(from.slot());
-    store(to, card_word::with_slot(held & ~card_word::kFresh, from.slot()) | (from.word() & card_word::kFresh));
-    ++adopted;
-  }
-  return adopted;
-}
-
-std::size_t CardCache::erase(std::uint32_t table, const std::int64_t* ids, std::size_t n) {
-  std::size_t erased = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (i + kWriteAhead < n) lines_.prefetch(mixed_of(ids[i + kWriteAhead], table));
-    const CardPlace where = lines_.find(ids[i], table, mixed_of(ids[i], table));
-    if (where.line == nullptr) continue;
-    remove(where);
-    ++erased;
-  }
-  stats_.erased += erased;
-  return erased;
-}
-
-std::size_t CardCache::erase_table(std::uint32_t table) {
-  const std::uint64_t before = rows_of_[table];
-  for (std::uint64_t index = 0; index < lines_.count() && rows_of_[table] > 0; ++index) {
-    for (int at = 0; at < kCacheLineIds; ++at) {
-      const std::uint64_t held = lines_.line(index).words[at];
-      if (word::slot(held) != 0 && word::table(held) == table) remove({&lines_.line(index), at});
-    }
-  }
-  stats_.erased += before;
-  return before;
-}
-
 // The row's slot: there is a free one.
 std::uint32_t CardCache::stage(const std::uint8_t* row) {
-  staged_.insert(staged_.end(), row, row + row_bytes_);
   const std::uint32_t slot = slots_.take();
-  slots_.staged(slot) = static_cast<std::uint32_t>(staged_slots_.size());
-  staged_slots_.push_back(slot);
+  staged_.append(slot, row);
   return slot;
 }
 
-// A slot loses a holder. A row that has not left for the card is forgotten: the last of the staged ones takes its
-// place.
+// A slot loses a holder. A row that has not left for the card is forgotten.
 void CardCache::release(std::uint32_t slot, bool fresh) {
   if (!slots_.drop(slot)) return;
   if (!fresh) return slots_.retire(slot);
-  const std::uint32_t number = slots_.staged(slot), last = staged_slots_.back();
-  if (last != slot) {
-    std::copy_n(staged_.data() + staged_.size() - row_bytes_, row_bytes_, staged_.data() + number * row_bytes_);
-    staged_slots_[number] = last;
-    slots_.staged(last) = number;
-  }
-  staged_slots_.pop_back();
-  staged_.resize(staged_.size() - row_bytes_);
+  staged_.remove(slot);
   slots_.put_back(slot);
 }
 
@@ -206,7 +148,7 @@ bool CardCache::replace_row(CardPlace where, const std::uint8_t* row) {
   const std::uint32_t slot = word::slot(held);
   const bool fresh = (held & card_word::kFresh) != 0;
   if (fresh && slots_.holders_of(slot) == 1) {
-    std::copy_n(row, row_bytes_, staged_.data() + slots_.staged(slot) * row_bytes_);
+    std::copy_n(row, row_bytes_, staged_.row(staged_.number_of(slot)));
     return true;
   }
   // Where the old one has another holder, it is one row more.

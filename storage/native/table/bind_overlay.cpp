@@ -70,6 +70,27 @@ void bind_overlay(nb::module_& module) {
           "states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), 255 where not covered.\n\n"
           "Returns the number covered.")
       .def(
+          "copy_rows",
+          [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle rows, nb::handle at, nb::handle states,
+             std::size_t threads) {
+            if (threads < 1 || threads > 64) fail("threads: expected 1 to 64, got " + std::to_string(threads));
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const auto row = ArrayView<std::uint8_t>::of_rank(2, rows, "rows");
+            if (row.size() != id.size() || row.shape(1) < table.format().bytes()) {
+              fail("rows: expected " + std::to_string(id.size()) + " of " + std::to_string(table.format().bytes()) +
+                   " bytes or more each, got " + shape_text({row.size(), row.shape(1)}));
+            }
+            const ArrayView<std::int64_t> place(at, "at", {id.size()});
+            const ArrayView<std::uint8_t> state(states, "states", {id.size()});
+            const nb::gil_scoped_release release;
+            return table.copy_rows(mask, id.data(), id.size(), row.data(), row.shape(1), place.data(), state.data(), threads);
+          },
+          "mask"_a, "ids"_a, "rows"_a, "at"_a, "states"_a, "threads"_a = 1,
+          nb::sig("def copy_rows(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8], "
+                  "at: numpy.typing.NDArray[numpy.int64], states: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> int"),
+          "As find, with the rows as they are held: those that there are, one behind the other in rows (n, stride), with\n"
+          "zeros behind each, and whose they are, at (n,). Returns how many. More than one thread gives them in any order.")
+      .def(
           "ids",
           [](const OverlayTable& table, std::uint32_t overlay) {
             StagedIds staged;

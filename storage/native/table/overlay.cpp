@@ -8,6 +8,7 @@
 
 #include "table/id_map.h"
 #include "table/pipeline.h"
+#include "table/workers.h"
 
 namespace emberline {
 namespace {
@@ -276,6 +277,39 @@ std::size_t OverlayTable::find(std::uint64_t mask, const std::int64_t* ids, std:
     }
   }
   return covered;
+}
+
+std::size_t OverlayTable::copy_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
+                                    std::size_t stride, std::int64_t* at, std::uint8_t* states, std::size_t threads) const {
+  std::atomic<std::size_t> window{0}, taken{0};
+  const std::size_t row_bytes = format_.bytes(), windows = (n + kWindow - 1) / kWindow;
+  const auto work = [&](std::size_t) {
+    Cover covers[kWindow];
+    for (std::size_t number = window++; number < windows; number = window++) {
+      const std::size_t start = number * kWindow, count = std::min(kWindow, n - start);
+      const ReaderSection section;
+      find_rows(mask, ids + start, count, covers);
+      std::size_t here = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        states[start + i] = static_cast<std::uint8_t>(covers[i].state);
+        here += covers[i].row != nullptr;
+      }
+      std::size_t to = taken.fetch_add(here);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (covers[i].row == nullptr) continue;
+        std::memcpy(rows + to * stride, covers[i].row, row_bytes);
+        std::memset(rows + to * stride + row_bytes, 0, stride - row_bytes);
+        at[to++] = static_cast<std::int64_t>(start + i);
+      }
+    }
+  };
+  const std::size_t parts = std::clamp<std::size_t>(windows, 1, std::clamp<std::size_t>(threads, 1, Workers::kMost));
+  if (parts == 1) {
+    work(0);
+  } else {
+    Workers::shared().run(parts, work);
+  }
+  return taken;
 }
 
 }  // namespace emberline

@@ -81,6 +81,12 @@ class OverlayTable {
   std::size_t find(std::uint64_t mask, const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* states,
                    std::uint8_t* overlays) const;
 
+  // Rows as they are held, by at most so many threads: of `kRow`s alone, one behind the other in `rows` (n, stride) with
+  // zeros behind each, and at (n): whose they are. states (n). Returns how many rows. More than one thread gives them in any
+  // order.
+  std::size_t copy_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, std::uint8_t* rows, std::size_t stride,
+                        std::int64_t* at, std::uint8_t* states, std::size_t threads) const;
+
   // Throws std::logic_error that says which rule is broken.
   void check_integrity() const;
 

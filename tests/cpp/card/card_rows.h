@@ -49,6 +49,16 @@ inline std::uint32_t find(const CardCache& cache, std::uint32_t table, std::int6
   cache.find(table, &id, 1, &slot);
   return slot;
 }
+// Rows of a set by their numbers, wherever they lie.
+inline std::vector<std::uint8_t> staged_of(const CardSet& set) {
+  if (set.lent == nullptr) return set.staged;
+  std::vector<std::uint8_t> rows;
+  for (std::size_t number = 0; number < set.rows.size() / 2; ++number) {
+    const std::uint8_t* const row = set.lent + number * set.stride;
+    rows.insert(rows.end(), row, row + kCardRowBytes);
+  }
+  return rows;
+}
 inline void publish(CardCache& cache) {
   cache.take_set();
   cache.complete_set();

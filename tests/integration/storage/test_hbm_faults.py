@@ -156,14 +156,14 @@ def test_half_a_difference_is_never_a_part_of_another_one(
     first = world.store.stage(delta)
     later, later_delta = world.rows.change(world.state, 2, one_in=7)
     second = world.store.stage(later_delta)
-    find = world.tier._rows.find
+    take = world.tier._rows.take
 
     def failing(mask: int, table: int, *args: Any) -> Any:
         if table == len(TABLES) - 1:
             raise error
-        return find(mask, table, *args)
+        return take(mask, table, *args)
 
-    monkeypatch.setattr(world.tier._rows, "find", failing)
+    monkeypatch.setattr(world.tier._rows, "take", failing)
     with pytest.raises(type(error)):
         world.store.prepare(1 << first)
     monkeypatch.undo()

@@ -39,6 +39,14 @@ class Card:
             assert len(np.unique(entries[:, 0])) == len(entries)
         assert changes.staged.shape == (len(changes.rows), self.slab.shape[1])
         self.slab[changes.rows[:, 0]] = changes.staged[changes.rows[:, 1]]
+        half = len(changes.rows) // 2
+        for start, count in ((0, half), (half, len(changes.rows) - half)):
+            listed, rows = np.full((count, 2), -1, np.int64), np.full((count, ROW_BYTES + 8), 7, np.uint8)
+            changes.put_rows(start, listed, rows)
+            assert listed[:, 0].tolist() == changes.rows[start : start + count, 0].tolist()
+            assert listed[:, 1].tolist() == list(range(count))
+            np.testing.assert_array_equal(rows[:, :ROW_BYTES], self.slab[listed[:, 0]])
+            assert not rows[:, ROW_BYTES:].any()
         for entries in (changes.emptied, changes.ids, changes.words):
             self.words[entries[:, 0]] = entries[:, 1]
 
@@ -83,6 +91,17 @@ class CardCacheMachine(RuleBasedStateMachine):
         slots = self.slots(table)
         for id_, there in zip(ids.tolist(), inside.tolist(), strict=True):
             assert there == (slots.get(id_, ASK_HOST) != ASK_HOST)
+        self.wrote(table, ids, rows)
+
+    @rule(table=st.integers(BASE, TABLES - 1), ids=some_ids, padding=st.sampled_from([0, 8]))
+    def insert_absent(self, table: int, ids: np.ndarray, padding: int) -> None:
+        slots = self.slots(table)
+        ids = np.array([i for i in ids.tolist() if i not in slots], np.int64)
+        rows = self.rows(table, ids)
+        padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=1)
+        inside = self.cache.insert_absent(table, ids, padded)
+        slots = self.slots(table)
+        assert inside.tolist() == [i in slots for i in ids.tolist()]
         self.wrote(table, ids, rows)
 
     @rule(table=base_table, ids=some_ids)
@@ -225,6 +244,14 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         cache.insert(0, IDS.astype(np.int32), ROWS)
     with pytest.raises(ValueError, match="rows"):
         cache.insert(0, IDS, ROWS[:2])
+    for wrong in (ROWS[:2], ROWS[:, :8].copy()):
+        with pytest.raises(ValueError, match="rows"):
+            cache.insert_absent(0, IDS, wrong)
+    for threads in (0, 65):
+        with pytest.raises(ValueError, match="threads"):
+            cache.insert_absent(0, IDS, ROWS.copy(), threads)
+        with pytest.raises(ValueError, match="threads"):
+            cache.find(0, IDS, threads)
     with pytest.raises(ValueError, match="freq"):
         cache.offer(0, IDS, ROWS, np.zeros(3, np.uint8))
     with pytest.raises(ValueError, match="marks"):
@@ -280,6 +307,23 @@ def test_one_set_is_under_way_at_a_time() -> None:
     cache.complete_set()
     del cache
     assert changes.staged.sum() == ROWS.sum()
+
+
+def test_a_set_keeps_the_rows_that_it_was_lent() -> None:
+    cache = CardCache(ROW_BYTES, 8, 2)
+    rows = ROWS.copy()
+    assert cache.insert_absent(1, IDS, rows).all()
+    changes = cache.take_set()
+    assert np.shares_memory(changes.staged, rows)
+    del rows, cache
+    np.testing.assert_array_equal(changes.staged[np.argsort(changes.rows[:, 0])], ROWS)
+    listed, space = np.empty((3, 2), np.int64), np.empty((3, ROW_BYTES), np.uint8)
+    with pytest.raises(ValueError, match="rows"):
+        changes.put_rows(2, listed, space)
+    with pytest.raises(ValueError, match="entries"):
+        changes.put_rows(0, listed[:2], space)
+    with pytest.raises(ValueError, match="rows"):
+        changes.put_rows(0, listed, space[:, :8].copy())
 
 
 def test_sizes() -> None:

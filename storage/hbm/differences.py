@@ -1,0 +1,86 @@
+"""How entries of a difference come to a card, become the base's, and go. `tier` says when, and why in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
+from storage.hbm.publisher import Publisher
+from storage.hbm.replica import CardSlab, Replica
+from storage.hbm.threads import usable_threads
+from storage.tiers.base import Encoded, Ids
+from storage.tiers.overlays import Overlay
+
+# Ids whose rows the base takes over in one set.
+_ADOPTED_IDS = 1 << 20
+# Lines that are read one behind the other while one at random is.
+_SCAN = 4
+
+
+class Differences:
+    """Of one card. Under the tier's lock; number: of a difference, whose rows stand under `Replica.virtual`."""
+
+    def __init__(self, rows: SnapshotRows, publisher: Publisher) -> None:
+        self._rows = rows
+        self._publisher = publisher
+        self._threads = usable_threads()
+
+    def bring(self, replica: Replica, mask: int, number: int, overlays: Sequence[Overlay]) -> int:
+        """Makes entries under a free number for what the overlays change and the card has; returns how many.
+
+        Raises StoreError: some of them are there.
+        """
+        entries = 0
+        for table in range(replica.base_tables):
+            slab = replica.slab(table)
+            virtual = replica.virtual(table, number)
+            ids = self._rows.ids(table, overlays)
+            space = self._publisher.space(slab)
+            for piece in self._rows.pieces(table, ids, len(space)):
+                resident = ids[piece][slab.cache.find(table, ids[piece], self._threads) != 0]
+                if len(resident) == 0:
+                    continue
+                taken, rows, missing = self._rows.take(mask, table, resident, space, DIFFERENCE_TIMEOUT_S)
+                asking = slab.cache.insert_ask_host(virtual, missing)
+                placed = self._insert(slab, virtual, taken, rows)
+                if not (asking.all() and placed.all()):
+                    # The card has no place for what this snapshot says of them: no snapshot finds them there.
+                    slab.cache.erase(table, np.concatenate([missing[~asking], taken[~placed]]))
+                entries += int(np.count_nonzero(asking)) + int(np.count_nonzero(placed))
+                self._publisher.publish(slab)
+        return entries
+
+    def adopt(self, replica: Replica, number: int, overlays: Sequence[Overlay]) -> None:
+        """The base's entries take the rows of a difference. overlays: in which it differs from the base."""
+        for table in range(replica.base_tables):
+            slab = replica.slab(table)
+            ids = self._rows.ids(table, overlays)
+            # Each set waits for the lanes, and brings no rows: so it may be large.
+            for start in range(0, len(ids), _ADOPTED_IDS):
+                piece = ids[start : start + _ADOPTED_IDS]
+                slab.cache.adopt(replica.virtual(table, number), table, piece, self._threads)
+                self._publisher.publish(slab)
+
+    def clear(self, replica: Replica, number: int, overlays: Sequence[Overlay] = ()) -> None:
+        """Takes away entries that no lane was told of, or whose rows the base has too. overlays: where their ids are
+        known from; without them every line is looked at.
+        """
+        for slab in replica.slabs:
+            gone = 0
+            for member in slab.members:
+                table = replica.virtual(member, number)
+                if overlays and slab.cache.rows_of(table) * _SCAN < slab.cache.line_count:
+                    gone += slab.cache.erase(table, self._rows.ids(member, overlays), self._threads)
+                gone += slab.cache.erase_table(table, self._threads)
+            if gone:
+                self._publisher.publish(slab)
+
+    def _insert(self, slab: CardSlab, table: int, ids: Ids, rows: Encoded) -> np.ndarray:
+        """(n,) bool: which are on the card now."""
+        placed = np.zeros(len(ids), np.bool_)
+        for piece in slab.pieces(len(ids)):
+            placed[piece] = slab.cache.insert_absent(table, ids[piece], rows[piece], self._threads)
+            self._publisher.publish(slab)
+        return placed

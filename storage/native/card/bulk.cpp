@@ -1,0 +1,231 @@
+// Verbs over many ids by several threads: within one call no two of them write, or read what another writes, without
+// an order.
+//
+// Searches come first, all of them; then each thread writes the words of its own positions. What would have to look at
+// more than its own position (second lines, moves, evictions, entries that ask the host) is done by one thread, last.
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "card/card_cache.h"
+#include "card/parts.h"
+
+namespace emberline {
+namespace {
+
+constexpr std::size_t kAhead = 16;  // lines prefetched ahead
+
+}  // namespace
+
+void CardCache::find(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t* found,
+                     std::size_t threads) const {
+  const auto mixed = [table](std::int64_t id) { return mixed_of(id, table); };
+  in_parts(n, threads, [&](std::size_t, std::size_t from, std::size_t to) {
+    lines_.find_all(ids, from, to, table, mixed, [found](std::size_t i, CardPlace where) {
+      found[i] = where.line == nullptr ? 0 : where.slot();
+    });
+  });
+}
+
+// A line belongs to one thread, which fills the free positions of it that are its ids' first choice.
+void CardCache::insert_absent(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
+                              std::size_t stride, std::shared_ptr<void> owner, std::size_t threads, bool* in) {
+  const std::size_t parts = parts_of(n, threads);
+  if (n == 0 || staged_.size() > 0 || n > slots_.free() || slots_.held() + n > capacity_) {
+    return insert(table, ids, n, rows, nullptr, true, in, stride);
+  }
+  struct Late {
+    std::uint32_t at, slot;
+  };
+  struct Part {
+    std::vector<std::uint32_t> own, late;
+    std::vector<Change> changes;
+    std::size_t placed = 0;
+  };
+  std::vector<Part> part_of(parts);
+  const auto mixed = std::make_unique_for_overwrite<std::uint64_t[]>(n);
+  const std::uint64_t held_by =
+      word::make(0, table, policy_.from_uses(kDeliberate)) | card_word::kPinned | card_word::kFresh;
+  std::uint32_t* const slots = staged_.lend(rows, stride, static_cast<std::uint32_t>(n), std::move(owner));
+  in_parts(n, threads, [&](std::size_t, std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) {
+      mixed[i] = mixed_of(ids[i], table);
+      slots[i] = slots_.upcoming(static_cast<std::uint32_t>(i));
+      slots_.hold(slots[i]);
+    }
+  });
+  slots_.pass(static_cast<std::uint32_t>(n));
+  Workers::shared().run(parts, [&](std::size_t number) {
+    Part& part = part_of[number];
+    const std::uint64_t first = lines_.count() * number / parts, last = lines_.count() * (number + 1) / parts;
+    part.own.resize(n);
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint64_t line = first_line(mixed[i], lines_.count());
+      part.own[count] = static_cast<std::uint32_t>(i);
+      count += line >= first && line < last;
+    }
+    part.changes.reserve(count);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (k + kAhead < count) lines_.prefetch(mixed[part.own[k + kAhead]]);
+      const std::uint32_t i = part.own[k];
+      CardLine& line = lines_.first(mixed[i]);
+      int at = 0;
+      while (at < kCacheLineIds && word::slot(line.words[at]) != 0) ++at;
+      if (at == kCacheLineIds) {
+        part.late.push_back(i);
+        continue;
+      }
+      const CardPlace where{&line, at};
+      touch(where, part.changes);
+      write(where, card_word::with_slot(held_by, slots[i]));
+      line.ids[at] = ids[i];
+      in[i] = true;
+      ++part.placed;
+    }
+  });
+  const std::uint64_t fresh_evicted = fresh_evicted_;
+  for (Part& part : part_of) {
+    changes_.insert(changes_.end(), part.changes.begin(), part.changes.end());
+    size_ += part.placed;
+    rows_of_[table] += part.placed;
+    stats_.inserted += part.placed;
+  }
+  // Rows keep their numbers until one finds no place: slots are looked up before that.
+  std::vector<Late> late;
+  for (const Part& part : part_of) {
+    for (const std::uint32_t i : part.late) late.push_back({i, slots[i]});
+  }
+  for (std::size_t k = 0; k < late.size(); ++k) {
+    if (k + kAhead < late.size()) lines_.prefetch_second(mixed[late[k + kAhead].at]);
+    const auto [i, slot] = late[k];
+    in[i] = put(ids[i], mixed[i], card_word::with_slot(held_by, slot), true);
+    if (!in[i]) release(slot, true);
+    stats_.inserted += in[i];
+  }
+  if (fresh_evicted != fresh_evicted_) check_in(table, ids, n, in);
+}
+
+std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const std::int64_t* ids, std::size_t n,
+                             std::size_t threads) {
+  struct Pair {
+    std::uint64_t from;  // a word
+    CardPlace to;
+  };
+  struct Part {
+    std::vector<CardPlace> asking;
+    std::vector<Change> changes;
+    std::vector<std::uint64_t> left;  // words that lost their row
+    std::size_t adopted = 0;
+  };
+  std::vector<Part> part_of(parts_of(n, threads));
+  const auto pairs = std::make_unique_for_overwrite<Pair[]>(n);
+  in_parts(n, threads, [&](std::size_t, std::size_t from, std::size_t to) {
+    const auto mixed_source = [source](std::int64_t id) { return mixed_of(id, source); };
+    const auto mixed_target = [target](std::int64_t id) { return mixed_of(id, target); };
+    lines_.find_all(ids, from, to, source, mixed_source, [&](std::size_t i, CardPlace where) {
+      pairs[i].from = where.line == nullptr ? 0 : where.word();
+    });
+    lines_.find_all(ids, from, to, target, mixed_target, [&](std::size_t i, CardPlace where) { pairs[i].to = where; });
+  });
+  in_parts(n, threads, [&](std::size_t number, std::size_t from, std::size_t to) {
+    Part& part = part_of[number];
+    part.left.reserve(to - from);
+    part.changes.reserve(to - from);
+    for (std::size_t i = from; i < to; ++i) {
+      if (const std::size_t ahead = i + kAhead; ahead < to && pairs[ahead].to.line != nullptr) {
+        __builtin_prefetch(pairs[ahead].to.line, 1, 3);
+        slots_.prefetch(word::slot(pairs[ahead].from));
+      }
+      const Pair& pair = pairs[i];
+      if (word::slot(pair.from) == 0 || pair.to.line == nullptr) continue;
+      if (word::slot(pair.from) == kAskHost) {
+        part.asking.push_back(pair.to);
+        continue;
+      }
+      const std::uint64_t held = pair.to.word();
+      if (word::slot(held) == word::slot(pair.from)) continue;
+      part.left.push_back(held);
+      slots_.share(word::slot(pair.from));
+      touch(pair.to, part.changes);
+      write(pair.to, card_word::with_slot(held & ~card_word::kFresh, word::slot(pair.from)) |
+                         (pair.from & card_word::kFresh));
+      ++part.adopted;
+    }
+  });
+  std::size_t adopted = 0;
+  for (const Part& part : part_of) {
+    changes_.insert(changes_.end(), part.changes.begin(), part.changes.end());
+    adopted += part.adopted;
+    let_go(part.left);
+    for (const CardPlace where : part.asking) {
+      if (word::slot(where.word()) == 0) continue;  // an id that came twice
+      remove(where);
+      ++stats_.erased;
+    }
+  }
+  return adopted;
+}
+
+std::size_t CardCache::erase(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::size_t threads) {
+  std::vector<Leaving> part_of(parts_of(n, threads));
+  const auto places = std::make_unique_for_overwrite<CardPlace[]>(n);
+  const auto mixed = [table](std::int64_t id) { return mixed_of(id, table); };
+  in_parts(n, threads, [&](std::size_t, std::size_t from, std::size_t to) {
+    lines_.find_all(ids, from, to, table, mixed, [&](std::size_t i, CardPlace where) { places[i] = where; });
+  });
+  in_parts(n, threads, [&](std::size_t number, std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) {
+      if (i + kAhead < to && places[i + kAhead].line != nullptr) __builtin_prefetch(places[i + kAhead].line, 1, 3);
+      if (places[i].line != nullptr) leave(places[i], part_of[number]);
+    }
+  });
+  return have_left(table, part_of);
+}
+
+std::size_t CardCache::erase_table(std::uint32_t table, std::size_t threads) {
+  if (rows_of_[table] == 0) return 0;
+  std::vector<Leaving> part_of(parts_of(lines_.count(), threads));
+  in_parts(lines_.count(), threads, [&](std::size_t number, std::size_t from, std::size_t to) {
+    for (std::uint64_t index = from; index < to; ++index) {
+      CardLine& line = lines_.line(index);
+      for (int at = 0; at < kCacheLineIds; ++at) {
+        const std::uint64_t held = line.words[at];
+        if (word::slot(held) != 0 && word::table(held) == table) leave({&line, at}, part_of[number]);
+      }
+    }
+  });
+  return have_left(table, part_of);
+}
+
+void CardCache::leave(CardPlace where, Leaving& part) {
+  const std::uint64_t held = where.word();
+  if (word::slot(held) == 0) return;  // an id that came twice
+  touch(where, part.changes);
+  write(where, 0);
+  part.words.push_back(held);
+}
+
+std::size_t CardCache::have_left(std::uint32_t table, const std::vector<Leaving>& part_of) {
+  std::size_t erased = 0;
+  for (const Leaving& part : part_of) {
+    changes_.insert(changes_.end(), part.changes.begin(), part.changes.end());
+    let_go(part.words);
+    erased += part.words.size();
+  }
+  size_ -= erased;
+  rows_of_[table] -= erased;
+  stats_.erased += erased;
+  return erased;
+}
+
+// Releases the rows of words that stand nowhere any more.
+void CardCache::let_go(const std::vector<std::uint64_t>& words) {
+  for (std::size_t k = 0; k < words.size(); ++k) {
+    if (k + kAhead < words.size()) slots_.prefetch(word::slot(words[k + kAhead]));
+    if (word::slot(words[k]) != kAskHost) release(word::slot(words[k]), (words[k] & card_word::kFresh) != 0);
+  }
+}
+
+}  // namespace emberline
