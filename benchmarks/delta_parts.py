@@ -22,7 +22,7 @@ from benchmarks.gpu_tier_world import TABLE, MadeDelta
 from benchmarks.machine import machine_line
 from storage._table import CardCache
 from storage.hbm.base_rows import SnapshotRows
-from storage.hbm.device import DeviceMemory, GpuInfo, KernelCall
+from storage.hbm.device import Device, DeviceMemory, GpuInfo, KernelCall
 from storage.hbm.publisher import Publisher
 from storage.hbm.replica import bytes_of
 from storage.hbm.tier import HbmTier
@@ -74,6 +74,9 @@ class IdleCard:
         """Nothing."""
 
     def load_kernels(self) -> None:
+        """Nothing."""
+
+    def reach(self, other: Device) -> None:
         """Nothing."""
 
     def kernel(self, call: KernelCall, stream: object) -> None:

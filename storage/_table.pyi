@@ -362,6 +362,18 @@ class CardSet:
     def words(self) -> numpy.typing.NDArray[numpy.int64]:
         """(k, 2): line * 8 + 4 + place, word. Of the new owners."""
 
+    def put_rows(
+        self,
+        start: int,
+        entries: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.uint8],
+        threads: int = 1,
+    ) -> None:
+        """
+        Rows from `start` on, as many as there is room for, written in place: entries (n, 2): slot, number;
+        rows (n, stride) in the order of their numbers, with zeros behind each.
+        """
+
 class CardCache:
     """
     The host's side of a cache in a card's memory: what is there, where, and which changes the card lacks.
@@ -425,6 +437,21 @@ class CardCache:
         or asks the host if it is pinned.
         """
 
+    def insert_absent(
+        self,
+        table: int,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.uint8],
+        threads: int = 1,
+    ) -> numpy.typing.NDArray[numpy.bool_]:
+        """
+        As insert, pinned, for ids that come once and have no entry; by several threads. Returns (n,) which are
+        in.
+
+        rows (n, stride) is the set's from now on: rows may be moved there, and nobody else changes it until the
+        set is on the card.
+        """
+
     def offer(
         self,
         table: int,
@@ -460,23 +487,33 @@ class CardCache:
         Where no slot is free in this set, the old row is gone, or asks the host if it is pinned.
         """
 
-    def adopt(self, source: int, target: int, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+    def adopt(self, source: int, target: int, ids: numpy.typing.NDArray[numpy.int64], threads: int = 1) -> int:
         """
         Target's entries take the rows of source's, for ids that are in both. Returns how many did.
 
         The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may
         be erased when the set is complete, not before: within a set nothing has an order for lookups.
+
+        threads: more than one for ids that come once.
         """
 
-    def erase(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> int:
-        """Returns the number erased."""
+    def erase(self, table: int, ids: numpy.typing.NDArray[numpy.int64], threads: int = 1) -> int:
+        """
+        Returns the number erased.
 
-    def erase_table(self, table: int) -> int:
+        threads: more than one for ids that come once.
+        """
+
+    def erase_table(self, table: int, threads: int = 1) -> int:
         """Erases all of a table. Returns the number erased."""
 
-    def find(self, table: int, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
+    def find(
+        self, table: int, ids: numpy.typing.NDArray[numpy.int64], threads: int = 1
+    ) -> numpy.typing.NDArray[numpy.uint32]:
         """
         Slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.
+
+        threads, here and elsewhere: at most, 1 to 64; one for each 2,048 ids.
         """
 
     def contains_any(
@@ -502,7 +539,7 @@ class CardCache:
         The index as the card has it after the last complete set: (line_count * 64,). Words have no counts.
         """
 
-    def take_set(self) -> CardSet:
+    def take_set(self, threads: int = 1) -> CardSet:
         """
         What changed since the last set. Raises RuntimeError while that one is not complete.
         """
@@ -602,6 +639,20 @@ class OverlayTable:
         states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), 255 where not covered.
 
         Returns the number covered.
+        """
+
+    def copy_rows(
+        self,
+        mask: int,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.uint8],
+        at: numpy.typing.NDArray[numpy.int64],
+        states: numpy.typing.NDArray[numpy.uint8],
+        threads: int = 1,
+    ) -> int:
+        """
+        As find, with the rows as they are held: those that there are, one behind the other in rows (n, stride), with
+        zeros behind each, and whose they are, at (n,). Returns how many. More than one thread gives them in any order.
         """
 
     def ids(self, overlay: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]]:

@@ -441,7 +441,7 @@ void bind_card(nb::module_& module) {
             std::vector<std::uint8_t> out(id.size());
             {
               const nb::gil_scoped_release release;
-              CardCache::parts_of(static_cast<std::uint32_t>(table), id.data(), id.size(), of, out.data());
+              CardCache::parts_of_ids(static_cast<std::uint32_t>(table), id.data(), id.size(), of, out.data());
             }
             return to_numpy(std::move(out));
           },

@@ -114,7 +114,7 @@ class CardCache {
   // marks (slots + 1). Rows of other cards' parts are left out: of them `use` tells.
   void note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own);
   // parts (N,): whose each id of a table is.
-  static void parts_of(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts, std::uint8_t* out);
+  static void parts_of_ids(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts, std::uint8_t* out);
   // One use of each id that is there.
   void use(std::uint32_t table, const std::int64_t* ids, std::size_t n);
   void pass_lookups(std::uint64_t lookups, std::uint64_t hits);
