@@ -193,10 +193,12 @@ class CardLookup:
         if self._tells:
             self._tier.tell(packed.lookups, missed, wanted, self._sampled(packed))
 
-    def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]]:
-        """Of one batch in some the ids, by table: what this card may take of other cards' rows."""
+    def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]] | None:
+        """Of one batch in some the ids, by table: what this card may take of the others' rows. None: they share none."""
+        if not self._packing.across:
+            return None
         self._answered += 1
-        if not self._packing.across or self._answered % _SAMPLED_BATCHES:
+        if self._answered % _SAMPLED_BATCHES:
             return []
         words = self._kernels.host[: self._kernels.host.nbytes // 8 * 8].view(np.int64)
         begins = packed.ids_at.tolist()

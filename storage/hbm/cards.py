@@ -149,7 +149,7 @@ class Cards:
     def next_clock(self, tier: HbmTier) -> HbmTier:
         """Whose policy hears of a batch of this card's: where cards share rows, each in turn, since each is asked."""
         placement = self._placement
-        if placement is None:
+        if placement is None or tier.device.info.index not in placement.cards:
             return tier
         self._turn += 1
         return self._tiers.get(placement.cards[self._turn % len(placement.cards)], tier)
@@ -170,7 +170,7 @@ class Cards:
             if other is None or other.replica is None:
                 own |= its
             else:
-                other.offers.put([(table, ids[its])])
+                other.offers.put([(table, ids[its])], ())
         kept: Ids = ids[own]
         return kept
 

@@ -19,14 +19,24 @@ class Offers:
     def __init__(self) -> None:
         self._missed: deque[tuple[int, Ids]] = deque(maxlen=_MISSED)
         self._used: deque[tuple[int, Ids]] = deque(maxlen=_USED)
+        self._alone: deque[tuple[int, Ids]] = deque(maxlen=_MISSED)
 
-    def put(self, missed: Sequence[tuple[int, Ids]], used: Sequence[tuple[int, Ids]] = ()) -> None:
-        """missed: were found on no card. used: a sample of what was asked for, as often as it was."""
+    def put(self, missed: Sequence[tuple[int, Ids]], used: Sequence[tuple[int, Ids]] | None) -> None:
+        """missed: were not found. used: a sample of what was asked for, as often as it was; None of a lane that finds
+        rows on this card alone.
+        """
+        if used is None:
+            self._alone.extend(missed)
+            return
         self._missed.extend(missed)
         self._used.extend(used)
 
+    def alone(self) -> Iterator[tuple[int, Ids]]:
+        """Missed by lanes that find rows on this card alone: by table, each id once; those that were put before."""
+        return ((table, np.unique(ids)) for table, ids in _taken(self._alone))
+
     def missed(self) -> Iterator[tuple[int, Ids]]:
-        """By table, each id once; those that were put before."""
+        """Missed by lanes that look on other cards too: by table, each id once; those that were put before."""
         return ((table, np.unique(ids)) for table, ids in _taken(self._missed))
 
     def used(self) -> Iterator[tuple[int, Ids]]:

@@ -25,15 +25,18 @@ class SharedReader:
 
     def enter(self, mask: int) -> Sight | None:
         """As of Reader; None where the own card does not answer."""
-        sight = self._own.enter(mask)
         placement = self._cards.placement
         part = None if placement is None else placement.part_of(self._card)
-        if sight is None or placement is None or part is None:
-            return sight
+        if placement is None or part is None:
+            return self._own.enter(mask)
+        # Before it is inside anywhere: whoever is inside waits for nobody.
+        readers = [None if card == self._card else self._reader(card) for card in placement.cards]
+        sight = self._own.enter(mask)
+        if sight is None:
+            return None
         peers: list[Sight | None] = []
         try:
-            for card in placement.cards:
-                reader = None if card == self._card else self._reader(card)
+            for reader in readers:
                 peer = None if reader is None else reader.enter(mask)
                 if peer is not None:
                     assert reader is not None

@@ -73,6 +73,7 @@ class HbmTier:
         self._generation = 0
         self._turns = Turns()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._readers_lock = threading.Lock()
         self.offers = Offers()
         self._asked: int | None = None
         self._cards = cards
@@ -91,7 +92,7 @@ class HbmTier:
     def reader(self) -> Reader:
         """For one lane."""
         reader = Reader(self._turns.new(), self._store.overlays, lambda: self._view, self._ask)
-        with self._lock:
+        with self._readers_lock:  # a change of the card holds the other one, for as long as lanes are inside
             self._readers.add(reader)
         return reader
 
@@ -100,13 +101,16 @@ class HbmTier:
         lookups: np.ndarray,
         misses: np.ndarray,
         wanted: Sequence[tuple[int, Ids]],
-        used: Sequence[tuple[int, Ids]] = (),
+        used: Sequence[tuple[int, Ids]] | None = None,
     ) -> None:
         """What a batch asked of the card: occurrences by table (T,), those that missed (T,), and, by table, ids that
-        did; where cards share rows, a sample of what was used. Never waits; what cannot be remembered is dropped.
+        did. Never waits; what cannot be remembered is dropped.
+
+        used: of a lane that finds rows on other cards too, a sample of what was asked for; None for others.
         """
         self.counts.add(lookups, misses)
-        self._cards.next_clock(self).counts.age(lookups, misses)
+        heard = self if used is None else self._cards.next_clock(self)
+        heard.counts.age(lookups, misses)
         self.offers.put(wanted, used)
 
     # What the store calls.
@@ -219,7 +223,7 @@ class HbmTier:
             for table, ids in used:
                 if self._view is not None:
                     self._view.replica.slab(table).cache.use(table, ids)
-        return sum(self.install(table, ids) for table, ids in (*missed, *used))
+        return sum(self.install(table, ids) for table, ids in (*missed, *used, *self.offers.alone()))
 
     def fill(self, table: int, ids: Ids, freq: Flags) -> int:
         """As `install`, into free room alone."""
@@ -354,7 +358,12 @@ class HbmTier:
     def _come_out(self) -> None:
         """Until no lane goes by a view before the one of now, and none keeps it."""
         self._turns.wait()
-        for reader in list(self._readers):
+        self._forget()
+
+    def _forget(self) -> None:
+        with self._readers_lock:
+            readers = list(self._readers)
+        for reader in readers:
             reader.forget()
 
     @contextmanager
@@ -389,8 +398,7 @@ class HbmTier:
         _log.error("%s: its cache of rows is given up: %s", self.device.info, self.trouble)
         if not isinstance(error, DeviceLost):
             self._publisher.drain()
-        for reader in list(self._readers):
-            reader.forget()
+        self._forget()
 
     def _install(self, table: int, generation: int, ids: Ids, rows: Encoded, freq: Flags | None) -> int:
         with self._changing() as view:

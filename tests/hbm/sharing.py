@@ -5,6 +5,7 @@ A module of tests imports all of this and has a fixture `devices`, two cards, th
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 
 from storage.features import Jagged
 from storage.hbm.device import Device
+from storage.hbm.sight import Sight
 from storage.specs import LookupSpec
 from tests.hbm.behaviour import SOAK_S, waits_for
 from tests.hbm.held import HeldLane, held_up
-from tests.hbm.world import TABLES, CardWorld
+from tests.hbm.lane import CardLane
+from tests.hbm.world import ROWS, TABLES, CardWorld
 from tests.soak.hbm import HbmSoak
 
 # On each of two cards: more than half of all rows with their spare, fewer than all.
@@ -105,7 +108,7 @@ def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
         assert answer is not None
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[ITEM], misses[ITEM] = len(ids) + 20_000, len(answer.missed)
-        world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])])
+        world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])], [])
         return len(answer.missed)
 
     assert ask() == len(ids)
@@ -113,6 +116,28 @@ def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
     assert resident(world, 0, absent[0]).mean() > 0.8
     assert resident(world, 1, absent[1]).mean() > 0.8
     assert not resident(world, 0, absent[1]).any()
+    world.close()
+
+
+def test_a_lane_that_looks_on_its_own_card_alone_gets_what_it_asks_for(
+    tmp_path: Path, devices: Sequence[Device]
+) -> None:
+    """As of a version that was opened before another one had the cards share rows."""
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    lane = CardLane(devices[0], world.tier, list(TABLES), ROWS, ROWS)
+    ids = world.rows.ids["item"][of_part(world, 1)[:100]]
+    spec, bags = LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
+
+    def ask() -> int:
+        answer = lane.lookup(world.mask, len(ids), spec, bags)
+        assert answer is not None
+        lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
+        lookups[ITEM], misses[ITEM] = len(ids), len(answer.missed)
+        world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])])
+        return len(answer.missed)
+
+    assert ask() == 100
+    assert waits_for(lambda: ask() < 10)
     world.close()
 
 
@@ -183,6 +208,42 @@ def test_a_lane_holds_up_changes_of_the_cards_that_it_reads_from(tmp_path: Path,
         time.sleep(0.05)
     devices[0].enter_thread()
     assert world.look() > 0.5
+    world.close()
+
+
+def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world.quiet()
+    inside = threading.Barrier(2)
+    took = [0.0, 0.0]
+
+    def look(card: int) -> None:
+        reader = world.store.cards.reader(world.tiers[card])
+        enter = reader._own.enter
+
+        def slowly(mask: int) -> Sight | None:
+            sight = enter(mask)
+            inside.wait()
+            time.sleep(0.1)  # both cards are being changed now, and wait for whoever is inside
+            return sight
+
+        reader._own.enter = slowly  # type: ignore[method-assign]
+        began = time.monotonic()
+        assert reader.enter(0) is not None
+        took[card] = time.monotonic() - began
+        reader.leave()
+
+    def change(card: int) -> None:
+        time.sleep(0.05)
+        world.tiers[card].resize(HALF_BYTES)
+
+    threads = [threading.Thread(target=work, args=(card,)) for card in (0, 1) for work in (look, change)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(took) < 10.0
+    assert not any(tier.trouble for tier in world.tiers)
     world.close()
 
 

@@ -93,7 +93,7 @@ class HbmSoak(Soak):
         assert np.array_equal(answer.rows, want), self._wrong(snapshot, spec, at, answer.rows, want)
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[table], misses[table] = len(at), len(answer.missed)
-        used = [(table, ids)] if len(self._devices) > 1 and rng.random() < 1 / 16 else []
+        used = None if len(self._devices) == 1 else [(table, ids)] if rng.random() < 1 / 16 else []
         lane.tier.tell(lookups, misses, [(table, np.unique(ids[answer.missed]))], used)
         self.counts["card lookups"] += 1
         self.counts["card rows"] += len(at) - len(answer.missed)

@@ -105,7 +105,7 @@ def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypat
     told: list[int] = []
     tell = type(world.tier()).tell
 
-    def watched(tier: object, lookups: np.ndarray, misses: np.ndarray, wanted: object, used: object = ()) -> None:
+    def watched(tier: object, lookups: np.ndarray, misses: np.ndarray, wanted: object, used: object) -> None:
         told.append(sum(len(ids) for _, ids in used))  # type: ignore[attr-defined]
         tell(tier, lookups, misses, wanted, used)  # type: ignore[arg-type]
 
