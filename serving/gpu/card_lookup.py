@@ -194,7 +194,7 @@ class CardLookup:
             self._tier.tell(packed.lookups, missed, wanted, self._sampled(packed))
 
     def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]] | None:
-        """Of one batch in some the ids, by table: what this card may take of the others' rows. None: they share none."""
+        """Of one batch in some the ids, by table: what this card may take of others' rows. None: they share none."""
         if not self._packing.across:
             return None
         self._answered += 1
