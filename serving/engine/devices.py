@@ -64,7 +64,11 @@ class Devices:
         wanted = list(dict.fromkeys(place for place in places if place is not None))
         self.falls_back = config.may_use_processor
         self.uses_processor = self.falls_back or None in places
-        across = self._share_rows(config, gpus, wanted)
+        try:
+            across = self._share_rows(config, gpus, wanted)
+        except BaseException:
+            self.close()
+            raise
         for index in wanted:
             try:
                 assert gpus is not None
@@ -159,6 +163,7 @@ class Devices:
         """Gives the memory back. No session is left."""
         for index in list(self.models):
             self._drop(index)
+        self._parts.store.cards.leave(self)
 
     def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
         """Whether the version's cards share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
@@ -169,9 +174,11 @@ class Devices:
         if options.hbm_placement == "shard":
             for index in wanted:
                 with suppress(DeviceError):  # opening it says so, too
-                    drivers.append(gpus.driver(index))
+                    driver = gpus.driver(index)
+                    driver.enter_thread()
+                    drivers.append(driver)
         try:
-            parts.store.cards.share_rows(drivers)
+            parts.store.cards.share_rows(drivers, self)
         except (DeviceError, ConfigError) as error:
             if options.on_gpu_failure == "refuse":
                 raise

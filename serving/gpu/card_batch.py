@@ -49,7 +49,8 @@ class PackedIds:
     """What a batch holds. size: bytes of it. lookups: (T,) uint64, ids by table, those of a user once.
 
     ids_at, weights_at: (F,) where each feature's ids and weights begin, in words of 8 and of 4 bytes; weights_at is 0
-    without. id_counts: (F,). shares_rows: rows of a user share their ids.
+    without. id_counts: (F,) how many, 0 where not all of them
+    are looked up. shares_rows: rows of a user share their ids.
     """
 
     size: int
@@ -194,7 +195,9 @@ class CardForm:
         self._put_sections(stamp, item, user, user_of_row, lengths)
         lookups = np.bincount(self._packing.table_of, used, self._packing.tables).astype(np.uint64)
         size = self._ids_at + 8 * count + 4 * weight_count
-        return PackedIds(size, lookups, self._ids_at // 8 + begins, sizes, weights_at, self.users > 0)
+        # Of bags that are longer than their feature, nobody looks up the rest.
+        counts = np.where(used < sizes, 0, sizes)
+        return PackedIds(size, lookups, self._ids_at // 8 + begins, counts, weights_at, self.users > 0)
 
     def put_chain(self, chain: Sequence[int], peer_chains: Sequence[int] = ()) -> None:
         """Which differences a search asks first, at most 8; behind `put`. peer_chains: as of Sight."""

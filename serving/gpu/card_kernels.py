@@ -65,7 +65,7 @@ class CardKernels:
         self._words = driver.device(word_bytes)
         self._peers = self._words[self._peers_at :] if packing.across else None
         self.counts = lane.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
-        self._generations: tuple[int, ...] = ()
+        self._generations: tuple[int, ...] = (0,)
         self._parts: list[_Part] = []
         at = 0
         for number, features in enumerate((packing.features.gathered, packing.features.pooled)):
@@ -80,8 +80,9 @@ class CardKernels:
         """Has the kernels look into these replicas. The stream is empty; the lane is inside."""
         if sight.generations == self._generations:
             return
-        # They keep the addresses of another one.
-        self._lane.graphs.drop(("look_up", "whole"))
+        if sight.generations[0] != self._generations[0]:
+            # They keep the addresses of another one. Those of other cards' are in the words alone.
+            self._lane.graphs.drop(("look_up", "whole"))
         target = self._lane.target.data_ptr()
         sections = self._lane.model.inputs.sections
         words: list[int] = []

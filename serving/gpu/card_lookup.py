@@ -67,7 +67,7 @@ class CardLookup:
         self._tells = tells
         cards = card.store.cards
         self._reader = cards.reader(card.tier) if packing.across else card.tier.reader()
-        self._answered = 0
+        self._chance = np.random.default_rng()
         self._plan = card.store.plan_rows()
         driver.enter_thread()
         late_bytes = max(LEAST_LATE_BYTES, lane.model.inputs.packed_bytes // 4)
@@ -197,16 +197,17 @@ class CardLookup:
         """Of one batch in some the ids, by table: what this card may take of others' rows. None: they share none."""
         if not self._packing.across:
             return None
-        self._answered += 1
-        if self._answered % _SAMPLED_BATCHES:
+        if self._chance.random() * _SAMPLED_BATCHES >= 1:
             return []
         words = self._kernels.host[: self._kernels.host.nbytes // 8 * 8].view(np.int64)
+        # Elsewhere in each feature and batch, so that a place in a bag does not count for ever or never.
+        firsts = self._chance.integers(0, _SAMPLED_IDS, len(packed.id_counts)).tolist()
         begins = packed.ids_at.tolist()
         tables, counts = self._packing.table_of.tolist(), packed.id_counts.tolist()
         return [
-            (table, words[begin : begin + count : _SAMPLED_IDS].copy())
-            for table, begin, count in zip(tables, begins, counts, strict=True)
-            if count
+            (table, words[begin + first : begin + count : _SAMPLED_IDS].copy())
+            for table, begin, count, first in zip(tables, begins, counts, firsts, strict=True)
+            if first < count
         ]
 
     def _form(self, rows: int, users: int) -> CardForm:

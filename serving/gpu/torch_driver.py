@@ -87,6 +87,7 @@ class TorchDriver:
         self._device_bytes = _Tally()
         self._pinned_bytes = _Tally()
         self._exclusive = threading.RLock()
+        self._reached: set[int] = set()
         # Of captures that torch could not end: its allocators still call them.
         self._kept: list[torch.cuda.CUDAGraph] = []
         self.enter_thread()
@@ -169,6 +170,8 @@ class TorchDriver:
 
     def reach(self, other: Device) -> None:
         """See Device. For buffers that torch takes with cudaMalloc, not in segments that grow."""
+        if other.info.index in self._reached:
+            return
         with self._asking:
             segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
             if any(segment.get("is_expandable") for segment in segments):
@@ -185,6 +188,7 @@ class TorchDriver:
                 if getattr(error, "status", None) != _PEER_ACCESS_ALREADY_ENABLED:
                     raise
             self._kernels.load_across()
+        self._reached.add(other.info.index)
 
     def kernel(self, call: KernelCall, stream: CudaStream) -> None:
         """See Device."""

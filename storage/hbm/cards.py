@@ -34,6 +34,8 @@ class Cards:
         # Numbers of overlays that are being merged (True) or discarded (False); replaced whole.
         self._retiring: Mapping[int, bool] = {}
         self._placement: Placement | None = None
+        # By owner, the last one last.
+        self._wishes: dict[object, Placement | None] = {}
         self._turn = 0
 
     @property
@@ -96,21 +98,22 @@ class Cards:
     @contextmanager
     def retiring(self, overlay: Overlay, *, merged: bool) -> Iterator[None]:
         """While an overlay is merged or discarded: it is in every snapshot from now on, or in none."""
-        with self._lock:
-            self._retiring = {**self._retiring, overlay.number: merged}
-            for tier in self._tiers.values():
-                tier.retire(overlay, merged=merged)
         try:
+            with self._lock:
+                self._retiring = {**self._retiring, overlay.number: merged}
+                for tier in self._tiers.values():
+                    tier.retire(overlay, merged=merged)
             yield
         finally:
             with self._lock:
                 self._retiring = {number: way for number, way in self._retiring.items() if number != overlay.number}
 
-    def share_rows(self, devices: Sequence[Device]) -> None:
+    def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
         """From now on hot rows are on each of these cards, and cold ones on one of them; fewer than two: each card has
         its own. Before `open`, or while lookups go on: what is elsewhere then is missed until it has come.
 
-        Raises ConfigError, DeviceError where one cannot read another's memory: nothing is shared then.
+        owner: who wishes so; the wish of the last owner holds, until `leave`. Raises ConfigError, DeviceError where one
+        card cannot read another's memory: nothing is shared then.
         """
         placement = None
         try:
@@ -122,12 +125,25 @@ class Cards:
                     if other is not device:
                         device.reach(other)
         except BaseException:
-            self._place(None)
+            self._wish(owner, None)
             raise
-        self._place(placement)
+        self._wish(owner, placement)
 
-    def _place(self, placement: Placement | None) -> None:
+    def leave(self, owner: object) -> None:
+        """Takes an owner's wish back: the one before it holds. Without effect where there is none."""
         with self._lock:
+            self._wishes.pop(owner, None)
+        self._place()
+
+    def _wish(self, owner: object, placement: Placement | None) -> None:
+        with self._lock:
+            self._wishes.pop(owner, None)
+            self._wishes[owner] = placement
+        self._place()
+
+    def _place(self) -> None:
+        with self._lock:
+            placement = next(reversed(self._wishes.values()), None)
             changes = placement != self._placement
             self._placement = placement
             workers = list(self._workers.values()) if changes else []
@@ -152,7 +168,8 @@ class Cards:
         if placement is None or tier.device.info.index not in placement.cards:
             return tier
         self._turn += 1
-        return self._tiers.get(placement.cards[self._turn % len(placement.cards)], tier)
+        heard = self._tiers.get(placement.cards[self._turn % len(placement.cards)], tier)
+        return tier if heard.replica is None else heard
 
     def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
         """Those of some missed ids that this card takes; the others are offered to the cards whose part they are. Ids

@@ -37,6 +37,7 @@ class HbmWorker:
         self._wake = threading.Event()
         self._stopping = False
         self._filled = threading.Event()
+        self._fillings = threading.Lock()
         self._filling: Iterator[tuple[int, Ids, Flags]] | None = self._hottest()
         self._marks_read = self._saved = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="emberline-hbm", daemon=True)
@@ -44,8 +45,9 @@ class HbmWorker:
 
     def refill(self) -> None:
         """Fills free room anew; for a tier that has another size now."""
-        self._filled.clear()
-        self._filling = self._hottest()
+        with self._fillings:
+            self._filled.clear()
+            self._filling = self._hottest()
         self._wake.set()
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
@@ -133,9 +135,10 @@ class HbmWorker:
 
     def _end_filling(self, filling: Iterator[tuple[int, Ids, Flags]] | None) -> None:
         """Unless another one was begun meanwhile."""
-        if self._filling is filling:
-            self._filling = None
-            self._filled.set()
+        with self._fillings:
+            if self._filling is filling:
+                self._filling = None
+                self._filled.set()
 
     def _hottest(self) -> Iterator[tuple[int, Ids, Flags]]:
         store, rows = self._store, SnapshotRows(self._store)

@@ -26,6 +26,8 @@ from tests.hbm.sharing import (  # noqa: F401
     test_lanes_that_look_for_the_first_time_while_both_cards_change,
     test_rows_are_shared_from_now_on_and_not_any_more,
     test_snapshots_are_told_apart_on_every_card,
+    test_the_wish_of_the_last_owner_holds_until_it_leaves,
+    test_what_a_lane_finds_elsewhere_counts_as_used_there,
     test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is,
     test_what_one_card_asks_for_often_comes_to_it_as_well,
 )

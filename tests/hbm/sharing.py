@@ -183,6 +183,48 @@ def test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it(tmp_path: Path
     world.close()
 
 
+def test_what_a_lane_finds_elsewhere_counts_as_used_there(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world.quiet()
+    theirs = of_part(world, 1)[:200]
+    tier = world.tiers[1]
+    replica = tier.replica
+    assert replica is not None
+
+    def uses() -> np.ndarray:
+        _, ids, counts = replica.slab(ITEM).cache.hot_ids(10_000, replica.base_tables)
+        order = np.argsort(ids)
+        return counts[order][np.isin(ids[order], world.rows.ids["item"][theirs])]
+
+    before = uses()
+    devices[0].enter_thread()
+    for _ in range(3):
+        use(world, theirs)
+        tier.counts.age(np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64))
+        tier.read_marks()
+        devices[0].enter_thread()
+    assert (uses() > before).mean() > 0.9
+    world.close()
+
+
+def test_the_wish_of_the_last_owner_holds_until_it_leaves(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    cards = world.store.cards
+    placement, one, other = cards.placement, object(), object()
+    cards.share_rows(devices[:1], one)
+    assert cards.placement is None
+    cards.share_rows(devices, other)
+    assert cards.placement == placement
+    cards.leave(other)
+    assert cards.placement is None
+    cards.leave(other)
+    cards.leave(one)
+    assert cards.placement == placement
+    devices[0].enter_thread()
+    assert world.look() > 0.9
+    world.close()
+
+
 def test_a_card_that_is_closed_leaves_its_part_to_the_others(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     assert world.look() == 1.0

@@ -53,6 +53,8 @@ def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
     rows = [sum(slab.cache.size() for slab in replica.slabs) for replica in replicas if replica is not None]
     assert sum(rows) == sum(table.rows for table in world.store.tables)
     assert max(rows) < 0.7 * sum(rows)
+    for worker in world.store.cards._workers.values():
+        worker.close()  # nothing moves from now on
     for driver in shared.gpus.drivers:
         driver.forbid_allocation()
     for pipeline in shared.pipelines:
@@ -83,6 +85,21 @@ def test_snapshots_on_both_cards(shared: Shared) -> None:
                 agree(world, pipeline, world.sided(rng, 20, 4), mask)
 
 
+def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> None:
+    world, rng = shared.world, np.random.default_rng(5)
+    for worker in world.store.cards._workers.values():
+        worker.close()
+    mask = 1 << world.store.stage(world.delta(rng))
+    world.store.cards.tiers[0].prepare(mask)  # the other card does not know it
+    driver, pipeline = shared.gpus.drivers[0], shared.pipelines[0]
+    captured = driver.counts["capture"]
+    for number in range(8):
+        agree(world, pipeline, world.batch(rng, 20), mask * (number % 2))
+    world.store.cards.resize(1, 40_000)
+    agree(world, pipeline, world.batch(rng, 20))
+    assert driver.counts["capture"] == captured
+
+
 def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(3)
     cards = world.store.cards
@@ -110,7 +127,7 @@ def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypat
         tell(tier, lookups, misses, wanted, used)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(world.tier()), "tell", watched)
-    for _ in range(2 * card_lookup._SAMPLED_BATCHES):
-        agree(world, shared.pipelines[0], world.batch(rng, 64))
-    assert sum(1 for count in told if count) == 2
-    assert 0 < max(told) < 64 * 7 * 8 / 2
+    for _ in range(10 * card_lookup._SAMPLED_BATCHES):
+        agree(world, shared.pipelines[0], world.batch(rng, 16))
+    assert 1 <= sum(1 for count in told if count) <= 40
+    assert 0 < max(told) < 16 * 7 * 8 / 2
