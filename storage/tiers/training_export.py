@@ -103,6 +103,7 @@ class TieredTrainingTable(TieredRows):
                 was_removed = np.isin(ids, here) | np.isin(ids, self.native.removed()[0])
                 bare = np.unique(ids[(self.native.has_row(ids) == 0) & was_removed])
                 self.store.erase(self.number, bare, np.zeros(len(bare), np.uint32))
+                self._note(bare)
                 self.native.forget_removed(upto_stamp)
         closed = min(upto_stamp, self.stamp - 1)
         self.forgotten = max(self.forgotten, closed)

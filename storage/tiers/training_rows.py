@@ -127,9 +127,12 @@ class TieredRows:
         Raises ConfigError when the budget does not hold so many rows.
         """
         self.native.begin()
-        with self._staging:
-            staged, self._staged = self._staged, None
-        self._bring(ids, staged)
+        try:
+            # What leaves to make room for the batch makes what was read for it old, too.
+            self._bring(ids, self._staged)
+        finally:
+            with self._staging:
+                self._staged = None
 
     def lookup(self, ids: Ids, out: Rows, train: bool, initial_slot: float) -> int:
         """Evaluation reads rows that are in the store beside the table, and moves nothing."""
@@ -185,8 +188,8 @@ class TieredRows:
             lost = mine[(values == 0) & ~has_row & (self.native.has_row(mine) == 0)]
             if len(lost) and not self.store.is_empty:
                 # A record that is there would bring the count back.
-                self._note(lost)
                 self.store.erase(self.number, lost, np.zeros(len(lost), np.uint32))
+                self._note(lost)
 
     def restore_removed(self, ids: Ids, stamps: Counts) -> None:
         """Puts back what was erased and has no row."""
@@ -328,7 +331,6 @@ class TieredRows:
         written = self.native.written(inside)
         erased = self.native.erase(inside)
         if not self.store.is_empty:
-            self._note(ids)
             # Also of ids that had no row: a count in the store would come back.
             self.store.erase(self.number, inside, written)
         if len(outside):
@@ -338,6 +340,8 @@ class TieredRows:
             self.store.erase(self.number, found.row_ids, stamps)
             self.store.write_bare(self.number, found.row_ids, none, none, none + np.uint32(self.native.stamp))
             self.rows_outside -= len(found.row_ids)
+        # Not before: who reads ahead may begin at any moment, and these ids are not in DRAM meanwhile.
+        self._note(ids)
         return erased + len(outside)
 
     def _restore_outside(self, ids: Ids, records: NDArray[np.uint8], stamps: Counts) -> None:
@@ -351,7 +355,7 @@ class TieredRows:
         if has_row.any():
             found = self.store.read(self.number, ids[has_row], self.record_bytes)
             written[has_row] = self.unpack(found.records)[3]
-        self._note(ids)
         self.store.write_rows(self.number, ids, records, stamps, written)
+        self._note(ids)
         self.rows_outside += int((~has_row).sum())
         self.native.forget(ids)

@@ -291,6 +291,47 @@ def test_what_was_read_ahead_is_not_used_when_it_is_old(table: TieredTrainingTab
     assert table.traffic.fetched_late > 0
 
 
+def test_what_leaves_when_a_batch_begins_was_read_ahead_too_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count that is in the store for a moment is read there, comes back, grows, and goes again for the batch."""
+    table = tiered(tmp_path, admit_after=4)
+    ids = np.arange(4, dtype=np.int64)
+    look(table, ids)
+    table._spill_bare()
+    table.stage(ids)
+    look(table, ids)
+    monkeypatch.setattr(table, "_spill_bare_if_many", table._spill_bare)
+    table.hold(ids)
+    monkeypatch.undo()
+    assert [part.tolist() for part in table.export_counts()] == [ids.tolist(), [2] * len(ids)]
+    look(table, ids)
+    look(table, ids)
+    assert table.size() == len(ids)
+    table.store.close()
+
+
+def test_what_is_erased_while_it_is_read_ahead_does_not_come_back(
+    table: TieredTrainingTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, erase = np.arange(10), table.store.erase
+    first = look(table, ids)
+    table.adagrad(ids, np.ones((10, DIM), F32), 0.1, 1e-8)
+    look(table, np.arange(100, 195))
+    assert not np.isin(ids, table.native.row_ids()).any()
+
+    def erase_as_somebody_reads(*arguments: Any) -> None:
+        table.stage(ids)
+        erase(*arguments)
+
+    monkeypatch.setattr(table.store, "erase", erase_as_somebody_reads)
+    assert table.erase(ids) == 10
+    monkeypatch.undo()
+    table.hold(ids)
+    assert table.size() == 95
+    assert look(table, ids).tobytes() == first.tobytes()  # as new
+
+
 def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path: Path) -> None:
     rows = 200_000
     table = tiered(tmp_path / "rows", rows=rows // 2)
