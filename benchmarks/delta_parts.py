@@ -1,5 +1,7 @@
 """What the host does for a delta of rows that lie on a card, part by part: the card is one that does nothing.
 
+The card is full before each delta, and each delta changes other rows.
+
 python -m benchmarks.delta_parts --rows 4000000 --changed 1000000
 """
 
@@ -126,35 +128,45 @@ class Parts:
 def main() -> None:
     """Prints medians, and the smallest and the largest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4_000_000, help="of the table, all of them on the card")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="that the card has room for")
     parser.add_argument("--changed", type=int, default=1_000_000, help="rows of the delta")
     parser.add_argument("--dim", type=int, default=64, help="float32 values of a row")
+    parser.add_argument(
+        "--spare", type=int, default=0, help="rows that the card has room for beside those of the table"
+    )
     parser.add_argument("--repeats", type=int, default=9)
     chosen = parser.parse_args()
     print(machine_line())
     with tempfile.TemporaryDirectory() as folder:
-        _measure(Path(folder), chosen.rows, chosen.changed, chosen.dim, chosen.repeats)
+        _measure(Path(folder), chosen.rows, chosen.changed, chosen.dim, chosen.spare, chosen.repeats)
 
 
-def _measure(folder: Path, rows: int, changed: int, dim: int, repeats: int) -> None:
-    specs = [TableSpec(TABLE, dim, "fp32", rows=rows + 16 * changed)]
+def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeats: int) -> None:
+    total = rows if spare else rows + 2 * changed
+    specs = [TableSpec(TABLE, dim, "fp32", rows=total + 16 * changed)]
     limits = StoreLimits(overlay_bytes=8 * changed * (4 * dim + 64))
     store = TieredStore.open(folder, specs, dram_bytes=None, limits=limits)
     try:
         block = np.random.default_rng(3).standard_normal((_BLOCK, dim)).astype(np.float32)
-        store.dram[0].reserve(rows)
-        for start in range(0, rows, _BLOCK):
-            ids = np.arange(start, min(start + _BLOCK, rows), dtype=np.int64)
+        store.dram[0].reserve(total)
+        for start in range(0, total, _BLOCK):
+            ids = np.arange(start, min(start + _BLOCK, total), dtype=np.int64)
             store.dram[0].insert_or_assign(ids, block[: len(ids)])
-        tier = store.cards.open(IdleCard(), bytes_of(4 * dim, rows + 2 * changed))
+        tier = store.cards.open(IdleCard(), bytes_of(4 * dim, rows + spare))
         assert store.cards.wait_filled(240)
         for worker in store.cards._workers.values():
             worker.close()
         tier.settle_after_s = 0.0
         print(f"{tier.stats().rows:,} rows on the card, {changed:,} x {4 * dim} B changed")
         took: dict[str, list[float]] = {}
+        everything, random = np.arange(total, dtype=np.int64), np.random.default_rng(5)
         for step in range(repeats + 1):
-            ids = np.arange(changed, dtype=np.int64) * (rows // changed)
+            tier.fill(0, everything, np.full(total, 3, np.uint8))
+            assert tier.replica is not None
+            cache = tier.replica.slab(0).cache
+            resident = everything[cache.find(0, everything) != 0]
+            assert spare or cache.free() == 0, f"the card has room for {cache.free():,} rows more"
+            ids = np.sort(random.choice(resident, changed, replace=False))
             number = store.stage(MadeDelta(ids, dim, step + 1), spill=False)
             parts = Parts()
             with parts.watched():
@@ -167,7 +179,9 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, repeats: int) -> N
             _prepare(tier, 0)
             _settle(tier)
             store.discard(number)
-            for name, seconds in parts.took.items() if step > 0 else ():  # memory was touched for the first time
+            if step == 0:  # memory is touched for the first time, and a full card has to make room
+                print(f"the first delta: prepare {parts.took['prepare'] * 1e3:.0f} ms")
+            for name, seconds in parts.took.items() if step > 0 else ():
                 took.setdefault(name, []).append(seconds * 1e3)
         for name in sorted(took, key=lambda name: ("." in name, name)):
             print(f"{name}: {median(took[name]):.1f} ms, {min(took[name]):.1f} to {max(took[name]):.1f}")

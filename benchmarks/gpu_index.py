@@ -45,8 +45,8 @@ def ids_of(slots: Tensor) -> Tensor:
 
 
 def lines_for(rows: int) -> int:
-    """As many as a cache of this capacity has: six of seven positions are taken."""
-    return max(2, (rows * 7 + 23) // 24)
+    """As many as a cache of this capacity has: three of four positions are taken."""
+    return max(2, (rows + 2) // 3)
 
 
 def mix(values: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class Shape:
 
 def fitting_rows(wanted: int, free_bytes: int, row_bytes: int) -> int:
     """As many rows as wanted, or as fit into the free memory of a card with their lines and what making them takes."""
-    each = row_bytes + LINE_BYTES * 7 / 24 + WORK_BYTES
+    each = row_bytes + LINE_BYTES / 3 + WORK_BYTES
     return max(1, min(wanted, int(free_bytes * _SHARE / each)))
 
 

@@ -62,8 +62,8 @@ PIECE_BYTES = 64
 NEAR_BYTES, NEAR, NEAR_US, FAR_US = 40e6, 5.5e12, 0.3, 0.7
 # Warps of our kernels on a multiprocessor (128 registers), and rows of one lane that are under way at once.
 WARPS, AHEAD, LANES = 16, 4, 32
-# Measured: ids in their second line, in an index at six of seven.
-IN_SECOND = 0.20
+# Measured: ids in their second line, in an index at three of four.
+IN_SECOND = 0.15
 LINE_BYTES = 64
 # torch's EmbeddingBag: 1,024 blocks of eight warps, a lane for each value, one row after the other.
 TORCH_WARPS = 8192
@@ -77,8 +77,9 @@ POLICY_POINT = 0.01
 # Measured on two cores of a virtual machine, a thread: a row that was missed, found in DRAM and written to where the
 # card fetches it; an id copied and told.
 MISS_US, ID_US = 0.15, 0.0012
-# Measured there too, by both cores (delta_parts), a row of a delta: the card's index, its row, the lists to be sent.
-INDEX_US, FIND_US, LISTS_US = 0.052, 0.028, 0.013
+# Measured there too, by both cores (delta_parts, a full card of 12 M rows), a row of a delta: the card's index, its
+# row, the lists to be sent.
+INDEX_US, FIND_US, LISTS_US = 0.076, 0.031, 0.029
 _LIST_BYTES = 48
 
 

@@ -410,7 +410,11 @@ class CardCache:
         """Entries of one table, with those that share a row or ask the host."""
 
     def free(self) -> int:
-        """Rows that could come in now without an eviction."""
+        """Rows that could be offered now and come in without an eviction."""
+
+    @property
+    def reserved(self) -> int:
+        """As reserve keeps it."""
 
     def memory_bytes(self) -> int:
         """Bytes of the host's memory."""
@@ -489,7 +493,8 @@ class CardCache:
 
     def adopt(self, source: int, target: int, ids: numpy.typing.NDArray[numpy.int64], threads: int = 1) -> int:
         """
-        Target's entries take the rows of source's, for ids that are in both. Returns how many did.
+        Target's entries take the rows of source's; where target has none, there is one now if the index has a
+        place for it without an eviction. Returns how many did.
 
         The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may
         be erased when the set is complete, not before: within a set nothing has an order for lookups.
@@ -506,6 +511,12 @@ class CardCache:
 
     def erase_table(self, table: int, threads: int = 1) -> int:
         """Erases all of a table. Returns the number erased."""
+
+    def reserve(self, rows: int) -> None:
+        """
+        Keeps room for so many rows, at most all, that free and offer leave alone, and insert and insert_absent
+        take.
+        """
 
     def find(
         self, table: int, ids: numpy.typing.NDArray[numpy.int64], threads: int = 1

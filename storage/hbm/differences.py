@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,8 @@ from storage.tiers.overlays import Overlay
 
 # Ids whose rows the base takes over in one set.
 _ADOPTED_IDS = 1 << 20
+# Room is kept for as many rows as the largest of so many differences had, and some to spare, at most a share of all.
+_REMEMBERED, _SPARE, _MOST_KEPT = 8, 1 / 8, 1 / 8
 # Lines that are read one behind the other while one at random is.
 _SCAN = 4
 
@@ -26,6 +29,8 @@ class Differences:
         self._rows = rows
         self._publisher = publisher
         self._threads = usable_threads()
+        # Rows of the last differences, by bytes of a row.
+        self._sizes: dict[int, deque[int]] = {}
 
     def bring(self, replica: Replica, mask: int, number: int, overlays: Sequence[Overlay]) -> int:
         """Makes entries under a free number for what the overlays change and the card has; returns how many.
@@ -33,6 +38,7 @@ class Differences:
         Raises StoreError: some of them are there.
         """
         entries = 0
+        rows_of = dict.fromkeys((slab.row_bytes for slab in replica.slabs), 0)
         for table in range(replica.base_tables):
             slab = replica.slab(table)
             virtual = replica.virtual(table, number)
@@ -48,9 +54,18 @@ class Differences:
                 if not (asking.all() and placed.all()):
                     # The card has no place for what this snapshot says of them: no snapshot finds them there.
                     slab.cache.erase(table, np.concatenate([missing[~asking], taken[~placed]]))
+                rows_of[slab.row_bytes] += int(np.count_nonzero(placed))
                 entries += int(np.count_nonzero(asking)) + int(np.count_nonzero(placed))
                 self._publisher.publish(slab)
+        for row_bytes, count in rows_of.items():
+            self._sizes.setdefault(row_bytes, deque(maxlen=_REMEMBERED)).append(count)
         return entries
+
+    def keep_room(self, replica: Replica) -> None:
+        """Leaves room for a difference like those before, so that rows do not go for each and come back behind it."""
+        for slab in replica.slabs:
+            largest = max(self._sizes.get(slab.row_bytes, (0,)))
+            slab.cache.reserve(int(min(largest * (1 + _SPARE), slab.cache.capacity_rows * _MOST_KEPT)))
 
     def adopt(self, replica: Replica, number: int, overlays: Sequence[Overlay]) -> None:
         """The base's entries take the rows of a difference. overlays: in which it differs from the base."""

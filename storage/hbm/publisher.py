@@ -144,8 +144,8 @@ class Publisher:
                 changes.put_rows(start, entries, staged, self._threads)
                 self._send(half, end)
             else:
-                entries[:, 0] = changes.rows[start : start + n, 0]
-                entries[:, 1] = np.arange(n)
+                entries[:] = changes.rows[start : start + n]
+                entries[:, 1] -= start
                 self._send(half, lists)
                 rows = space[start * slab.stride : (start + n) * slab.stride]
                 self._device.copy(half.staging[lists:end], rows, self._stream)

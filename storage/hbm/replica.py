@@ -153,7 +153,7 @@ def stride_of(row_bytes: int) -> int:
 def bytes_of(row_bytes: int, capacity_rows: int) -> int:
     """What a cache for so many rows takes of the card, to within a thousandth."""
     slots = capacity_rows + max(64, capacity_rows * 3 // 100) + 1
-    lines = max(2, (capacity_rows * 7 + 23) // 24)
+    lines = max(2, (capacity_rows + 2) // 3)
     return lines * LINE_BYTES + slots * (stride_of(row_bytes) + 1)
 
 

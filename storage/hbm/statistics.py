@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage.hbm.replica import CardSlab, Replica
 from storage.hbm.sight import View
+
+_TOTALS = ("admitted", "rejected", "evicted")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,14 @@ class TierCounts:
         self.admitted = np.zeros(tables, np.int64)
         self._new_lookups = np.zeros(tables, np.uint64)
         self._new_misses = np.zeros(tables, np.uint64)
+        self._gone = dict.fromkeys(_TOTALS, 0)
         self._lock = threading.Lock()
+
+    def let_go(self, replica: Replica) -> None:
+        """Of a replica that is asked no more: what its caches counted stays."""
+        with self._lock:
+            for slab in replica.slabs:
+                _add(self._gone, slab)
 
     def add(self, lookups: np.ndarray, misses: np.ndarray) -> None:
         """One batch, of this card's lanes."""
@@ -87,16 +97,13 @@ class TierCounts:
     def stats(self, view: View | None) -> HbmStats:
         """With what a view holds; nothing where there is none."""
         with self._lock:
-            lookups, misses = self.lookups.tolist(), self.misses.tolist()
+            lookups, misses, totals = self.lookups.tolist(), self.misses.tolist(), dict(self._gone)
         slabs = [] if view is None else view.replica.slabs
         rows = [0] * len(lookups)
-        totals = {"admitted": 0, "rejected": 0, "evicted": 0}
         for slab in slabs:
             for table in slab.members:
                 rows[table] = slab.cache.rows_of(table)
-            now = slab.cache.stats()
-            for name in totals:
-                totals[name] += now[name]
+            _add(totals, slab)
         return HbmStats(
             sum(slab.cache.capacity_rows for slab in slabs),
             sum(slab.cache.size() for slab in slabs),
@@ -111,3 +118,9 @@ class TierCounts:
                 for table in range(len(lookups))
             ),
         )
+
+
+def _add(totals: dict[str, int], slab: CardSlab) -> None:
+    counted = slab.cache.stats()
+    for name in totals:
+        totals[name] += counted[name]

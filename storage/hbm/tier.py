@@ -159,6 +159,7 @@ class HbmTier:
             view = self._view
             if view is None:
                 return False
+            self._brought.keep_room(view.replica)
             added = Difference(mask, number, differing, entries)
             self._view = replace(view, differences=(*view.differences, added))
             return True
@@ -309,16 +310,20 @@ class HbmTier:
             with suppress(DeviceOutOfMemory):
                 fresh = Replica(self.device, tables, hbm_bytes)
             if fresh is None:  # what the attempt took is free again
-                self._view = view = None
+                self._drop_view()
+                view = None
                 self._come_out()
                 fresh = Replica(self.device, tables, hbm_bytes)
             self.hbm_bytes = hbm_bytes
+            self._brought.keep_room(fresh)
             for table, ids, counts in hot:
                 slab = fresh.slab(table)
                 room = min(len(ids), slab.cache.free())
                 for piece in self._rows.pieces(table, ids[:room]):
                     rows, found = self._rows.find(base, table, ids[piece], DIFFERENCE_TIMEOUT_S)
                     self._insert(slab, table, ids[piece][found], rows, counts[piece][found])
+            if view is not None:
+                self.counts.let_go(view.replica)
             self._view = View(fresh, base)
             self._come_out()
 
@@ -345,7 +350,7 @@ class HbmTier:
     def close(self) -> None:
         """Gives the card's memory back when no lane is inside; lanes go to the host from now on."""
         with self._lock:
-            self._view = None
+            self._drop_view()
             with suppress(DeviceError):
                 self._come_out()
             self._publisher.close()
@@ -390,10 +395,15 @@ class HbmTier:
                 self._give_up(error)
                 raise
 
+    def _drop_view(self) -> None:
+        if self._view is not None:
+            self.counts.let_go(self._view.replica)
+            self._view = None
+
     def _give_up(self, error: BaseException) -> None:
         if self.trouble:
             return
-        self._view = None
+        self._drop_view()
         self.trouble = str(error) or type(error).__name__
         _log.error("%s: its cache of rows is given up: %s", self.device.info, self.trouble)
         if not isinstance(error, DeviceLost):

@@ -277,7 +277,8 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           },
           "source"_a, "target"_a, "ids"_a, "threads"_a = 1,
           nb::sig("def adopt(self, source: int, target: int, " IDS ", threads: int = 1) -> int"),
-          "Target's entries take the rows of source's, for ids that are in both. Returns how many did.\n\n"
+          "Target's entries take the rows of source's; where target has none, there is one now if the index has a\n"
+          "place for it without an eviction. Returns how many did.\n\n"
           "The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may\n"
           "be erased when the set is complete, not before: within a set nothing has an order for lookups.\n\n"
           "threads: more than one for ids that come once.")
@@ -299,7 +300,11 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             const nb::gil_scoped_release release;
             return self.erase_table(of, threads);
           },
-          "table"_a, "threads"_a = 1, "Erases all of a table. Returns the number erased.");
+          "table"_a, "threads"_a = 1, "Erases all of a table. Returns the number erased.")
+      .def(
+          "reserve", [](CardCache& self, std::uint64_t rows) { self.reserve(rows); }, "rows"_a,
+          "Keeps room for so many rows, at most all, that free and offer leave alone, and insert and insert_absent\n"
+          "take.");
 }
 
 void bind_reads(nb::class_<CardCache>& cache) {
@@ -384,7 +389,8 @@ void bind_card(nb::module_& module) {
       .def(
           "rows_of", [](const CardCache& self, std::uint64_t table) { return self.rows_of(table_of(self, table)); },
           "table"_a, "Entries of one table, with those that share a row or ask the host.")
-      .def("free", &CardCache::free, "Rows that could come in now without an eviction.")
+      .def("free", &CardCache::free, "Rows that could be offered now and come in without an eviction.")
+      .def_prop_ro("reserved", &CardCache::reserved, "As reserve keeps it.")
       .def("memory_bytes", &CardCache::memory_bytes, "Bytes of the host's memory.")
       .def_static("bytes_of", &CardCache::bytes_of, "capacity_rows"_a,
                   "What memory_bytes() is at most while no changes are collected.");

@@ -1,14 +1,16 @@
 // Verbs over many ids by several threads: within one call no two of them write, or read what another writes, without
 // an order.
 //
-// Searches come first, all of them; then each thread writes the words of its own positions. What would have to look at
-// more than its own position (second lines, moves, evictions, entries that ask the host) is done by one thread, last.
+// Searches come first, all of them; then each thread writes the words of its own positions. Newcomers that find no place in
+// their first line are placed under locks of lines. What would have to look at more (long chains of moves, entries that ask
+// the host, lists of slots) is done by one thread, last.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
 #include "card/card_cache.h"
+#include "card/line_locks.h"
 #include "card/parts.h"
 
 namespace emberline {
@@ -28,13 +30,14 @@ void CardCache::find(std::uint32_t table, const std::int64_t* ids, std::size_t n
   });
 }
 
-// A line belongs to one thread, which fills the free positions of it that are its ids' first choice.
+// First a line belongs to one thread, which fills the free positions of it that are its ids' first choice. Then come those
+// that found none there, under locks of lines.
 void CardCache::insert_absent(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
                               std::size_t stride, std::shared_ptr<void> owner, std::size_t threads, bool* in) {
   const std::size_t parts = parts_of(n, threads);
-  if (n == 0 || staged_.size() > 0 || n > slots_.free() || slots_.held() + n > capacity_) {
-    return insert(table, ids, n, rows, nullptr, true, in, stride);
-  }
+  const bool in_bulk = n > 0 && staged_.size() == 0 && n <= slots_.free();
+  if (in_bulk) evict_for(n, threads);
+  if (!in_bulk || slots_.held() + n > capacity_) return insert(table, ids, n, rows, nullptr, true, in, stride);
   struct Late {
     std::uint32_t at, slot;
   };
@@ -56,6 +59,7 @@ void CardCache::insert_absent(std::uint32_t table, const std::int64_t* ids, std:
     }
   });
   slots_.pass(static_cast<std::uint32_t>(n));
+  const auto owner_of = [&](std::uint32_t i) { return card_word::with_slot(held_by, slots[i]); };
   Workers::shared().run(parts, [&](std::size_t number) {
     Part& part = part_of[number];
     const std::uint64_t first = lines_.count() * number / parts, last = lines_.count() * (number + 1) / parts;
@@ -71,18 +75,38 @@ void CardCache::insert_absent(std::uint32_t table, const std::int64_t* ids, std:
       if (k + kAhead < count) lines_.prefetch(mixed[part.own[k + kAhead]]);
       const std::uint32_t i = part.own[k];
       CardLine& line = lines_.first(mixed[i]);
-      int at = 0;
-      while (at < kCacheLineIds && word::slot(line.words[at]) != 0) ++at;
-      if (at == kCacheLineIds) {
-        part.late.push_back(i);
-        continue;
+      in[i] = fill_place(line, ids[i], owner_of(i), part.changes);
+      part.placed += in[i];
+      if (in[i]) continue;
+      mark_overflow(line, part.changes);
+      part.late.push_back(i);
+    }
+  });
+  std::vector<std::uint32_t> second;
+  for (Part& part : part_of) {
+    second.insert(second.end(), part.late.begin(), part.late.end());
+    part.late.clear();
+  }
+  LineLocks locks;
+  in_parts(second.size(), threads, [&](std::size_t number, std::size_t from, std::size_t to) {
+    Part& part = part_of[number];
+    for (std::size_t start = from; start < to; start += kAhead) {
+      const std::size_t end = std::min(to, start + kAhead);
+      for (std::size_t k = end; k < std::min(to, end + kAhead); ++k) {
+        lines_.prefetch_second(mixed[second[k]]);
+        locks.prefetch(second_line(mixed[second[k]], lines_.count()));
       }
-      const CardPlace where{&line, at};
-      touch(where, part.changes);
-      write(where, card_word::with_slot(held_by, slots[i]));
-      line.ids[at] = ids[i];
-      in[i] = true;
-      ++part.placed;
+      for (const auto place : {&CardCache::place_second, &CardCache::place_late}) {
+        for (std::size_t k = start; k < end; ++k) {
+          const std::uint32_t i = second[k];
+          if (in[i]) continue;
+          in[i] = (this->*place)(ids[i], mixed[i], owner_of(i), locks, part.changes);
+          part.placed += in[i];
+        }
+      }
+      for (std::size_t k = start; k < end; ++k) {
+        if (!in[second[k]]) part.late.push_back(second[k]);
+      }
     }
   });
   const std::uint64_t fresh_evicted = fresh_evicted_;
@@ -115,6 +139,7 @@ std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const s
   };
   struct Part {
     std::vector<CardPlace> asking;
+    std::vector<std::size_t> alone;  // without an entry of the target
     std::vector<Change> changes;
     std::vector<std::uint64_t> left;  // words that lost their row
     std::size_t adopted = 0;
@@ -139,7 +164,11 @@ std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const s
         slots_.prefetch(word::slot(pairs[ahead].from));
       }
       const Pair& pair = pairs[i];
-      if (word::slot(pair.from) == 0 || pair.to.line == nullptr) continue;
+      if (word::slot(pair.from) == 0) continue;
+      if (pair.to.line == nullptr) {
+        if (word::slot(pair.from) != kAskHost) part.alone.push_back(i);
+        continue;
+      }
       if (word::slot(pair.from) == kAskHost) {
         part.asking.push_back(pair.to);
         continue;
@@ -165,6 +194,18 @@ std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const s
       ++stats_.erased;
     }
   }
+  // Entries move from here on.
+  for (const Part& part : part_of) {
+    for (std::size_t k = 0; k < part.alone.size(); ++k) {
+      if (k + kAhead < part.alone.size()) lines_.prefetch_second(mixed_of(ids[part.alone[k + kAhead]], target));
+      const std::size_t i = part.alone[k];
+      const std::uint64_t from = pairs[i].from, mixed = mixed_of(ids[i], target);
+      const std::uint64_t owner = word::make(word::slot(from), target, word::count(from)) | (from & card_word::kFresh);
+      if (lines_.find(ids[i], target, mixed).line != nullptr || !find_place(ids[i], mixed, owner)) continue;
+      slots_.share(word::slot(from));
+      ++adopted;
+    }
+  }
   return adopted;
 }
 
@@ -181,7 +222,9 @@ std::size_t CardCache::erase(std::uint32_t table, const std::int64_t* ids, std::
       if (places[i].line != nullptr) leave(places[i], part_of[number]);
     }
   });
-  return have_left(table, part_of);
+  const std::size_t erased = have_left(part_of);
+  stats_.erased += erased;
+  return erased;
 }
 
 std::size_t CardCache::erase_table(std::uint32_t table, std::size_t threads) {
@@ -196,7 +239,55 @@ std::size_t CardCache::erase_table(std::uint32_t table, std::size_t threads) {
       }
     }
   });
-  return have_left(table, part_of);
+  const std::size_t erased = have_left(part_of);
+  stats_.erased += erased;
+  return erased;
+}
+
+std::size_t CardCache::evict_for(std::size_t n, std::size_t threads) {
+  const std::uint64_t lines = lines_.count(), few = std::min<std::uint64_t>(FrequencyPolicy::kVictimLines, lines);
+  std::size_t evicted = 0;
+  (void)parts_of(0, threads);  // an error, also where there is room
+  // Until a whole round finds none.
+  for (std::uint64_t fruitless = 0; n > capacity_ - slots_.held() && fruitless < lines;) {
+    const std::uint64_t groups = std::min<std::uint64_t>(n - (capacity_ - slots_.held()), lines / few);
+    std::vector<Leaving> part_of(parts_of(groups, threads));
+    in_parts(groups, threads, [&](std::size_t number, std::size_t from, std::size_t to) {
+      for (std::uint64_t group = from; group < to; ++group) {
+        const CardPlace victim = coldest_of((victim_hand_ + group * few) % lines, few);
+        if (victim.line == nullptr) continue;
+        part_of[number].ids.push_back(victim.id());
+        leave(victim, part_of[number]);
+      }
+    });
+    victim_hand_ = (victim_hand_ + groups * few) % lines;
+    for (const Leaving& part : part_of) {
+      for (std::size_t k = 0; k < part.ids.size(); ++k) {
+        const auto mixed = [&part](std::size_t at) { return mixed_of(part.ids[at], word::table(part.words[at])); };
+        if (k + kAhead < part.ids.size()) policy_.prefetch(mixed(k + kAhead));
+        policy_.left(mixed(k), word::count(part.words[k]));
+      }
+    }
+    const std::size_t gone = have_left(part_of);
+    evicted += gone;
+    fruitless = gone == 0 ? fruitless + groups * few : 0;
+  }
+  stats_.evicted += evicted;
+  return evicted;
+}
+
+// The least used of those that may go and whose row has no other holder; often none where two have the same row.
+CardPlace CardCache::coldest_of(std::uint64_t first, std::uint64_t count) const {
+  CardPlace victim;
+  for (std::uint64_t step = 0; step < count; ++step) {
+    CardLine& line = lines_.line(first + step < lines_.count() ? first + step : first + step - lines_.count());
+    for (int at = 0; at < kCacheLineIds; ++at) {
+      const std::uint64_t held = line.words[at];
+      if (word::slot(held) == 0 || (held & (card_word::kPinned | card_word::kFresh)) != 0) continue;
+      if (victim.line == nullptr || word::count(held) < word::count(victim.word())) victim = {&line, at};
+    }
+  }
+  return victim.line != nullptr && slots_.holders_of(victim.slot()) > 1 ? CardPlace{} : victim;
 }
 
 void CardCache::leave(CardPlace where, Leaving& part) {
@@ -207,17 +298,16 @@ void CardCache::leave(CardPlace where, Leaving& part) {
   part.words.push_back(held);
 }
 
-std::size_t CardCache::have_left(std::uint32_t table, const std::vector<Leaving>& part_of) {
-  std::size_t erased = 0;
+std::size_t CardCache::have_left(const std::vector<Leaving>& part_of) {
+  std::size_t left = 0;
   for (const Leaving& part : part_of) {
     changes_.insert(changes_.end(), part.changes.begin(), part.changes.end());
     let_go(part.words);
-    erased += part.words.size();
+    for (const std::uint64_t held : part.words) --rows_of_[word::table(held)];
+    left += part.words.size();
   }
-  size_ -= erased;
-  rows_of_[table] -= erased;
-  stats_.erased += erased;
-  return erased;
+  size_ -= left;
+  return left;
 }
 
 // Releases the rows of words that stand nowhere any more.

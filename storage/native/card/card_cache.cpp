@@ -24,6 +24,10 @@ std::uint64_t checked(std::size_t row_bytes, std::uint64_t capacity_rows, std::u
   return capacity_rows;
 }
 
+// Three of four positions are taken when it is full: fewer than in the host's cache, because a second line costs a card 64
+// bytes for each lookup of it, and because the rows of a delta come all at once, between all others.
+std::uint64_t lines_for(std::uint64_t capacity_rows) { return std::max<std::uint64_t>(2, (capacity_rows + 2) / 3); }
+
 // Beside the capacity, for rows that are replaced or come for others: what one set may change.
 std::uint32_t slots_for(std::uint64_t capacity_rows) {
   return static_cast<std::uint32_t>(capacity_rows + std::max<std::uint64_t>(64, capacity_rows * 3 / 100));
@@ -34,14 +38,14 @@ std::uint32_t slots_for(std::uint64_t capacity_rows) {
 CardCache::CardCache(std::size_t row_bytes, std::uint64_t capacity_rows, std::uint32_t tables)
     : row_bytes_(row_bytes),
       capacity_(checked(row_bytes, capacity_rows, tables)),
-      lines_(CacheSizes(capacity_rows).lines),
+      lines_(lines_for(capacity_rows)),
       slots_(slots_for(capacity_rows)),
       policy_(capacity_rows),
       rows_of_(tables, 0),
       staged_(row_bytes) {}
 
 std::uint64_t CardCache::free() const {
-  return std::min<std::uint64_t>(capacity_ - slots_.held(), slots_.free());
+  return slots_.held() < offered() ? std::min<std::uint64_t>(offered() - slots_.held(), slots_.free()) : 0;
 }
 
 std::size_t CardCache::memory_bytes() const {
@@ -51,9 +55,9 @@ std::size_t CardCache::memory_bytes() const {
 }
 
 std::size_t CardCache::bytes_of(std::uint64_t capacity_rows) {
-  const CacheSizes sizes(checked(4, capacity_rows, 1));
+  const std::uint64_t lines = lines_for(checked(4, capacity_rows, 1));
   const std::size_t slots = std::size_t{slots_for(capacity_rows)} + 1;
-  return CacheSizes::paged(sizes.lines * sizeof(CardLine)) + CacheSizes::paged(slots * sizeof(std::uint32_t)) +
+  return CacheSizes::paged(lines * sizeof(CardLine)) + CacheSizes::paged(slots * sizeof(std::uint32_t)) +
          CacheSizes::paged(slots) + CacheSizes::paged(FrequencyPolicy::ghost_cells(capacity_rows) * 2 + 32) +
          kMostTables * sizeof(std::uint64_t) + sizeof(CardCache);
 }

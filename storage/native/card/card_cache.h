@@ -33,6 +33,8 @@
 
 namespace emberline {
 
+class LineLocks;
+
 struct CardStats {
   std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
 };
@@ -52,7 +54,6 @@ struct CardSet {
   const std::uint8_t* lent = nullptr;
   std::size_t stride = 0;  // of lent rows
   std::shared_ptr<void> owner;
-
 };
 
 class CardCache {
@@ -74,7 +75,11 @@ class CardCache {
   std::uint64_t rows_of(std::uint32_t table) const { return rows_of_[table]; }
   std::uint64_t changed_rows() const { return staged_.size(); }
   std::uint64_t free_slots() const { return slots_.free(); }
+  // Rows that could be offered and come in without an eviction.
   std::uint64_t free() const;
+  // `free`, `offer` and `ask` leave room for so many rows, which `insert` and `insert_absent` alone take.
+  void reserve(std::uint64_t rows) { reserved_ = rows < capacity_ ? rows : capacity_; }
+  std::uint64_t reserved() const { return reserved_; }
   std::size_t memory_bytes() const;
   static std::size_t bytes_of(std::uint64_t capacity_rows);
 
@@ -86,14 +91,16 @@ class CardCache {
   void contains_any(std::uint32_t table, std::uint32_t base_tables, const std::int64_t* ids, std::size_t n,
                     bool* any) const;
 
-  // rows (N, row_bytes), freq (N) codes of uses as in line.cuh, or null; in (N,): whether the row is in.
-  // rows (N, stride), stride 0 for row_bytes.
+  // rows (N, stride), stride 0 for row_bytes; freq (N) codes of uses as in line.cuh, or null; in (N,): whether the row is in.
   void insert(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
               const std::uint8_t* freq, bool pinned, bool* in, std::size_t stride = 0);
-  // Pinned rows (N, stride) of ids that come once and have no entry. `rows` and their owner are the set's: it moves rows there, and
-  // gives them on. Where there is no room without an eviction, or other rows are staged, as `insert`.
+  // Pinned rows (N, stride) of ids that come once and have no entry. `rows` and their owner are the set's: it moves rows
+  // there, and gives them on. Where slots are missing, or other rows are staged, as `insert`.
   void insert_absent(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
                      std::size_t stride, std::shared_ptr<void> owner, std::size_t threads, bool* in);
+  // Lets rows go until n more have room: the least used of each few lines, but for those of this set and pinned ones.
+  // Gives how many went.
+  std::size_t evict_for(std::size_t n, std::size_t threads = 1);
   // As Cache::insert_and_evict. asked: `ask` has counted these uses.
   std::size_t offer(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
                     const std::uint8_t* freq, bool asked);
@@ -138,26 +145,30 @@ class CardCache {
 
   static std::uint64_t mixed_of(std::int64_t id, std::uint32_t table) { return mix_owner(id, table_salt(table)); }
 
-  // What one thread took out: what stood there when the set began, and the words.
+  // What one thread took out: what stood there when the set began, the words, and, of rows that are evicted, the ids.
   struct Leaving {
     std::vector<Change> changes;
     std::vector<std::uint64_t> words;
+    std::vector<std::int64_t> ids;
   };
 
   // bulk.cpp
   void leave(CardPlace where, Leaving& part);
-  std::size_t have_left(std::uint32_t table, const std::vector<Leaving>& part_of);
+  std::size_t have_left(const std::vector<Leaving>& part_of);
   void let_go(const std::vector<std::uint64_t>& words);
 
   // write.cpp
   bool replace_row(CardPlace where, const std::uint8_t* row);
   bool give_row(CardPlace where, const std::uint8_t* row);
   bool insert_new(std::int64_t id, std::uint64_t mixed, const std::uint8_t* row, std::uint64_t word, bool must);
+  bool find_place(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   bool put(std::int64_t id, std::uint64_t mixed, std::uint64_t word, bool must);
   void remove(CardPlace where);
   void evict(CardPlace where);
   bool make_room();
   CardPlace coldest();
+  CardPlace coldest_of(std::uint64_t first, std::uint64_t count) const;
+  std::uint64_t offered() const { return capacity_ - reserved_; }
   std::uint32_t stage(const std::uint8_t* row);
   void release(std::uint32_t slot, bool fresh);
   void check_in(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* in) const;
@@ -170,12 +181,22 @@ class CardCache {
   void store(CardPlace where, std::uint64_t word);
   void write(CardPlace where, std::uint64_t word);
   void touch(CardPlace where, std::vector<Change>& changes);
+  bool fill_place(CardLine& line, std::int64_t id, std::uint64_t word, std::vector<Change>& changes);
+  void mark_overflow(CardLine& line, std::vector<Change>& changes);
+  struct Others {
+    std::uint64_t line[kCacheLineIds];
+  };
+  Others others_of(std::uint64_t index) const;
+  bool place_second(std::int64_t id, std::uint64_t mixed, std::uint64_t word, LineLocks& locks,
+                    std::vector<Change>& changes);
+  bool place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t word, LineLocks& locks, std::vector<Change>& changes);
+  bool make_place(std::uint64_t index, int moves, LineLocks& locks, std::vector<Change>& changes);
   bool try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   bool displace(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   CardPlace coldest_of_two(std::uint64_t mixed, bool fresh_too) const;
 
   std::size_t row_bytes_;
-  std::uint64_t capacity_;
+  std::uint64_t capacity_, reserved_ = 0;
   CardIndex lines_;
   CardSlots slots_;
   FrequencyPolicy policy_;

@@ -1,5 +1,5 @@
-// The index of a card's cache as the host holds it: the lines of cuda/cache_line.cuh in plain memory, for one thread at
-// a time.
+// The index of a card's cache as the host holds it: the lines of cuda/cache_line.cuh in plain memory. Who
+// calls sees to it that no two threads come to one line at a time.
 //
 // What the host alone knows stands beside the flags of a line, in the top byte of every word, and in the count; a word
 // goes to the card without those (`published`).

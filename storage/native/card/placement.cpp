@@ -1,11 +1,13 @@
 // Where a new owner goes in the index, as in cache/placement.cpp: its first line, its second, or a place that another
 // gives up for its own other line. And how every change of a position is noted for the set.
 #include "card/card_cache.h"
+#include "card/line_locks.h"
 
 namespace emberline {
 namespace {
 
 constexpr int kSearchLines = 64;  // lines looked at for a chain of moves
+constexpr int kMoves = 2;         // of a chain where others are at work
 
 }  // namespace
 
@@ -27,18 +29,88 @@ void CardCache::store(CardPlace where, std::uint64_t owner) {
   write(where, owner);
 }
 
-bool CardCache::try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t owner) {
+// In a line of its own that has a free position; its first line knows already if this is the second.
+bool CardCache::fill_place(CardLine& line, std::int64_t id, std::uint64_t owner, std::vector<Change>& changes) {
   for (int at = 0; at < kCacheLineIds; ++at) {
     if (word::slot(line.words[at]) != 0) continue;
-    if (CardLine& head = lines_.first(mixed); &line != &head && (head.words[0] & word::kOverflow) == 0) {
-      touch({&head, 0}, changes_);
-      head.words[0] |= word::kOverflow;
-    }
-    store({&line, at}, owner);
+    touch({&line, at}, changes);
+    write({&line, at}, owner);
     line.ids[at] = id;
     return true;
   }
   return false;
+}
+
+void CardCache::mark_overflow(CardLine& line, std::vector<Change>& changes) {
+  if ((line.words[0] & word::kOverflow) != 0) return;
+  touch({&line, 0}, changes);
+  line.words[0] |= word::kOverflow;
+}
+
+// The other lines of a full line's owners, on their way; its own number for those that stay.
+CardCache::Others CardCache::others_of(std::uint64_t index) const {
+  Others others;
+  const CardLine& line = lines_.line(index);
+  for (int at = 0; at < kCacheLineIds; ++at) {
+    others.line[at] = index;
+    if ((line.words[at] & card_word::kPinned) != 0) continue;
+    const std::uint64_t mixed = mixed_of(line.ids[at], word::table(line.words[at]));
+    const std::uint64_t first = first_line(mixed, lines_.count());
+    others.line[at] = first == index ? second_line(mixed, lines_.count()) : first;
+    __builtin_prefetch(&lines_.line(others.line[at]), 1, 3);
+  }
+  return others;
+}
+
+// In its second line. Where that is full, what `place_late` will look at is on its way.
+bool CardCache::place_second(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, LineLocks& locks,
+                             std::vector<Change>& changes) {
+  const std::uint64_t index = second_line(mixed, lines_.count());
+  const LineLocks::Held here(locks, index);
+  if (fill_place(lines_.line(index), id, owner, changes)) return true;
+  for (const std::uint64_t other : others_of(index).line) locks.prefetch(other);
+  return false;
+}
+
+// For an owner whose first line was full and knows of it: a free position in one of its lines, or that of another who has
+// one in its own other line, or is given one there.
+bool CardCache::place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, LineLocks& locks,
+                           std::vector<Change>& changes) {
+  for (int moves = 1; moves <= kMoves; ++moves) {
+    for (const std::uint64_t index : {second_line(mixed, lines_.count()), first_line(mixed, lines_.count())}) {
+      const LineLocks::Held here(locks, index);
+      CardLine& line = lines_.line(index);
+      if (fill_place(line, id, owner, changes)) return true;
+      if (make_place(index, moves, locks, changes)) return fill_place(line, id, owner, changes);
+    }
+  }
+  return false;
+}
+
+// Empties a position of a full line, which is the caller's, by at most so many moves. A line that is somebody else's, or the
+// caller's already, is left out.
+bool CardCache::make_place(std::uint64_t index, int moves, LineLocks& locks, std::vector<Change>& changes) {
+  CardLine& line = lines_.line(index);
+  const Others others = others_of(index);
+  for (int at = 0; at < kCacheLineIds; ++at) {
+    if (others.line[at] == index) continue;
+    const LineLocks::Held there(locks, others.line[at], std::try_to_lock);
+    if (!there.is_held()) continue;
+    const std::int64_t id = line.ids[at];
+    const auto moves_there = [&] { return fill_place(lines_.line(others.line[at]), id, line.words[at], changes); };
+    if (!moves_there() && !(moves > 1 && make_place(others.line[at], moves - 1, locks, changes) && moves_there())) continue;
+    if (first_line(mixed_of(id, word::table(line.words[at])), lines_.count()) == index) mark_overflow(line, changes);
+    touch({&line, at}, changes);
+    write({&line, at}, 0);
+    return true;
+  }
+  return false;
+}
+
+bool CardCache::try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t owner) {
+  if (!fill_place(line, id, owner, changes_)) return false;
+  if (CardLine& head = lines_.first(mixed); &line != &head) mark_overflow(head, changes_);
+  return true;
 }
 
 // Breadth first over the lines that the owners in the way could move to.
@@ -52,11 +124,11 @@ bool CardCache::displace(std::int64_t id, std::uint64_t mixed, std::uint64_t own
   int known_steps = 2;
   for (int current = 0; current < known_steps; ++current) {
     CardLine* const line = steps[current].line;
+    const auto index = static_cast<std::uint64_t>(line - &lines_.line(0));
+    const Others others = others_of(index);
     for (int at = 0; at < kCacheLineIds; ++at) {
-      const std::uint64_t held = line->words[at];
-      if ((held & card_word::kPinned) != 0) continue;
-      const std::uint64_t other = mixed_of(line->ids[at], word::table(held));
-      CardLine& target = &lines_.first(other) == line ? lines_.second(other) : lines_.first(other);
+      if (others.line[at] == index) continue;
+      CardLine& target = lines_.line(others.line[at]);
       bool known = false;
       for (int s = 0; s < known_steps; ++s) known = known || steps[s].line == &target;
       if (known) continue;
@@ -97,10 +169,20 @@ CardPlace CardCache::coldest_of_two(std::uint64_t mixed, bool fresh_too) const {
   return victim;
 }
 
+// False when there is none, nor can any be made by moves.
+bool CardCache::find_place(std::int64_t id, std::uint64_t mixed, std::uint64_t owner) {
+  if (!try_line(lines_.first(mixed), id, mixed, owner) && !try_line(lines_.second(mixed), id, mixed, owner) &&
+      !displace(id, mixed, owner)) {
+    return false;
+  }
+  ++size_;
+  ++rows_of_[word::table(owner)];
+  return true;
+}
+
 // False when all who stand in its two lines have to stay.
 bool CardCache::put(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, bool must) {
-  while (!try_line(lines_.first(mixed), id, mixed, owner) && !try_line(lines_.second(mixed), id, mixed, owner) &&
-         !displace(id, mixed, owner)) {
+  while (!find_place(id, mixed, owner)) {
     CardPlace victim = coldest_of_two(mixed, false);
     if (victim.line == nullptr && (owner & card_word::kPinned) != 0) {
       victim = coldest_of_two(mixed, true);
@@ -109,8 +191,6 @@ bool CardCache::put(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, b
     if (victim.line == nullptr || (!must && word::count(victim.word()) >= word::count(owner))) return false;
     evict(victim);
   }
-  ++size_;
-  ++rows_of_[word::table(owner)];
   return true;
 }
 

@@ -56,7 +56,7 @@ std::size_t CardCache::offer(std::uint32_t table, const std::int64_t* ids, std::
     const std::uint8_t uses = freq != nullptr ? freq[i] : std::uint8_t{0};
     const std::uint32_t units = asked ? policy_.known(mixed, uses) : policy_.asked(mixed, uses);
     bool room = slots_.free() > 0;
-    if (room && slots_.held() >= capacity_) {
+    if (room && slots_.held() >= offered()) {
       const CardPlace victim = coldest();
       room = victim.line != nullptr && policy_.admits(units, word::count(victim.word()));
       if (room) evict(victim);
@@ -270,7 +270,7 @@ void CardCache::parts_of_ids(std::uint32_t table, const std::int64_t* ids, std::
 }
 
 void CardCache::pass_lookups(std::uint64_t lookups, std::uint64_t hits) {
-  policy_.pass(lookups, hits, std::uint64_t{slots_.held()} * 16 >= capacity_ * 15);
+  policy_.pass(lookups, hits, std::uint64_t{slots_.held()} * 16 >= offered() * 15);
   age_lines();
 }
 

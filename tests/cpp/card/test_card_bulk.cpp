@@ -152,6 +152,66 @@ TEST(rows_that_find_no_room_go_the_ordinary_way) {
   CHECK(static_cast<std::size_t>(std::count(stamps.begin(), stamps.end(), 2)) == in);
 }
 
+TEST(a_full_cache_makes_room_first) {
+  const Ids base = every(60'000, 1), changed = every(60'000, 4);
+  std::vector<std::int64_t> seen[2];
+  for (const std::size_t threads : {std::size_t{1}, kThreads}) {
+    World world(60'000, threads);
+    std::vector<std::uint8_t> marks(world.cache.slots() + 1, 0);
+    for (const std::int64_t id : base) CHECK(insert(world.cache, 0, id, 1));
+    world.publish();
+    const std::vector<std::uint32_t> slots = world.find(0, base);
+    for (std::size_t id = 0; id < 6'000; ++id) marks[slots[id]] = 1;
+    world.cache.note_uses(marks.data(), 20, {});
+    CHECK(world.cache.free() == 0 && world.cache.evict_for(changed.size(), threads) == changed.size());
+    CHECK(world.cache.free() == 1'800);  // what the others had is free when the set is complete
+    world.publish();
+    CHECK(world.cache.free() == changed.size() && world.cache.evict_for(changed.size(), threads) == 0);
+    CHECK(world.insert_absent(2, changed, 2) == changed.size());
+    world.publish();
+    CHECK(world.cache.stats().evicted == changed.size() && world.cache.free() == 0);
+    const std::vector<std::int64_t> stamps = world.stamps(0, base);
+    CHECK(std::count(stamps.begin(), stamps.begin() + 6'000, 1) >= 5'900);
+    CHECK(std::count(stamps.begin(), stamps.end(), 1) == 45'000);
+    seen[threads > 1] = stamps;
+    // Rows that nobody can let go for.
+    CHECK(world.cache.evict_for(~std::size_t{0}, threads) == 45'000 && world.cache.rows_of(2) == changed.size());
+    world.publish();
+  }
+  CHECK(seen[0] == seen[1]);
+}
+
+TEST(few_rows_among_many_pinned_ones_are_found) {
+  World world(20'000, 1);
+  for (const std::int64_t id : every(300, 1)) CHECK(insert(world.cache, 0, id, 1));
+  for (const std::int64_t id : every(15'000, 1)) (void)insert(world.cache, 1, id, 1, true);
+  world.publish();
+  const std::uint64_t there = world.cache.rows_of(0);
+  for (std::uint64_t gone = 0; gone < there; ++gone) {
+    if (world.cache.evict_for(20'000 - world.cache.size() + 1) == 1) continue;
+    CHECK(gone == there);
+    break;
+  }
+  CHECK(there > 200 && world.cache.rows_of(0) == 0 && world.cache.evict_for(20'000) == 0);
+  world.publish();
+}
+
+TEST(room_that_is_kept_is_for_what_is_inserted) {
+  World world(1'000, 1);
+  world.cache.reserve(200);
+  CHECK(world.cache.free() == 800);
+  for (std::int64_t id = 0; id < 1'000; ++id) (void)offer(world.cache, 0, id, 1);
+  CHECK(world.cache.free() == 0 && world.cache.size() == 800);
+  world.publish();
+  CHECK(world.insert_absent(2, every(200, 1), 2) == 200 && world.cache.stats().evicted == 0);
+  world.publish();
+  CHECK(world.cache.free() == 0 && world.cache.size() == 1'000);
+  CHECK(world.cache.erase_table(2) == 200);
+  world.publish();
+  world.cache.reserve(5'000);
+  CHECK(world.cache.free() == 0 && world.cache.reserved() == 1'000);
+}
+
 TEST(a_crowded_index_turns_rows_away_and_forgets_them) {
   // Pinned rows alone, until lines are full of them.
   std::size_t refused = 0;

@@ -110,8 +110,8 @@ class World {
         if (pinned) return;
         const std::uint32_t source = table + 3;
         const std::uint32_t there = find(cache, source, id);
-        if (before == 0 || there == 0) return;
-        cache.adopt(source, table, &id, 1);
+        if (there == 0 || (before == 0 && there == CardCache::kAskHost)) return;
+        if (cache.adopt(source, table, &id, 1) == 0 && before == 0) return;
         history_.write(owner, there == CardCache::kAskHost ? 0 : history_.last({source, id}));
       }
     }

@@ -41,12 +41,39 @@ def device(card: SimulatedDriver) -> SimulatedDriver:
 def test_another_size_while_lookups_go_on(tmp_path: Path, card: SimulatedDriver, hbm_bytes: int) -> None:
     world = CardWorld(tmp_path, card, hbm_bytes=200_000)
     before = world.look()
+    world.install_all()
+    counted = world.tier.stats()
+    assert counted.rejected + counted.evicted > 0
     taken = card.live_bytes["device"]
     world.store.cards.resize(0, hbm_bytes)
     assert world.store.cards.wait_filled(60)
+    now = world.tier.stats()
+    assert now.rejected >= counted.rejected
+    assert now.evicted >= counted.evicted
     after = world.look()
     assert after < before if hbm_bytes < 200_000 else after == 1.0
     assert (card.live_bytes["device"] < taken) == (hbm_bytes < 200_000)
+    world.tier.check_integrity()
+    world.close()
+
+
+def test_a_full_card_keeps_room_for_the_next_delta(tmp_path: Path, card: SimulatedDriver) -> None:
+    world = CardWorld(tmp_path, card, hbm_bytes=300_000)
+    world.quiet()
+    world.install_all()
+    assert world.tier.replica is not None
+    slabs = world.tier.replica.slabs
+    assert all(slab.cache.free() == 0 for slab in slabs)
+    went = []
+    for _ in range(3):
+        before = world.tier.stats().evicted
+        _, state, mask = world.stage(one_in=16)
+        world.follow(state, mask)
+        went.append(world.tier.stats().evicted - before)
+        world.install_all()
+        assert all(slab.cache.free() == 0 < slab.cache.reserved for slab in slabs)
+    assert went[0] > 20
+    assert max(went[1:]) < went[0] / 4
     world.tier.check_integrity()
     world.close()
 
@@ -67,11 +94,14 @@ def test_without_memory_for_another_size_the_card_is_given_up_and_says_so(tmp_pa
     driver = SimulatedGpus().driver(0)
     driver.enter_thread()
     world = CardWorld(tmp_path, driver, hbm_bytes=100_000)
+    world.install_all()
+    rejected = world.tier.stats().rejected
     driver.info = replace(driver.info, total_bytes=driver.live_bytes["device"] + 50_000)
     with pytest.raises(DeviceOutOfMemory):
         world.store.cards.resize(0, ALL_BYTES)
     assert world.tier.trouble
     assert world.tier.replica is None
+    assert world.tier.stats().rejected >= rejected > 0
     spec = LookupSpec("user", "user", "none", 1)
     assert world.lane.lookup(0, 1, spec, Jagged(np.array([0]), np.array([0, 1]))) is None
     with pytest.raises(DeviceError, match="closed"):

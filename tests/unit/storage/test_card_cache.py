@@ -146,13 +146,19 @@ class CardCacheMachine(RuleBasedStateMachine):
         self.cache.adopt(source, target, ids)
         after = self.slots(target)
         for id_ in ids.tolist():
-            if id_ not in of or id_ not in to:
+            if id_ not in of or (id_ not in to and (of[id_] == ASK_HOST or id_ not in after)):
                 assert after.get(id_) == to.get(id_)
             elif of[id_] == ASK_HOST:
                 assert id_ not in after
             else:
                 assert after[id_] == of[id_]
                 self.written[target, id_] = self.written[source, id_]
+
+    @rule(rows=st.integers(0, 60))
+    def reserve(self, rows: int) -> None:
+        self.cache.reserve(rows)
+        assert self.cache.reserved == min(rows, self.cache.capacity_rows)
+        assert self.cache.free() <= self.cache.capacity_rows - self.cache.reserved
 
     @rule(table=any_table, ids=some_ids)
     def erase(self, table: int, ids: np.ndarray) -> None:

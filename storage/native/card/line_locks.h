@@ -1,0 +1,50 @@
+// Locks of a cache's lines, for a call in which several threads may come to any line. Two lines may have the same one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace emberline {
+
+class LineLocks {
+ public:
+  LineLocks() : taken_(std::make_unique<std::atomic<std::uint8_t>[]>(kCount)) {}
+
+  static std::size_t of(std::uint64_t line) { return line & (kCount - 1); }
+  void prefetch(std::uint64_t line) const { __builtin_prefetch(&taken_[of(line)], 1, 3); }
+
+  // One line's, until the end of the scope.
+  class Held {
+   public:
+    Held(LineLocks& locks, std::uint64_t line) : lock_(&locks.taken_[of(line)]) {
+      for (int turn = 0; lock_->exchange(1, std::memory_order_acquire) != 0; ++turn) {
+        if (turn >= kTurns) std::this_thread::yield();
+      }
+    }
+    // Waits for nobody: whether it has the lock, `is_held` says. It has not where the thread itself holds it already.
+    Held(LineLocks& locks, std::uint64_t line, std::try_to_lock_t) : lock_(&locks.taken_[of(line)]) {
+      if (lock_->exchange(1, std::memory_order_acquire) != 0) lock_ = nullptr;
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() {
+      if (lock_ != nullptr) lock_->store(0, std::memory_order_release);
+    }
+    bool is_held() const { return lock_ != nullptr; }
+
+   private:
+    std::atomic<std::uint8_t>* lock_;
+  };
+
+ private:
+  static constexpr std::size_t kCount = 1 << 14;
+  static constexpr int kTurns = 64;  // then the other thread may have lost its core
+
+  std::unique_ptr<std::atomic<std::uint8_t>[]> taken_;
+};
+
+}  // namespace emberline
