@@ -91,6 +91,9 @@ class ScoringPipeline(Protocol):
     def prepare(self) -> None:
         """Called once, by the thread that will score, before anything else of it. Raises DeviceError."""
 
+    def begin_requests(self) -> None:
+        """What is scored from now on was asked for: it counts, and caches learn from it. What was before did not."""
+
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """What is made of requests, in their order. Raises InvalidInput naming the input at fault, not the request."""
 
@@ -172,6 +175,10 @@ class Pipeline:
 
     def prepare(self) -> None:
         """Nothing: its scratch memory comes with the batches."""
+
+    def begin_requests(self) -> None:
+        """Lookups count from zero; the host's tiers have heard of those before."""
+        self.counted[:] = 0
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """What is made of requests, in their order. Raises InvalidInput naming the input at fault."""

@@ -165,7 +165,7 @@ class Session:
             logger.warning("%s: %s", self.name, error)
             self._warm_error = error
         finally:
-            self.pipeline.counted[:] = 0  # nobody asked for these rows
+            self.pipeline.begin_requests()
             self._warm.set()
 
     def _compute(self, warm_up: WarmUp) -> None:

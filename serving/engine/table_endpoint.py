@@ -46,6 +46,10 @@ class TablePipeline:
     def prepare(self) -> None:
         """Nothing."""
 
+    def begin_requests(self) -> None:
+        """Lookups count from zero."""
+        self.counted[:] = 0
+
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """The ids of requests."""
         if all(can_join(requests[0][0], columns) for columns, _ in requests[1:]):

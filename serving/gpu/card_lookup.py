@@ -52,19 +52,20 @@ class CardScores:
 
 
 class CardLookup:
-    """One thread at a time, that of its lane. Its memory is all there from the start."""
+    """One thread at a time, that of its lane. Its memory is all there from the start.
 
-    def __init__(self, lane: GpuLane, card: CardTables, timeout_s: float | None, *, tells: bool = True) -> None:
-        """timeout_s: for rows that the card does not have. tells: whether the cache learns from its batches. Raises
-        DeviceError.
-        """
+    tells: whether the cache counts its batches, and learns from them: not at first.
+    """
+
+    def __init__(self, lane: GpuLane, card: CardTables, timeout_s: float | None) -> None:
+        """timeout_s: for rows that the card does not have. Raises DeviceError."""
         self._lane = lane
         self._model = lane.model
         driver = self._driver = lane.model.driver
         self._tier = card.tier
         self._packing = packing = card.packing
         self._timeout_s = timeout_s
-        self._tells = tells
+        self.tells = False
         cards = card.store.cards
         self._reader = cards.reader(card.tier) if packing.across else card.tier.reader()
         self._chance = np.random.default_rng()
@@ -190,7 +191,7 @@ class CardLookup:
         return CardScores(outputs, counts, by_table)
 
     def _tell(self, packed: PackedIds, missed: np.ndarray, wanted: list[tuple[int, np.ndarray]]) -> None:
-        if self._tells:
+        if self.tells:
             self._tier.tell(packed.lookups, missed, wanted, self._sampled(packed))
 
     def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]] | None:

@@ -40,8 +40,7 @@ class GpuPipeline:
         first: Snapshot | None = None,
     ) -> None:
         """user_places: inputs of the user's side. processor: what answers what the card cannot; None: an error does.
-        first: what to warm up with in `prepare`; None for replays: graphs are captured when they are needed, and the
-        card's cache does not learn from them.
+        first: what to capture graphs with in `prepare`; None for replays: they are captured when they are needed.
 
         Raises DeviceError.
         """
@@ -61,7 +60,7 @@ class GpuPipeline:
         self._lane = GpuLane(model)
         self._card: CardLookup | None = None
         if model.card is not None:
-            self._card = CardLookup(self._lane, model.card, lookup_timeout_s, tells=first is not None)
+            self._card = CardLookup(self._lane, model.card, lookup_timeout_s)
 
     def prepare(self) -> None:
         """Captures what a session needs, so that no request waits for it.
@@ -87,6 +86,12 @@ class GpuPipeline:
             else:
                 self.model.give_up(str(error))
         self._first = None
+
+    def begin_requests(self) -> None:
+        """Lookups count from zero, and the card's cache learns from what it is asked."""
+        self.counted[:] = 0
+        if self._card is not None:
+            self._card.tells = True
 
     def choose_runner(self, snapshot: Snapshot, names: Sequence[str], tolerance: float) -> None:
         """Keeps the fastest of some runners for the card, before sessions capture their graphs. Raises DeviceError."""

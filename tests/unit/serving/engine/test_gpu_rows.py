@@ -44,7 +44,6 @@ def test_rows_come_from_the_card_and_are_counted_there(
     gpus = SimulatedGpus(schedule=schedule, seed=seed)
     model = make_model(GPU % 2, gpus=gpus)
     assert store.cards.wait_filled(60)
-    before = store.cards.tiers[0].stats().tables[0]
     gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
     ids = np.arange(490, 520)
     assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
@@ -53,8 +52,8 @@ def test_rows_come_from_the_card_and_are_counted_there(
     assert stats.rows["hbm"] == stats.tables["item"].rows["hbm"] == 500
     assert 0 < stats.tables["item"].bytes["hbm"] == stats.bytes["hbm"]
     told = store.cards.tiers[0].stats().tables[0]
-    # A replay is not traffic.
-    assert (told.lookups - before.lookups, told.misses - before.misses) == (30, 20)
+    # Neither what sessions warm up with is traffic, nor a replay.
+    assert (told.lookups, told.misses) == (30, 20)
     assert model.close(10.0)
     assert not store.cards.tiers
     driver = gpus.driver(0)

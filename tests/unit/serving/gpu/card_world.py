@@ -199,6 +199,8 @@ class ModelWorld:
             self.first if first else None,
         )
         pipeline.prepare()
+        if first:
+            pipeline.begin_requests()
         return pipeline
 
     def tier(self) -> HbmTier:
