@@ -49,7 +49,10 @@ class FoundDelta:
 
 @dataclass(frozen=True)
 class FoundVersion:
-    """A version in the folder. ancestors: snapshots that it was made from. equals: one with the same rows."""
+    """A version in the folder.
+
+    ancestors: snapshots that it was made from. equals: one with the same rows. published_unix_ms: 0 when unknown.
+    """
 
     path: Path
     key: str
@@ -60,6 +63,7 @@ class FoundVersion:
     ancestors: frozenset[str] = frozenset()
     deltas: tuple[FoundDelta, ...] = ()
     error: EmberlineError | None = None
+    published_unix_ms: int = 0
 
     @property
     def sequence(self) -> int:
@@ -210,6 +214,7 @@ def _version(path: Path, number: int) -> FoundVersion:
         parent=manifest.parent,
         equals=manifest.equals,
         ancestors=frozenset(filter(None, ancestors)),
+        published_unix_ms=manifest.published_unix_ms,
     )
 
 

@@ -4,6 +4,8 @@ A delta is taken when the served snapshot is one of those that it applies to; am
 furthest. What was rolled back, and all that was made from it, is held; what the trainer has gone past is abandoned. A
 delta or version that goes on from the served snapshot without a held one ends the hold, unless it is older than what
 is held: then it lay there before, and nobody went back.
+
+A version is known by its snapshot id, not by its number: a publisher that begins anew uses the numbers again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Situation:
     newest delta of the served version that was rolled back. choose: the version policy, numbers -> numbers to serve,
     ascending. refused: whether something is quarantined. awaiting: versions that wait for an operator's word, with the
     reason. stopped: why nothing new is taken ("" when it is). canary_to: a snapshot or version that an operator asked
-    to try, held or abandoned. older: snapshots that what is held was made from.
+    to try, held or abandoned. older: snapshots that what is held was made from. version_snapshot: id of the version
+    that the served snapshot belongs to, "" when unknown. published_unix_ms: when the served snapshot was published.
+    other_folder: the served snapshot was taken from another repository.
     """
 
     served: SnapshotName | None
@@ -40,6 +44,9 @@ class Situation:
     stopped: str = ""
     canary_to: str = ""
     older: frozenset[str] = frozenset()
+    version_snapshot: str = ""
+    published_unix_ms: int = 0
+    other_folder: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,25 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
     return Wait(reason)
 
 
+def is_replaced(catalog: Catalog, now: Situation) -> bool:
+    """Whether the folder holds another version in the place of the served one.
+
+    It does when the number of the served version is that of another snapshot now, or when that number is gone and a
+    version with a smaller number was published after what is served: then the repository was begun anew. A smaller
+    number that was published before is what an operator or a publisher left, and the served version stays.
+    """
+    if now.served is None or not now.version_snapshot:
+        return False
+    there = catalog.versions.get(now.served.version)
+    if there is not None:
+        return there.error is None and there.snapshot != now.version_snapshot
+    return any(
+        version.error is None
+        and (now.other_folder or (number < now.served.version and version.published_unix_ms > now.published_unix_ms))
+        for number, version in catalog.versions.items()
+    )
+
+
 def is_held(found: Found, now: Situation) -> bool:
     """Whether it was rolled back, made from what was, or is older than that, unless it is wanted as the canary."""
     if _is_wanted(found, now):
@@ -173,14 +199,15 @@ def spread(catalog: Catalog, snapshots: Iterable[str]) -> frozenset[str]:
 def _broken(catalog: Catalog, now: Situation) -> Refuse | None:
     served = 0 if now.served is None else now.served.version
     for number, version in catalog.versions.items():
-        if version.error is not None and number > served and not now.refused(version):
+        if version.error is not None and number >= served and not now.refused(version):
             return Refuse(version, version.error)
     return None
 
 
 def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | None, tuple[int, ...], str]:
     """The version to move to, if any; the others that the policy wants; what is waited for."""
-    served = None if now.served is None else now.served.version
+    replaced = is_replaced(catalog, now)
+    served = None if now.served is None or replaced else now.served.version
     good = {
         number
         for number, version in catalog.versions.items()
@@ -197,6 +224,11 @@ def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | No
             waiting = waiting or now.awaiting[number]
             good.discard(number)
     if not good:
+        if replaced and now.served is not None and not waiting:
+            waiting = (
+                f"what is served ({now.served.name}, {now.served.id}) is not in the folder any more, and what lies "
+                "there is refused, held or given up"
+            )
         return None, (), waiting
     wanted = now.choose(sorted(good))
     if not wanted:

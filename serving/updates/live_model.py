@@ -45,6 +45,14 @@ class Routes:
     canary: tuple[LoadedModel, float] | None = None
 
 
+@dataclass(frozen=True)
+class Awaiting:
+    """A version that waits for `allow`. key: digest of its manifest; another version of its number does not wait."""
+
+    key: str
+    reason: str
+
+
 class LiveModel:
     """Any thread. `lock` guards `facts`, `lines`, `default` and every line's view."""
 
@@ -61,6 +69,7 @@ class LiveModel:
         self.cores = cores or CoreShares()
         self.gpus = gpus
         self.folder = config.model_repository / name
+        self.place = str(self.folder.resolve())  # as the state file names the folder
         self.store_root = config.store_dir / name
         self.versions = Versions(self.folder, self.store_root)
         self.lock = threading.RLock()
@@ -74,7 +83,7 @@ class LiveModel:
         self.routes = Routes()
         self.waiting = ""
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
-        self.awaiting: dict[int, str] = {}
+        self.awaiting: dict[int, Awaiting] = {}
         self.trouble = ""
         # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
         self.free_since_ns = time.time_ns()
@@ -129,7 +138,8 @@ class LiveModel:
         """Why nothing is served, in words; "" when there is nothing to say."""
         with self.lock:
             refusals = [refusal.reason for refusal in self.facts.quarantine.values()]
-            reasons = [self.trouble, *self.awaiting.values(), *refusals[-1:]]
+            awaiting = [each.reason for each in self.awaiting.values()]
+            reasons = [self.trouble, *awaiting, *refusals[-1:]]
         return next((reason for reason in reasons if reason), "")
 
     def commit(
@@ -170,6 +180,7 @@ class LiveModel:
         self.file.write(
             facts.model_copy(
                 update={
+                    "repository": self.place,
                     "lines": tuple(line.state(views.get(line)) for line in lines),
                     "default": "" if default is None else default.folder.name,
                     "held": facts.held[-MAX_REMEMBERED:],
@@ -290,7 +301,8 @@ class LiveModel:
     def _no_version(self, version: str) -> None:
         with self.lock:
             number = int(version) if version.isdecimal() and len(version) < 19 else 0
-            reason = self.awaiting.get(number, "")
+            awaiting = self.awaiting.get(number)
+            reason = "" if awaiting is None else awaiting.reason
             for refusal in self.facts.quarantine.values():
                 if refusal.path == str(self.folder / version):
                     reason = refusal.reason

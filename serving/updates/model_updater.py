@@ -18,8 +18,9 @@ from serving.updates.applying import Outdated, collect_kept, take_delta
 from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
-from serving.updates.live_model import LiveModel, Stopped
+from serving.updates.live_model import Awaiting, LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, close_line
+from serving.updates.made_anew import facts_for_folder
 from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import restore_line
@@ -198,7 +199,7 @@ class ModelUpdater:
     def _restore(self) -> bool:
         """Opens the lines of the state file. One that cannot be had again is left out, which is logged."""
         model = self.model
-        model.facts = model.file.read()
+        model.facts = facts_for_folder(model, model.file.read(), self._folder.scan())
         config = self._read_config()
         lines: list[StoreLine] = []
         default: StoreLine | None = None
@@ -283,9 +284,11 @@ class ModelUpdater:
             held_sequence=0 if line is None else _held_sequence(line, facts),
             choose=config.choose_versions,
             refused=partial(refusals.is_refused, model),
-            awaiting=dict(model.awaiting),
+            awaiting={number: each.reason for number, each in model.awaiting.items()},
             stopped="" if line is None else self._stopped(line),
             canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
+            version_snapshot="" if line is None else line.view.current.lane.published.snapshot,
+            published_unix_ms=0 if line is None else line.view.current.state.published_unix_ms,
         )
 
     def _stopped(self, line: StoreLine) -> str:
@@ -341,14 +344,15 @@ class ModelUpdater:
         assert isinstance(found, FoundVersion)
         with model.lock:
             # The policy goes back to a version that is there already.
-            there = [each for each in model.lines if each.view.current.name.version == found.version]
+            there = [each for each in model.lines if each.view.current.lane.published.snapshot == found.snapshot]
             if there:
                 model.commit(default=there[0])
                 return
-        if line is not None and found.equals == line.view.current.id and not decision.side:
+        # A store has one version of a number: another one of that number, or one that is about to leave, is in its way.
+        own = line is None or found.version in line.lanes
+        if line is not None and not own and found.equals == line.view.current.id and not decision.side:
             take_on_store(model, config, line, take)
             return
-        own = line is None or found.version in line.lanes  # one of this number is about to leave
         if line is not None and not own and not decision.side and config.options.version_reuse_share > 0:
             try:
                 take_on_store(model, config, line, take)
@@ -370,11 +374,13 @@ class ModelUpdater:
             there = {line.view.current.name.version: line for line in model.lines}
         for number in decision.side:
             line = there.get(number)
-            if line is None:
-                found = catalog.versions[number]
+            found = catalog.versions.get(number)
+            if found is not None and (
+                line is None or (found.error is None and line.view.current.lane.published.snapshot != found.snapshot)
+            ):
                 if self._attempt(found, partial(take_version, model, config, Take(found), side=True)):
                     return True
-            elif line is not default:
+            elif line is not None and line is not default:
                 with model.lock:
                     action = next_delta(catalog, self._situation(catalog, config, line))
                 if isinstance(action, Refuse):
@@ -387,11 +393,10 @@ class ModelUpdater:
     def _retire(self, decision: Decision) -> None:
         model = self.model
         with model.lock:
-            gone = [
-                line
-                for line in model.lines
-                if line is not model.default and line.view.current.name.version not in decision.side
-            ]
+            # Of two lines with one number the later one has what lies in the folder now.
+            newest = {line.view.current.name.version: line for line in model.lines}
+            kept = {model.default, *(newest.get(number) for number in decision.side)}
+            gone = [line for line in model.lines if line not in kept]
         if gone:
             retire(model, gone)
 
@@ -406,7 +411,7 @@ class ModelUpdater:
             raise
         except SignatureError as error:
             assert isinstance(found, FoundVersion)
-            model.awaiting[found.version] = str(error)
+            model.awaiting[found.version] = Awaiting(found.key, str(error))
             refusals.count(model, error)
             logger.error("%s: %s", model.name, error)
         except Exception as error:

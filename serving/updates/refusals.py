@@ -43,8 +43,8 @@ def quarantine(model: LiveModel, found: Found, error: Exception) -> None:
         stamp=files_stamp(found.path) if isinstance(error, IntegrityError) else "",
     )
     with model.lock:
-        refused = dict(model.facts.quarantine)
-        refused.pop(found.key, None)
+        # What was refused before in this folder does not lie there any more.
+        refused = {key: each for key, each in model.facts.quarantine.items() if each.path != refusal.path}
         refused[found.key] = refusal
         while len(refused) > MAX_QUARANTINE:
             del refused[next(iter(refused))]
@@ -60,9 +60,11 @@ def count(model: LiveModel, error: Exception) -> None:
 
 
 def forget_gone(model: LiveModel, catalog: Catalog) -> None:
-    """Forgets refusals of what has left the folder, and waits for versions that have."""
-    for version in [version for version in model.awaiting if version not in catalog.versions]:
-        del model.awaiting[version]
+    """Forgets refusals of what has left the folder, and versions that waited for `allow` and are others now."""
+    for number, awaiting in list(model.awaiting.items()):
+        found = catalog.versions.get(number)
+        if found is None or found.key != awaiting.key:
+            del model.awaiting[number]
     forget(model, lambda refusal: not Path(refusal.path).exists())
 
 

@@ -165,7 +165,7 @@ def mode(model: LiveModel) -> str:
 def waiting(model: LiveModel) -> str | None:
     """What is waited for, in words; None for nothing."""
     canary = model.facts.canary
-    parts = [*model.awaiting.values(), model.waiting, model.trouble]
+    parts = [*(each.reason for each in model.awaiting.values()), model.waiting, model.trouble]
     if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
@@ -199,16 +199,18 @@ def versions(model: LiveModel) -> list[VersionEntry]:
                 continue  # of another place, before the folder was moved
             number = int(parts[0])
             if len(parts) == 1:
-                entries.setdefault(number, VersionEntry(model.name, parts[0], "UNAVAILABLE", refusal.reason))
+                entry = entries.setdefault(number, VersionEntry(model.name, parts[0], "UNAVAILABLE", refusal.reason))
+                if entry.loaded is not None:
+                    entry.reason = f"the version {number} that lies in the folder now is refused: {refusal.reason}"
             else:
                 refused.setdefault(number, []).append(f"{number}.{int(parts[-1])}: {refusal.reason}")
         for entry in entries.values():
             if entry.loaded is not None and entry.loaded.trouble:
                 entry.state, entry.reason = "UNAVAILABLE", entry.loaded.trouble
-        for number, reason in model.awaiting.items():
-            entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", reason))
+        for number, awaiting in model.awaiting.items():
+            entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", awaiting.reason))
         for number, reasons in refused.items():
-            if number in entries and entries[number].loaded is not None:
+            if number in entries and entries[number].loaded is not None and not entries[number].reason:
                 entries[number].reason = f"refused deltas: {'; '.join(reasons[-8:])}"
         if entries:
             return [entries[number] for number in sorted(entries)]

@@ -113,10 +113,11 @@ class ModelState(_Part):
 
     held: rolled-back snapshots and what descends from them. abandoned: held ones that the trainer has gone past; they
     are never taken again. quarantine: by digest of the manifest. allowed: by version, the inputs and outputs that may
-    differ.
+    differ. repository: the model's folder that the snapshots were taken from, "" in older files.
     """
 
     format: Literal["emberline-state-1"] = "emberline-state-1"
+    repository: str = ""
     lines: tuple[LineState, ...] = ()
     default: str = ""
     held: tuple[HexId, ...] = ()

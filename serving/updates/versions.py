@@ -57,7 +57,7 @@ class Versions:
             except EmberlineError as error:
                 logger.warning("%s is kept, but cannot be read: %s", kept, error)
                 continue
-            if published.version == number:
+            if published.version == number and snapshot in ("", published.snapshot):
                 return published
         raise failure
 

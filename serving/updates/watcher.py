@@ -7,8 +7,10 @@ writes for minutes wakes nobody before its last rename.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from watchfiles._rust_notify import RustNotify
@@ -75,6 +77,7 @@ class Watcher:
         try:
             # Whatever appeared before the watch began is seen by looking once.
             self._changed(set())
+            # A folder that was exchanged has another inode under the old name, which nobody watches yet.
             while not self._stop.is_set() and watched_folders(self._root) == folders:
                 events = notify.watch(_GATHER_MS, _QUIET_MS, int(self._poll_s * 1000), self._stop)
                 if isinstance(events, set):
@@ -90,8 +93,16 @@ class Watcher:
             notify.close()
 
 
-def watched_folders(root: Path) -> set[Path]:
-    """The folders in which models, versions and deltas appear."""
+def watched_folders(root: Path) -> dict[Path, int]:
+    """The folders in which models, versions and deltas appear, and the inode of each."""
+    folders: dict[Path, int] = {}
+    for folder in _folders(root):
+        with suppress(OSError):
+            folders[folder] = os.stat(folder).st_ino
+    return folders
+
+
+def _folders(root: Path) -> set[Path]:
     folders = {root}
     try:
         models = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
