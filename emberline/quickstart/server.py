@@ -23,7 +23,7 @@ class ServerProcess:
     def __init__(
         self,
         repository: Path,
-        store: Path,
+        store: Path | None,
         log: Path,
         *,
         frontends: int = 0,
@@ -31,7 +31,8 @@ class ServerProcess:
         arguments: Sequence[str] = (),
         ca: Path | None = None,
     ) -> None:
-        """frontends: processes for its front ends; 0: none. open_admin: whoever asks may load, unload and roll back.
+        """store: None for the server's default. frontends: processes for its front ends; 0: none. open_admin: everybody
+        may load, unload and roll back.
 
         arguments: more of `emberline serve`. ca: the certificate by which it is known, where they make it speak TLS.
         """
@@ -39,7 +40,8 @@ class ServerProcess:
         self.log = log
         command = [
             *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
-            *("--store", str(store), "--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)),
+            *([] if store is None else ["--store", str(store)]),
+            *("--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)),
             *("--metrics-port", str(self.metrics_port), "--frontends", str(frontends)),
             *(["--open-admin"] if open_admin else []),
             *arguments,

@@ -285,6 +285,46 @@ def test_a_served_version_whose_folder_has_gone_stays() -> None:
     assert decide(catalog(version(1)), served("v2", 2)).action == Wait("")
 
 
+def anew(name: str, number: int, **options: Any) -> Situation:
+    """What is served, of a version with the snapshot v<number>, published at 100."""
+    return served(name, number, version_snapshot=ident(f"v{number}"), published_unix_ms=100, **options)
+
+
+def test_another_version_under_the_served_number_is_taken() -> None:
+    other = replace(version(1), snapshot=ident("w1"), key="key-w1")
+    for name in ("v1", "d3"):
+        assert decide(catalog(other), anew(name, 1)).action == Take(other)
+    assert decide(catalog(version(1)), anew("d3", 1)).action == Wait("")
+    stopped = decide(catalog(other), anew("v1", 1, stopped="pinned to 1.0 until resume"))
+    assert stopped.action == Wait("1.0 waits: pinned to 1.0 until resume")
+    newer = decide(catalog(other, version(2)), anew("v1", 1))
+    assert taken(newer) == "2.0"
+
+
+def test_another_version_under_the_served_number_that_is_refused_is_named() -> None:
+    other = replace(version(1), snapshot=ident("w1"), key="key-w1")
+    action = decide(catalog(other), anew("v1", 1, refused=lambda found: True)).action
+    assert isinstance(action, Wait)
+    assert "is not in the folder any more" in action.reason
+    broken = replace(version(1), error=IntegrityError("digest"), snapshot="")
+    assert isinstance(decide(catalog(broken), anew("v1", 1)).action, Refuse)
+
+
+def test_a_smaller_number_is_taken_only_when_it_was_published_later() -> None:
+    older, later = (replace(version(1), published_unix_ms=when) for when in (99, 101))
+    assert decide(catalog(older), anew("v2", 2)).action == Wait("")
+    assert decide(catalog(later), anew("v2", 2)).action == Take(later)
+    assert decide(catalog(older), anew("v2", 2, other_folder=True)).action == Take(older)
+    assert decide(catalog(version(2), later), anew("v2", 2, other_folder=True)).action == Wait("")
+
+
+def test_a_held_version_under_the_served_number_stays_held() -> None:
+    other = replace(version(1), snapshot=ident("w1"), key="key-w1")
+    action = decide(catalog(other), anew("v1", 1, held="w1")).action
+    assert isinstance(action, Wait)
+    assert "held" in action.reason
+
+
 def test_a_broken_newer_version_is_refused_and_an_older_one_is_not_looked_at() -> None:
     broken = replace(version(2), error=IntegrityError("digest"), snapshot="")
     assert isinstance(decide(catalog(version(1), broken), served("v1")).action, Refuse)
