@@ -46,11 +46,12 @@ def another(live: Live, number: int = 1) -> tuple[Planted, Path]:
     return snapshot, kept
 
 
-def _serves(live: Live, version: str, snapshot: Planted) -> bool:
+def _answers(live: Live, version: str = "") -> Planted | None:
+    """What answers now; None while nothing does, as between two renames."""
     try:
-        return live.served(version=version) is snapshot
-    except NotFound:  # between the two renames there is no such version
-        return False
+        return live.served(version=version)
+    except (NotFound, Unavailable):
+        return None
 
 
 # ---- at the start
@@ -254,7 +255,7 @@ def test_one_of_two_served_versions_is_exchanged(live: Live) -> None:
     other, folder = another(live)
     os.rename(first.path, live.folder / "gone")
     os.rename(folder, first.path)
-    live.until(lambda: _serves(live, "1", other))
+    live.until(lambda: _answers(live, "1") is other)
     assert live.served() is second
 
 
@@ -275,3 +276,18 @@ def test_a_version_that_waits_for_a_word_may_be_exchanged_for_one_that_need_not(
     shutil.rmtree(waiting.path)
     good = live.version(2)
     live.reaches(good)
+
+
+def test_a_repository_removed_and_begun_anew_while_the_server_runs_is_served(live: Live) -> None:
+    start = live.version()
+    live.start(poll_s=0.1, strict_readiness=False)
+    chain = live.chain(start, 2)
+    live.reaches(chain[-1])
+    for pause in (True, False):  # the server sees the folder go, or finds it exchanged
+        shutil.rmtree(live.world.model_dir)
+        if pause:
+            live.until(lambda: NAME not in live.repository.names)
+        live.world.last_sequence.clear()
+        newest = live.chain(live.version(), 2)[-1]
+        live.until(lambda: live.repository.is_model_ready(NAME))
+        live.until(lambda newest=newest: _answers(live) is newest)  # type: ignore[misc]
