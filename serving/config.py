@@ -16,7 +16,9 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 def _local(value: Any, info: ValidationInfo) -> Any:
-    return local_path(value, info.field_name or "path") if isinstance(value, str | Path) else value
+    if isinstance(value, str | Path):
+        local_path(value, info.field_name or "path")
+    return value
 
 
 LocalPath = Annotated[Path, BeforeValidator(_local)]

@@ -44,6 +44,7 @@ COMMANDS = {
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
     "bench": ("emberline.cli.bench", "Measure the store beside the machine's limits and its peers."),
     "unload": ("emberline.cli.live:unload", "Unload a model from a running server."),
+    "health": ("emberline.cli.health", "Say whether the server on this machine is ready, as exit code."),
     "doctor": ("emberline.cli.doctor", "Show what this machine gives the store, and what to change."),
 }
 

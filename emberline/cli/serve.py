@@ -24,13 +24,22 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 @click.option(
     "--model-repository",
     type=LocalPath(),
+    envvar="EMBERLINE_MODEL_REPOSITORY",
     required=True,
     help="Folder of models: NAME/config.pbtxt and NAME/VERSION/.",
 )
 @click.option("--model", "models", multiple=True, help="Serve this model only; may be given several times.")
-@click.option("--store", type=LocalPath(), help="Where rows are kept on SSD; default: the user's cache folder.")
 @click.option(
-    "--host", default=_DEFAULTS["host"], help="Address to listen on. 0.0.0.0 opens the server to the network."
+    "--store",
+    type=LocalPath(),
+    envvar="EMBERLINE_STORE",
+    help="Where rows are kept on SSD; default: the user's cache folder.",
+)
+@click.option(
+    "--host",
+    envvar="EMBERLINE_HOST",
+    default=_DEFAULTS["host"],
+    help="Address to listen on. 0.0.0.0 opens the server to the network.",
 )
 @click.option("--http-port", type=int, default=_DEFAULTS["http_port"], help="KServe over HTTP; 0 takes a free port.")
 @click.option("--grpc-port", type=int, default=_DEFAULTS["grpc_port"], help="KServe over gRPC; 0 takes a free port.")
