@@ -24,6 +24,8 @@ RUN pip install --no-cache-dir --constraint /tmp/constraints.txt ${TORCH_ARGS} t
 USER emberline
 EXPOSE 8000 8001 8002
 VOLUME ["/models", "/store"]
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=2)"]
-ENTRYPOINT ["emberline", "serve", "--model-repository", "/models", "--store", "/store", "--host", "0.0.0.0"]
+# The server's options may still be given otherwise: docker run ... emberline --host :: --tls-certificate ...
+ENV EMBERLINE_MODEL_REPOSITORY=/models EMBERLINE_STORE=/store EMBERLINE_HOST=0.0.0.0
+# It asks by a local socket: whatever the port, and with TLS as without.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["emberline", "health"]
+ENTRYPOINT ["emberline", "serve"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,17 @@ EXAMPLE = """example:
 with locust's web page instead:
   locust -f loadtest/locustfile.py --host http://127.0.0.1:8000 --model movielens --data build/movielens/test.parquet
 """
+
+
+def local_path(text: str) -> Path:
+    """A path of this machine. Raises argparse's error for a URL."""
+    url = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
+    if url is not None:
+        raise argparse.ArgumentTypeError(
+            f"expected a path of this machine, got {text!r}; {url[1].lower()}:// is not supported; mount the "
+            "storage or copy the file, and give the local path"
+        )
+    return Path(text)
 
 
 def run_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -56,7 +68,7 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="name of the model to ask")
     parser.add_argument(
-        "--data", required=True, type=Path, help="Parquet file whose columns are called like the model's inputs"
+        "--data", required=True, type=local_path, help="Parquet file whose columns are called like the model's inputs"
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="HTTP address (default %(default)s)")
     parser.add_argument("--grpc", default="127.0.0.1:8001", help="gRPC address (default %(default)s)")
@@ -67,7 +79,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=32, help="rows a request (default %(default)s)")
     parser.add_argument("--seconds", type=int, default=10, help="seconds for each kind (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=local_path, help="write the figures here too")
     options = parser.parse_args()
     if not options.data.exists():
         parser.error(f"--data: {options.data} does not exist")

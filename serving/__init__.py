@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serving.config import ServerConfig
 from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from serving.config import ServerConfig
     from serving.foreground import serve
     from serving.server import Server
 
@@ -15,4 +15,6 @@ __all__ = ["Server", "ServerConfig", "serve"]
 
 
 # torch, gRPC and uvicorn are loaded when a server is made, not when the package is looked at.
-__getattr__ = lazy_names(__name__, {"Server": "serving.server", "serve": "serving.foreground"})
+_HOMES = {"Server": "serving.server", "ServerConfig": "serving.config", "serve": "serving.foreground"}
+
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from serving.engine.options import ByteSize
 from serving.ports import is_loopback
+from storage.paths import local_path
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _local(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str | Path):
+        local_path(value, info.field_name or "path")
+    return value
+
+
+LocalPath = Annotated[Path, BeforeValidator(_local)]
 
 
 def stores_dir() -> Path:
@@ -40,9 +50,9 @@ class ServerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model_repository: Path
+    model_repository: LocalPath
     models: tuple[str, ...] = ()
-    store: Path | None = None
+    store: LocalPath | None = None
     host: str = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 8001
@@ -56,13 +66,13 @@ class ServerConfig(BaseModel):
     shared_memory: bool | None = None
     poll_s: Annotated[float, Field(ge=0.05, le=3600)] = 2.0
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
-    access_file: Path | None = None
+    access_file: LocalPath | None = None
     open_admin: bool = False
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
+    tls_certificate: LocalPath | None = None
+    tls_key: LocalPath | None = None
+    tls_client_ca: LocalPath | None = None
     max_requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    audit_log: Path | None = None
+    audit_log: LocalPath | None = None
 
     @field_validator("open_admin")
     @classmethod

@@ -25,6 +25,7 @@ from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
+from serving.local_health import local_health
 from serving.models import LocalModels
 from serving.ports import allow_connections, listen
 from serving.security.gate import Gate
@@ -144,8 +145,9 @@ class Server:
                         task.result()
             self._loading.start()
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
-            listening()
-            await self._stopping.wait()
+            async with local_health(self.http_port, self.repository.is_ready):
+                listening()
+                await self._stopping.wait()
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()

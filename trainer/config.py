@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from storage.errors import ConfigError
 from storage.features.spec import Feature, FeatureSpec, InputSpec
 from storage.features.strict_model import StrictModel, did_you_mean
+from storage.paths import local_path
 from storage.specs import RowType, TableSpec, check_model_name
 from trainer.config_errors import parse_config
 
@@ -216,7 +217,7 @@ class _Loader(yaml.SafeLoader):
 
 def load_config(path: Path | str) -> TrainConfig:
     """Reads a YAML file. Raises ConfigError naming the file, the dotted path and what to do."""
-    path = Path(path)
+    path = local_path(path, "config")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from storage.errors import ConfigError
+from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint
 from trainer.config import TrainConfig, load_config
 from trainer.data import BatchMaker, ParquetRows
@@ -51,7 +52,9 @@ def train(
     if not isinstance(config, TrainConfig):
         config = load_config(config)
     config = with_dram_bytes(config, dram_bytes)
-    output = Path(output)
+    output = local_path(output, "output")
+    if repository is not None:
+        repository = local_path(repository, "repository")
     rows, valid_rows = _open_rows(config, data, valid, limit)
     saved = checkpoints(output)
     if saved and not resume:

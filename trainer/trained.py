@@ -16,6 +16,7 @@ import numpy as np
 from storage.checkpoint.tensors import TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, NotFound
 from storage.features import Column, FeatureSpec, pack_columns, unpack_columns
+from storage.paths import local_path
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint
 from trainer.config import TrainConfig, load_config, with_row_types
 from trainer.data import BatchMaker, ParquetRows
@@ -76,6 +77,7 @@ class Trained:
         row_types: how rows are stored, by table and "default", instead of what the configuration says.
         Raises CheckpointError when the run has gone on since it was loaded, NotFound for a snapshot that is not known.
         """
+        repository = local_path(repository, "repository")
         config = self.config if row_types is None else with_row_types(self.config, row_types)
         policy = delta_policy(config)
         if self.checkpoint is None:
@@ -101,7 +103,7 @@ class Trained:
 
 def load_trained(output: Path | str) -> Trained:
     """Opens what `train` wrote to `output`, at its newest checkpoint. Raises NotFound, CheckpointError."""
-    output = Path(output)
+    output = local_path(output, "output")
     config = read_config(output)
     saved = checkpoints(output)
     if not saved:

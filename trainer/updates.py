@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from storage.errors import ConfigError, NotFound
+from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
 from trainer.data import BatchMaker, ParquetRows
@@ -47,7 +48,8 @@ def update(
     dram_bytes: of the tables, instead of what the configuration says (training.dram_bytes); rows beyond it lie on SSD.
     Raises NotFound for a run or snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
-    output = Path(output)
+    output = local_path(output, "output")
+    repository = local_path(repository, "repository")
     config = with_dram_bytes(read_config(output), dram_bytes)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})

@@ -10,24 +10,25 @@ from types import ModuleType
 
 import click
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.frame import fail
 from storage.errors import Unsupported
 
 ROOT = Path(__file__).parents[2]
 
 
-@click.command(name="bench", no_args_is_help=True)
+@click.command(cls=Command, name="bench", no_args_is_help=True)
 @click.argument("name", required=False)
 @click.option("--list", "list_them", is_flag=True, help="One line for each benchmark.")
 @click.option("--quick", is_flag=True, help="Rough figures on small tables, in about 30 seconds.")
-@click.option("--json", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows here.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the ratios (.png, .svg, .pdf).")
+@click.option("--json", type=LocalPath(dir_okay=False), help="Write the rows here.")
+@click.option("--plot", type=LocalPath(dir_okay=False), help="Draw the ratios (.png, .svg, .pdf).")
 @click.option("--rows", type=int, help="Rows of the largest table.  [default: the benchmark's own]")
 @click.option("--repeats", type=int, default=7, help="Undisturbed repeats of each measurement.")
 @click.option("--max-seconds", type=float, help="Begin nothing new after so long; what is left out is said.")
 @click.option(
     "--work",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=LocalPath(exists=True, file_okay=False),
     help="Put temporary stores under this folder; it must be on the disk to measure.  [default: build/]",
 )
 def command(

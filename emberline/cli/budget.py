@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from emberline.cli.command import Command
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES, human_bytes
 
 
 @click.command(
+    cls=Command,
     name="budget",
     epilog="""\b
 Examples:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emberline.cli.command import Group, LocalPath
+
 if TYPE_CHECKING:
     from trainer.datasets import DatasetReport
 
-DIRECTORY = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+DIRECTORY = click.argument("directory", type=LocalPath(file_okay=False))
 
 
-@click.group(name="data", no_args_is_help=True)
+@click.group(cls=Group, name="data", no_args_is_help=True)
 def command() -> None:
     """Write a data set as Parquet, ready for `emberline train`.
 
@@ -27,7 +29,7 @@ def command() -> None:
 @DIRECTORY
 @click.option(
     "--wheel",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=LocalPath(exists=True, dir_okay=False),
     help="The wheel of recbole 1.2.1, if it lies here already; else pip downloads it once.",
 )
 def movielens(directory: Path, wheel: Path | None) -> None:

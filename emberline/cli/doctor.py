@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from emberline.cli.command import Command
 from emberline.cli.finding import Finding
 from emberline.cli.sizes import human_bytes
 from emberline.version import __version__
@@ -18,7 +19,7 @@ from emberline.version import __version__
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-@click.command(name="doctor")
+@click.command(cls=Command, name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: name -> {value, advice}.")
 def command(as_json: bool) -> None:
     """Show what this machine gives: processor, memory, disk access, libraries, GPUs and where sessions would be.

@@ -5,14 +5,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
+from emberline.cli.command import Group
 from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
@@ -44,6 +44,7 @@ COMMANDS = {
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
     "bench": ("emberline.cli.bench", "Measure the store beside the machine's limits and its peers."),
     "unload": ("emberline.cli.live:unload", "Unload a model from a running server."),
+    "health": ("emberline.cli.health", "Say whether the server on this machine is ready, as exit code."),
     "doctor": ("emberline.cli.doctor", "Show what this machine gives the store, and what to change."),
 }
 
@@ -59,7 +60,7 @@ The road:
 """
 
 
-class Commands(click.Group):
+class Commands(Group):
     """Loads a subcommand's module when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -73,14 +74,6 @@ class Commands(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Adds the nearest known name to the error for an unknown one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(COMMANDS)}."
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list with one line each, without importing any of them."""

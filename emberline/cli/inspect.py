@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.row_types import rounding_lines
 from storage.errors import CheckpointError, NotFound
@@ -24,6 +25,7 @@ NUMBERS = {"rows", "removed", "dim", "MiB", "saved", "bytes", "version", "delta"
 
 
 @click.command(
+    cls=Command,
     name="inspect",
     epilog="""\b
 Examples:
@@ -32,7 +34,7 @@ Examples:
   emberline inspect build/models/movielens/1/deltas/000007   one delta
   emberline inspect build/movielens/train.parquet""",
 )
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.argument("path", type=LocalPath(exists=True))
 @click.option(
     "--hottest", type=click.IntRange(0, 1000), default=5, help="Most used ids to list for each table of a version."
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from emberline.cli.command import Command
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from emberline.cli.snapshots import state_line
 
@@ -17,6 +18,7 @@ def _control(model: str, verb: str, url: str, timeout: float, content: object) -
 
 
 @click.command(
+    cls=Command,
     name="rollback",
     epilog="""\b
 Examples:
@@ -42,7 +44,7 @@ def rollback(model: str, to: str, steps: int | None, url: str, timeout: float) -
     _control(model, "rollback", url, timeout, content)
 
 
-@click.command(name="resume", epilog="\b\nExample:\n  emberline resume movielens")
+@click.command(cls=Command, name="resume", epilog="\b\nExample:\n  emberline resume movielens")
 @MODEL
 @URL
 @timeout_option(_QUICK_S)
@@ -51,7 +53,7 @@ def resume(model: str, url: str, timeout: float) -> None:
     _control(model, "resume", url, timeout, {})
 
 
-@click.command(name="pause", epilog="\b\nExample:\n  emberline pause movielens")
+@click.command(cls=Command, name="pause", epilog="\b\nExample:\n  emberline pause movielens")
 @MODEL
 @URL
 @timeout_option(_QUICK_S)
@@ -61,6 +63,7 @@ def pause(model: str, url: str, timeout: float) -> None:
 
 
 @click.command(
+    cls=Command,
     name="pin",
     epilog="""\b
 Examples:
@@ -81,6 +84,7 @@ def pin(model: str, to: str, url: str, timeout: float) -> None:
 
 
 @click.command(
+    cls=Command,
     name="canary",
     epilog="""\b
 Examples:
@@ -117,6 +121,7 @@ def canary(model: str, fraction: float | None, to: str, promote: bool, stop: boo
 
 
 @click.command(
+    cls=Command,
     name="allow",
     epilog="""\b
 Example:
@@ -142,7 +147,7 @@ def allow(model: str, version: int, inputs: tuple[str, ...], url: str, timeout: 
     _control(model, "allow", url, timeout, {"version": version, "inputs": list(inputs)})
 
 
-@click.command(name="load", epilog="\b\nExample:\n  emberline load movielens")
+@click.command(cls=Command, name="load", epilog="\b\nExample:\n  emberline load movielens")
 @MODEL
 @URL
 @timeout_option(_SLOW_S)
@@ -153,7 +158,7 @@ def load(model: str, url: str, timeout: float) -> None:
     click.echo(state_line(state))
 
 
-@click.command(name="unload", epilog="\b\nExample:\n  emberline unload movielens")
+@click.command(cls=Command, name="unload", epilog="\b\nExample:\n  emberline unload movielens")
 @MODEL
 @URL
 @timeout_option(_SLOW_S)

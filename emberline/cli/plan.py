@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES, human_bytes
@@ -23,6 +24,7 @@ _VERSION_IDS = 13_312
 
 
 @click.command(
+    cls=Command,
     name="plan",
     epilog="""\b
 Examples:
@@ -43,7 +45,7 @@ Examples:
 )
 @click.option(
     "--scratch",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     help="Folder on the disk to measure, for a version; default: where stores are kept.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
 
@@ -19,6 +20,7 @@ _COMPANIONS = (".lengths", ".valid")
 
 
 @click.command(
+    cls=Command,
     name="predict",
     epilog="""\b
 Examples:
@@ -27,9 +29,7 @@ Examples:
 )
 @MODEL
 @URL
-@click.option(
-    "--data", type=click.Path(path_type=Path, exists=True), help="Parquet file (or JSON lines) to take rows from."
-)
+@click.option("--data", type=LocalPath(exists=True), help="Parquet file (or JSON lines) to take rows from.")
 @click.option("--json", "text", help="One row as a JSON object, or several as a list; '-' reads standard input.")
 @click.option("--rows", type=click.IntRange(1, MAX_ROWS), default=10, help="Rows to take from --data.")
 @click.option("--skip", type=click.IntRange(0), default=0, help="Rows of --data to skip first.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from storage.errors import ConfigError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=Command,
     name="publish",
     epilog="""\b
 Examples:
@@ -27,10 +29,10 @@ Examples:
 A module that was not trained here is published from Python:
   emberline.publish(module, sample_batch, repository, name=...)""",
 )
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=LocalPath(exists=True, file_okay=False))
 @click.option(
     "--repository",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     required=True,
     help="Model repository to publish into.",
 )

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.sizes import BYTES
 from storage.errors import InvalidInput
 
@@ -27,15 +28,16 @@ _AS_OF = click.option(
 _MODEL = click.option(
     "--model",
     required=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=LocalPath(exists=True, file_okay=False),
     help="The model's folder in a repository, such as build/models/movielens.",
 )
 _QUIET = click.option("--quiet", is_flag=True, help="No progress bars.")
 _FORCE = click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
-_OUT = click.argument("target", metavar="OUT", type=click.Path(path_type=Path, dir_okay=False))
+_OUT = click.argument("target", metavar="OUT", type=LocalPath(dir_okay=False))
 
 
 @click.command(
+    cls=Command,
     name="score",
     epilog="""\b
 Examples:
@@ -43,7 +45,7 @@ Examples:
   emberline score --model build/models/movielens --as-of 1.3 --keep user --keep item in.parquet out.parquet
   emberline score --model build/models/movielens --as-of 2026-11-22T10:00 in/ out.parquet""",
 )
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path, exists=True))
+@click.argument("source", metavar="IN", type=LocalPath(exists=True))
 @_OUT
 @_MODEL
 @_AS_OF
@@ -57,7 +59,7 @@ Examples:
 @click.option("--dram-bytes", type=BYTES, help="Memory for rows, such as 8GiB; the rest is read from --store.")
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     help="Where the rows go on disk; given again, they need not be loaded again. Default: a temporary folder.",
 )
 @_FORCE
@@ -103,6 +105,7 @@ def score(
 
 
 @click.command(
+    cls=Command,
     name="export",
     epilog="""\b
 Examples:

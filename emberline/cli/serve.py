@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from emberline.cli.command import Command, LocalPath
 from serving.config import ServerConfig
 from storage.errors import ConfigError
 
@@ -18,19 +18,28 @@ _FLAGS = {"max_body_bytes": "--max-body", "drain_timeout_s": "--drain-timeout", 
 _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.items()}
 
 
-@click.command(name="serve", epilog="\b\nExample:\n  emberline serve --model-repository build/models --http-port 8000")
+@click.command(
+    cls=Command, name="serve", epilog="\b\nExample:\n  emberline serve --model-repository build/models --http-port 8000"
+)
 @click.option(
     "--model-repository",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
+    envvar="EMBERLINE_MODEL_REPOSITORY",
     required=True,
     help="Folder of models: NAME/config.pbtxt and NAME/VERSION/.",
 )
 @click.option("--model", "models", multiple=True, help="Serve this model only; may be given several times.")
 @click.option(
-    "--store", type=click.Path(path_type=Path), help="Where rows are kept on SSD; default: the user's cache folder."
+    "--store",
+    type=LocalPath(),
+    envvar="EMBERLINE_STORE",
+    help="Where rows are kept on SSD; default: the user's cache folder.",
 )
 @click.option(
-    "--host", default=_DEFAULTS["host"], help="Address to listen on. 0.0.0.0 opens the server to the network."
+    "--host",
+    envvar="EMBERLINE_HOST",
+    default=_DEFAULTS["host"],
+    help="Address to listen on. 0.0.0.0 opens the server to the network.",
 )
 @click.option("--http-port", type=int, default=_DEFAULTS["http_port"], help="KServe over HTTP; 0 takes a free port.")
 @click.option("--grpc-port", type=int, default=_DEFAULTS["grpc_port"], help="KServe over gRPC; 0 takes a free port.")
@@ -39,18 +48,16 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 )
 @click.option(
     "--access-file",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="Who may ask what (YAML; `emberline token new` makes one). Without it everybody may predict and read, and "
     "control needs the token that the server writes under ~/.cache/emberline/tokens.",
 )
 @click.option("--open-admin", is_flag=True, help="Let everybody load, unload and roll back without a token, as Triton.")
-@click.option(
-    "--tls-certificate", type=click.Path(path_type=Path), help="Certificate (PEM): https, and TLS for gRPC and metrics."
-)
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM), where it is not in the same file.")
+@click.option("--tls-certificate", type=LocalPath(), help="Certificate (PEM): https, and TLS for gRPC and metrics.")
+@click.option("--tls-key", type=LocalPath(), help="Its key (PEM), where it is not in the same file.")
 @click.option(
     "--tls-client-ca",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="Certificate (PEM) of who signs the clients' own, which they have to show then.",
 )
 @click.option("--max-requests-per-second", type=float, help="Of one client: a name in the access file, or an address.")
@@ -60,9 +67,7 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     default=_DEFAULTS["max_connections"],
     help="Of each port. Past it idle ones are closed; where none is idle a new one gets 503.",
 )
-@click.option(
-    "--audit-log", type=click.Path(path_type=Path), help="File for a line of JSON a control call; it is logged anyway."
-)
+@click.option("--audit-log", type=LocalPath(), help="File for a line of JSON a control call; it is logged anyway.")
 @click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
 @click.option(
     "--frontends",

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from emberline.cli.command import LocalPath
 from storage.errors import ConfigError, InvalidInput, Unavailable
 
 _META = "emberline.identity"
@@ -42,7 +43,7 @@ def IDENTITY(command: Decorated) -> Decorated:  # noqa: N802
     def keep(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
         ctx.meta.setdefault(_META, {})[parameter.name] = value
 
-    file = click.Path(path_type=Path, dir_okay=False)
+    file = LocalPath(dir_okay=False)
     options = [
         click.option(
             "--token-file",

@@ -9,11 +9,13 @@ from typing import Any
 import click
 from rich.table import Table
 
+from emberline.cli.command import Command
 from emberline.cli.console import table_console
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 
 
 @click.command(
+    cls=Command,
     name="sessions",
     epilog="""\b
 Examples:

@@ -11,6 +11,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from emberline.cli.command import Command
 from emberline.cli.console import table_console
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 
@@ -20,6 +21,7 @@ _LEFT = {"snapshot", "state", "published (UTC)", "id"}
 
 
 @click.command(
+    cls=Command,
     name="snapshots",
     epilog="""\b
 Examples:

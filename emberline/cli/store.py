@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from emberline.cli.command import Group, LocalPath
 from emberline.cli.console import table_console
 from storage.errors import NotFound, StoreError
 
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 # Levels below PATH that are searched for stores: `emberline serve --store PATH` keeps them in PATH/MODEL/VERSION.
 _DEPTH = 2
-_PATH = click.argument("path", type=click.Path(path_type=Path, exists=True, file_okay=False))
+_PATH = click.argument("path", type=LocalPath(exists=True, file_okay=False))
 
 # pages read, pages in all
 Advance = Callable[[int, int], None]
 
 
 @click.group(
+    cls=Group,
     name="store",
     epilog="""\b
 Examples:

@@ -10,17 +10,19 @@ from typing import Any
 import click
 import yaml
 
+from emberline.cli.command import Group, LocalPath
 from storage.errors import ConfigError, Conflict, NotFound
 
 ACCESS = click.option(
     "--access",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     required=True,
     help="The access file, as `emberline serve --access-file` reads it.",
 )
 
 
 @click.group(
+    cls=Group,
     name="token",
     epilog="""\b
 The road:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
+from storage.paths import local_path
 
 if TYPE_CHECKING:
     from trainer import TrainReport
 
 
 @click.command(
+    cls=Command,
     name="train",
     epilog="""\b
 Examples:
@@ -22,10 +25,10 @@ Examples:
   emberline train model.yaml --data clicks/ --valid 0.1 --output run
   emberline train model.yaml --data clicks/ --valid 0.1 --output run --resume""",
 )
-@click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("config", type=LocalPath(exists=True, dir_okay=False))
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, exists=True),
+    type=LocalPath(exists=True),
     multiple=True,
     required=True,
     help="Parquet file or folder of them; may be given several times.",
@@ -33,13 +36,13 @@ Examples:
 @click.option("--valid", help="Parquet file to evaluate on, or a fraction: the last rows of --data, held out.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     required=True,
     help="Folder for checkpoints and the report.",
 )
 @click.option(
     "--repository",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     help="Model repository to publish into when done, and on the way if the configuration says so.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
@@ -95,7 +98,7 @@ def _validation(given: str | None) -> float | Path | None:
         return float(given)
     except ValueError:
         pass
-    path = Path(given)
+    path = local_path(given, "--valid")
     if not path.exists():
         raise click.BadParameter(f"{given!r} is neither a file nor a fraction between 0 and 1", param_hint="--valid")
     return path

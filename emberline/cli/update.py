@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emberline.cli.command import Command, LocalPath
+
 if TYPE_CHECKING:
     from trainer import UpdateReport
 
 
 @click.command(
+    cls=Command,
     name="update",
     epilog="""\b
 Examples:
@@ -21,23 +24,21 @@ Examples:
   emberline update run --data today/ --repository models --resume
   emberline update run --data mended.parquet --repository models --at 3.17""",
 )
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=LocalPath(exists=True, file_okay=False))
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, exists=True),
+    type=LocalPath(exists=True),
     multiple=True,
     required=True,
     help="Parquet file or folder of newer rows; may be given several times.",
 )
 @click.option(
     "--repository",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     required=True,
     help="Model repository that RUN was published into.",
 )
-@click.option(
-    "--valid", type=click.Path(path_type=Path, exists=True), help="Parquet file to evaluate on, before and after."
-)
+@click.option("--valid", type=LocalPath(exists=True), help="Parquet file to evaluate on, before and after.")
 @click.option("--every-steps", type=click.IntRange(1), help="Publish a delta after so many steps.")
 @click.option("--every-rows", type=click.IntRange(1), help="Publish a delta after so many rows.")
 @click.option("--every-seconds", type=click.FloatRange(0, min_open=True), help="Publish a delta after so many seconds.")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from storage.errors import EmberlineError
+from storage.paths import local_path
 
 
 def main() -> None:
@@ -25,7 +26,9 @@ def main() -> None:
     try:
         from emberline.quickstart.road import walk
 
-        good = walk(options.work, wheel=options.wheel, seconds=options.seconds, keep=options.keep)
+        work = local_path(options.work, "--work")
+        wheel = None if options.wheel is None else local_path(options.wheel, "--wheel")
+        good = walk(work, wheel=wheel, seconds=options.seconds, keep=options.keep)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(130)

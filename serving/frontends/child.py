@@ -30,6 +30,7 @@ class Orders:
     log_level: int
     engine_path: str
     grpc_port: int
+    http_port: int
     own_digest: str = ""
     listener: int = -1
     http: int = -1

@@ -22,6 +22,7 @@ from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
+from serving.local_health import local_health
 from serving.ports import allow_connections
 from serving.security.gate import Gate
 from serving.security.http_gate import GatedApp
@@ -67,7 +68,8 @@ class _Engine:
             serving = asyncio.create_task(metrics.serve(sockets=[bound]))
             self.loading.start()
             say_ready(orders)
-            await stopping.wait()
+            async with local_health(orders.http_port, self._repository.is_ready):
+                await stopping.wait()
             deadline = time.monotonic() + config.drain_timeout_s
             self._repository.stop_loading()
             # Front ends drain now; what they still hold is answered.

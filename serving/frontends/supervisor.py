@@ -104,6 +104,7 @@ class _Supervisor:
                 logging.getLogger().getEffectiveLevel(),
                 path,
                 grpc.getsockname()[1],
+                http.getsockname()[1],
                 stack.enter_context(own_token(http.getsockname()[1])),
                 lifeline=lifeline,
             )

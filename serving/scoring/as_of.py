@@ -12,6 +12,7 @@ from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, op
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.versions import is_version
 from storage.errors import InvalidInput, NotFound
+from storage.paths import local_path
 
 LATEST = "latest"
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -52,6 +53,7 @@ def find_as_of(model: Path, text: str = LATEST) -> AsOf:
     latest; an id; or a time such as 2026-11-22T10:00 (UTC unless it says otherwise): the last that was published by
     then. Raises NotFound saying what there is, InvalidInput for a text that is none of these.
     """
+    model = local_path(model, "model")
     wanted = _wanted(text)
     numbers = _versions(model)
     chosen: AsOf | None = None

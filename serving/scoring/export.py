@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from serving.scoring.as_of import AsOf
 from storage.errors import NotFound
 from storage.features.strict_model import did_you_mean
+from storage.paths import local_path
 
 # Told after each part that is written: rows so far, rows in all (some fewer or more, where deltas removed or added).
 Progress = Callable[[int, int], None]
@@ -23,6 +24,7 @@ def export_table(as_of: AsOf, table: str, target: Path, *, progress: Progress | 
     What deltas changed is held in memory, the rest passes through. The file appears under its name when it is complete.
     Raises NotFound for a table that there is not.
     """
+    target = local_path(target, "target")
     specs = {spec.name: spec for spec in as_of.version.tables}
     if table not in specs:
         raise NotFound(f"no table {table!r}{did_you_mean(table, specs)}; there are {', '.join(map(repr, specs))}")

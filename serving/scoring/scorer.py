@@ -25,6 +25,7 @@ from storage.checkpoint import GraphOutput
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.features.dtypes import NUMPY_DTYPES
+from storage.paths import local_path
 from storage.tiers.tiered import LoadProgress, TieredStore
 
 # Told after each batch that is written: rows so far, rows in all.
@@ -136,6 +137,7 @@ def score_parquet(
     wider; its metadata names the snapshot. Rows keep their order. It appears under its name when it is complete.
     Raises InvalidInput naming the column or input at fault, and the rows it stands in.
     """
+    target = local_path(target, "target")
     dataset, names = _open(scorer.spec, source, keep)
     total = dataset.count_rows()
     schema = pa.schema(
@@ -165,6 +167,7 @@ def check_source(spec: FeatureSpec, source: Path, keep: Sequence[str] = ()) -> N
 
 def _open(spec: FeatureSpec, source: Path, keep: Sequence[str]) -> tuple[ds.Dataset, list[str]]:
     """The rows, and the inputs that are there."""
+    source = local_path(source, "source")
     try:
         dataset = ds.dataset(source, format="parquet")
     except (OSError, pa.ArrowInvalid) as error:

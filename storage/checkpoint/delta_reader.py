@@ -20,6 +20,7 @@ from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import Shard, ascending, first_common, read_table
 from storage.checkpoint.tensors import TensorFile
 from storage.errors import IntegrityError, NotFound, UnsafeArtifact
+from storage.paths import local_path
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +98,7 @@ def open_delta(path: Path | str, *, verify: bool = True) -> PublishedDelta:
     always checked. Raises NotFound, IntegrityError or UnsafeArtifact as `open_version` does. Whether the delta
     continues what is served is the caller's question: see `applies_to`.
     """
-    path = Path(path)
+    path = local_path(path, "path")
     if path.is_symlink():
         raise UnsafeArtifact(f"{path}: is a symbolic link; a delta is a folder of its own")
     if not path.is_dir():

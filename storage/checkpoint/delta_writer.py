@@ -24,6 +24,7 @@ from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, LineageError, NotFound
+from storage.paths import local_path
 from storage.specs import check_row_type
 
 
@@ -93,7 +94,7 @@ def write_delta(
     Raises CheckpointError when the sequence is taken or the parts do not fit the version, LineageError when `base` is
     not the version's snapshot. Nothing is left behind then.
     """
-    version_dir = Path(version_dir)
+    version_dir = local_path(version_dir, "version_dir")
     version = _read_version(version_dir)
     if version.snapshot != base:
         raise LineageError(f"{version_dir} is the snapshot {version.snapshot}; this delta belongs to {base}")

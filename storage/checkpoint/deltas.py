@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from storage.checkpoint.signed import MANIFEST
+from storage.paths import local_path
 
 DELTAS = "deltas"
 _SEQUENCE = re.compile(r"[0-9]{6,19}")
@@ -24,7 +25,7 @@ def is_sequence(name: str) -> bool:
 
 def list_deltas(version_dir: Path | str) -> list[int]:
     """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link."""
-    deltas = Path(version_dir) / DELTAS
+    deltas = local_path(version_dir, "version_dir") / DELTAS
     if deltas.is_symlink():
         return []
     try:
@@ -43,7 +44,7 @@ def list_deltas(version_dir: Path | str) -> list[int]:
 def next_sequence(version_dir: Path | str) -> int:
     """One more than the largest sequence in use. A publisher whose deltas get removed must remember its own last."""
     try:
-        names = os.listdir(Path(version_dir) / DELTAS)
+        names = os.listdir(local_path(version_dir, "version_dir") / DELTAS)
     except (FileNotFoundError, NotADirectoryError):
         names = []
     return max((int(name) for name in names if is_sequence(name)), default=0) + 1

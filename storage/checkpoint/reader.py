@@ -17,6 +17,7 @@ from storage.checkpoint.published import Published
 from storage.checkpoint.strict_json import parse_json
 from storage.checkpoint.tables import Shard, read_table
 from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, ParityError
+from storage.paths import local_path
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +108,7 @@ def open_version(path: Path | str, *, verify: bool = True) -> PublishedVersion:
     byte changed, a file is missing or extra) or UnsafeArtifact (a content that no publisher of ours writes); the
     message names the file.
     """
-    path = Path(path)
+    path = local_path(path, "path")
     if not path.is_dir():
         raise NotFound(f"{path} is not a version folder")
     sizes = list_files(path, ignored=frozenset({DELTAS}))

@@ -30,6 +30,7 @@ from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
 from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
 from storage.checkpoint.versions import is_version
 from storage.errors import CheckpointError, ConfigError
+from storage.paths import local_path
 from storage.specs import check_model_name, check_row_type
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def write_version(
     """
     from storage.checkpoint.program import pack_program
 
-    model_dir = Path(model_dir)
+    model_dir = local_path(model_dir, "model_dir")
     check_model_name(model_dir.name)
     if version is not None and version < 1:
         raise ConfigError(f"version is {version}, expected 1 or more", field="version")

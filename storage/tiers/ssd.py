@@ -18,6 +18,7 @@ import numpy as np
 
 from storage._pages import FOUND, folder_reads_direct
 from storage.errors import InvalidInput, StoreError
+from storage.paths import local_path
 from storage.tiers.cold import PageFolder
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.disk_room import DiskRoom
@@ -71,6 +72,7 @@ class SsdTier:
     @classmethod
     def open(cls, path: Path, limits: SsdOptions | None = None) -> SsdTier:
         """Opens or creates the store in a folder."""
+        path = local_path(path, "directory")
         limits = limits or SsdOptions()
         with disk_errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)

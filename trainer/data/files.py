@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.features.strict_model import did_you_mean
+from storage.paths import local_path
 
 DataPath = Path | str | Sequence[Path | str]
 
@@ -93,7 +94,7 @@ def find_files(data: DataPath) -> list[Path]:
     """The Parquet files behind a path or several. Raises ConfigError when a path leads to none."""
     found: list[Path] = []
     for entry in [data] if isinstance(data, Path | str) else data:
-        path = Path(entry)
+        path = local_path(entry, "data")
         if path.is_dir():
             inside = sorted(path.glob("*.parquet"))
             if not inside:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import ConfigError
+from storage.paths import local_path
 
 PARTS = ("train", "valid", "test")
 DATASET = "dataset.json"
@@ -40,7 +41,7 @@ class PartWriter:
     """Takes tables in the order of time and cuts them into the three files. `close` puts them in place."""
 
     def __init__(self, directory: Path, rows: int, schema: Any) -> None:
-        self.directory = directory
+        self.directory = local_path(directory, "directory")
         self.bounds = part_bounds(rows)
         self._schema = schema
         self._at = 0

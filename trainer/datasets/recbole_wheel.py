@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import IntegrityError, NotFound
+from storage.paths import local_path
 
 REQUIREMENT = "recbole==1.2.1"
 WHEEL = "recbole-1.2.1-py3-none-any.whl"
@@ -35,6 +36,7 @@ def find_wheel(cache: Path, given: Path | None = None) -> Path:
     Raises NotFound when it cannot be had, IntegrityError when its bytes are not the expected ones.
     """
     if given is not None:
+        given = local_path(given, "wheel")
         if not given.is_file():
             raise NotFound(f"{given}: there is no such file; --wheel names a copy of {WHEEL}")
         _check_digest(given)

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.paths import local_path
 from storage.tiers.training_budget import RowBudget
 from storage.tiers.training_export import TieredTrainingTable
 from storage.tiers.training_store import TrainingStore
@@ -65,7 +66,7 @@ class RowMemory:
 
     def __init__(self, dram_bytes: int, folder: Path) -> None:
         self._budget = RowBudget(dram_bytes)
-        self._store = TrainingStore(folder)
+        self._store = TrainingStore(local_path(folder, "folder"))
         self._tables: dict[str, TieredTrainingTable] = {}
         self._reader: ThreadPoolExecutor | None = None
         self._reading: Future[None] | None = None

@@ -16,6 +16,7 @@ from torch import nn
 from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, PublishedVersion, write_version
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
+from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
@@ -59,6 +60,7 @@ def publish(
     """
     check_golden_requests(golden_requests)
     check_model_name(name)
+    repository = local_path(repository, "repository")
     module = unwrapped(module)
     with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
         display.begin(f"publishing {name}: sample", STEPS + 1)
@@ -66,7 +68,7 @@ def publish(
         display.advance()
         folder = write_subject(
             subject,
-            Path(repository) / name,
+            repository / name,
             golden_requests=golden_requests,
             tolerance=tolerance,
             display=display,

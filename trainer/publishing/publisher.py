@@ -23,6 +23,7 @@ from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.install import make_place
 from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import Column, FeatureSpec
+from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
@@ -70,7 +71,7 @@ class Publisher:
         check_model_name(name)
         self._module = unwrapped(module)
         self._sample = sample
-        self._model_dir = Path(repository) / name
+        self._model_dir = local_path(repository, "repository") / name
         self._spec = spec
         self._max_batch_size = max_batch_size
         self._golden_requests = golden_requests

@@ -1,0 +1,91 @@
+"""What every subcommand is made of: local paths, options that are given once, near names for wrong ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from storage.errors import ConfigError
+from storage.paths import local_path
+
+_NEAR = 0.7  # of the similarity that difflib computes; below it suggestions have nothing to do with what was typed
+_MOST_NEAR = 3
+
+
+class LocalPath(click.Path):
+    """A path of this machine, as a pathlib.Path. A URL such as s3://bucket/models is refused by its scheme."""
+
+    def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Fails as click does."""
+        try:
+            local_path(value, "path")
+        except ConfigError as error:
+            self.fail(str(error).partition(": ")[2], param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """Known names that the word may stand for, at most three: those that hold it, as --port in --http-port, or spell it
+    nearly so.
+    """
+    names = sorted(known)
+    plain = {name: name.strip("-") for name in names}
+    wanted = word.strip("-")
+    parts = [name for name in names if wanted and f"-{wanted}-" in f"-{plain[name]}-"]
+    close = difflib.get_close_matches(wanted, plain.values(), _MOST_NEAR, _NEAR)
+    return (parts or [name for text in close for name in names if plain[name] == text])[:_MOST_NEAR]
+
+
+class Command(click.Command):
+    """Refuses a single-valued option that is given twice, and suggests only options that are like a wrong one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Raises click.UsageError."""
+        _check_options(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A group of such commands, with the same checks for its own options."""
+
+    command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Raises click.UsageError."""
+        _check_options(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Adds the nearest known name, or all of them, to the error for an unknown one."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            near = nearest(args[0], known)[:1]
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(known)}."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _check_options(command: click.Command, ctx: click.Context, args: list[str]) -> None:
+    try:
+        *_, order = command.make_parser(ctx).parse_args(list(args))
+    except click.NoSuchOption as error:
+        known = [text for option in command.get_params(ctx) for text in (*option.opts, *option.secondary_opts)]
+        near = nearest(error.option_name, [text for text in known if text.startswith("--")])
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise click.UsageError(f"No such option {error.option_name!r}.{hint}", ctx) from None
+    seen: set[str | None] = set()
+    for option in order:
+        if not isinstance(option, click.Option) or option.multiple or option.count:
+            continue
+        if option.is_flag and not option.secondary_opts:
+            continue  # a flag that is given twice says the same as once
+        if option.name in seen:
+            raise click.UsageError(f"{option.opts[0]} is given twice; it takes one value", ctx)
+        seen.add(option.name)
