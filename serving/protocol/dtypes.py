@@ -44,10 +44,13 @@ WIRE_TYPES: dict[str, WireType] = {
 
 
 def accepts(declared: str, given: str) -> bool:
-    """Whether a tensor of dtype `given` may feed an input declared as `declared`; the wider integers interchange."""
+    """Whether a tensor of dtype `given` may feed an input declared as `declared`.
+
+    The wider integers interchange and feed floats; FP32 feeds FP64, but FP64 does not feed FP32, which would round it.
+    """
     if declared == given:
         return True
-    if WIRE_TYPES[given].family in ("small integer", "half"):
-        return False
     want, have = WIRE_TYPES[declared].family, WIRE_TYPES[given].family
-    return want == have or (want == "float" and have == "integer")
+    if have == "integer":
+        return want in ("integer", "float")
+    return (declared, given) == ("FP64", "FP32")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace emberline::features {
 
@@ -13,8 +14,18 @@ void append_span(std::vector<Out>& out, const void* values, std::int64_t begin, 
   out.insert(out.end(), typed + begin, typed + end);
 }
 
-// Puts the values [begin, end) of a column behind what `cells` holds. Its type is the input's: a float input takes integers.
-void append(Cells& cells, const ColumnView& column, std::int64_t begin, std::int64_t end) {
+// A double as a float32 holds it. The cast of a double beyond float's range is undefined, so it is made infinite first.
+double to_single(double value) {
+  if (std::abs(value) > static_cast<double>(std::numeric_limits<float>::max())) {
+    return std::copysign(std::numeric_limits<double>::infinity(), value);
+  }
+  return static_cast<double>(static_cast<float>(value));
+}
+
+// Puts the values [begin, end) of a column behind what `cells` holds; their type is that of the dtype `declared`. A float
+// input takes integers. An FP32 input holds float32 values whatever they came as: a double column of training data and a
+// float32 tensor of a request give the same features.
+void append(Cells& cells, Wire declared, const ColumnView& column, std::int64_t begin, std::int64_t end) {
   if (cells.type == Type::kBytes) {
     for (std::int64_t i = begin; i < end; ++i) {
       cells.bytes.emplace_back(column.data + column.starts[i], static_cast<std::size_t>(column.ends[i] - column.starts[i]));
@@ -37,7 +48,11 @@ void append(Cells& cells, const ColumnView& column, std::int64_t begin, std::int
   if (cells.type == Type::kInt) {
     into(cells.ints);
   } else {
+    const std::size_t before = cells.floats.size();
     into(cells.floats);
+    if (declared == Wire::kFp32 && column.wire != Wire::kFp32) {
+      for (std::size_t i = before; i < cells.floats.size(); ++i) cells.floats[i] = to_single(cells.floats[i]);
+    }
   }
 }
 
@@ -109,18 +124,27 @@ void Input::check(const ColumnView& column, std::int64_t batch) const {
   }
 }
 
-Cells Input::load(const ColumnView* column) const {
+Cells Input::load(const ColumnView* column) const { return load(column, missing_is_null || fallback.has_value()); }
+
+Cells Input::load_weights(const ColumnView* column) const { return load(column, true); }
+
+Cells Input::load(const ColumnView* column, bool nan_is_null) const {
   if (column == nullptr) return all_null();
-  return is_list ? load_list(*column) : load_fixed(*column);
+  return is_list ? load_list(*column, nan_is_null) : load_fixed(*column, nan_is_null);
 }
 
-Cells Input::load_fixed(const ColumnView& column) const {
+void Input::refuse_nan(std::int64_t row) const {
+  refuse(", row " + std::to_string(row) + (is_list ? ": NaN (or null) in its list" : ": NaN") +
+         "; send a number, or give the input `default` or `missing: null` in its spec, so that NaN counts as null");
+}
+
+Cells Input::load_fixed(const ColumnView& column, bool nan_is_null) const {
   Cells cells;
   cells.type = type_of(wire);
   cells.offsets.resize(static_cast<std::size_t>(column.rows) + 1);
   for (std::int64_t row = 0; row <= column.rows; ++row) cells.offsets[static_cast<std::size_t>(row)] = row * width;
   reserve(cells, column.count);
-  append(cells, column, 0, column.count);
+  append(cells, wire, column, 0, column.count);
   if (column.valid != nullptr) {
     for (std::int64_t i = 0; i < column.count; ++i) {
       if (column.valid[i] == 0) cells.make_null(i);
@@ -128,7 +152,9 @@ Cells Input::load_fixed(const ColumnView& column) const {
   }
   if (cells.type == Type::kFloat) {
     for (std::int64_t i = 0; i < column.count; ++i) {
-      if (std::isnan(cells.floats[static_cast<std::size_t>(i)])) cells.make_null(i);
+      if (!std::isnan(cells.floats[static_cast<std::size_t>(i)])) continue;
+      if (!nan_is_null && !cells.is_null(i)) refuse_nan(i / width);
+      cells.make_null(i);
     }
   }
   if (empty_is_null) {
@@ -150,7 +176,7 @@ Cells Input::load_fixed(const ColumnView& column) const {
   return cells;
 }
 
-Cells Input::load_list(const ColumnView& column) const {
+Cells Input::load_list(const ColumnView& column, bool nan_is_null) const {
   Cells cells;
   cells.type = type_of(wire);
   cells.offsets.reserve(static_cast<std::size_t>(column.rows) + 1);
@@ -159,7 +185,7 @@ Cells Input::load_list(const ColumnView& column) const {
   const auto fallback_size = static_cast<std::int64_t>(
       fallback ? std::visit([](const auto& values) { return values.size(); }, *fallback) : 0);
   if (column.valid == nullptr && !empty_is_null) {
-    append(cells, column, 0, column.count);
+    append(cells, wire, column, 0, column.count);
     cells.offsets.assign(column.offsets, column.offsets + column.rows + 1);
   } else {
     for (std::int64_t row = 0; row < column.rows; ++row) {
@@ -169,7 +195,7 @@ Cells Input::load_list(const ColumnView& column) const {
         append_fallback(cells);
         total += fallback_size;
       } else {
-        append(cells, column, begin, end);
+        append(cells, wire, column, begin, end);
         total += end - begin;
       }
       cells.offsets.push_back(total);
@@ -177,7 +203,12 @@ Cells Input::load_list(const ColumnView& column) const {
   }
   if (cells.type == Type::kFloat) {
     for (std::size_t i = 0; i < cells.floats.size(); ++i) {
-      if (std::isnan(cells.floats[i])) cells.make_null(static_cast<std::int64_t>(i));
+      if (!std::isnan(cells.floats[i])) continue;
+      const auto place = static_cast<std::int64_t>(i);
+      if (!nan_is_null) {
+        refuse_nan(std::upper_bound(cells.offsets.begin(), cells.offsets.end(), place) - cells.offsets.begin() - 1);
+      }
+      cells.make_null(place);
     }
   }
   return cells;

@@ -27,13 +27,18 @@ struct Input {
 
   // Throws InvalidInput naming the input, and the row where there is one, unless `column` is whole and fits.
   void check(const ColumnView& column, std::int64_t batch) const;
-  // The values with nulls resolved; nullptr = missing. The column has been checked; cells borrow its bytes.
+  // The values with nulls resolved; nullptr = missing. The column has been checked; cells borrow its bytes. NaN is null where
+  // the spec says what a missing value is (a default, or missing_is_null); elsewhere it throws InvalidInput naming the row.
   Cells load(const ColumnView* column) const;
+  // The same of an input of weights: NaN is null, and it is the caller who knows whether the value beside it is null too.
+  Cells load_weights(const ColumnView* column) const;
 
  private:
   [[noreturn]] void refuse(const std::string& problem) const;
-  Cells load_fixed(const ColumnView& column) const;
-  Cells load_list(const ColumnView& column) const;
+  [[noreturn]] void refuse_nan(std::int64_t row) const;
+  Cells load(const ColumnView* column, bool nan_is_null) const;
+  Cells load_fixed(const ColumnView& column, bool nan_is_null) const;
+  Cells load_list(const ColumnView& column, bool nan_is_null) const;
   Cells all_null() const;
   void append_fallback(Cells& cells) const;
 };

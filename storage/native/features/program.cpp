@@ -134,7 +134,7 @@ void Program::attach_weights(const Feature& feature, const std::vector<const Col
                              Cells& cells) const {
   const Input &ids = inputs_[feature.inputs[0]], &input = inputs_[*feature.weights];
   const ColumnView* given = columns[*feature.weights];
-  Cells weights = input.load(given);
+  Cells weights = input.load_weights(given);
   // One row stands for all of them: which side has it does not matter, and neither does it when there is no row at all.
   if (weights.rows() != cells.rows()) {
     if (weights.rows() != batch) weights.repeat(batch);
@@ -187,7 +187,7 @@ void Program::write_dense(const Feature& feature, Cells&& cells, std::int64_t ba
         // The cast of a double beyond float's range is undefined, so it is judged before it is made.
         if (!std::isfinite(exact) || std::abs(exact) > static_cast<double>(std::numeric_limits<float>::max())) {
           throw InvalidInput(name, "input '" + name + "', row " + std::to_string(row) + ": the dense feature '" +
-                                       feature.name + "' is not a finite float32; clip it, or send null");
+                                       feature.name + "' is not a finite float32; clip it in its spec, or send a smaller number or null");
         }
         value = static_cast<float>(exact);
       }

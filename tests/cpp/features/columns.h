@@ -31,6 +31,11 @@ struct OwnedColumn {
     view.rows = view.offsets_count - 1;
     return std::move(*this);
   }
+  OwnedColumn with_rows(std::int64_t rows) && {
+    view.rows = rows;
+    view.width = view.count / rows;
+    return std::move(*this);
+  }
   OwnedColumn with_valid(const std::vector<std::uint8_t>& flags) && {
     valid = exact_copy(flags);
     view.valid = valid.get();

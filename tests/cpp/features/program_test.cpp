@@ -71,11 +71,23 @@ TEST(truncate_pad_and_slice_move_whole_rows) {
 }
 
 TEST(boundaries_belong_to_the_bucket_above_them) {
-  const Program program({input("x", Wire::kFp64)}, {ids_feature(0, {0}, {Bucketise{{0.0, 1.5}}})}, {});
+  Input number = input("x", Wire::kFp64);
+  number.missing_is_null = true;  // so NaN is null
+  const Program program({number}, {ids_feature(0, {0}, {Bucketise{{0.0, 1.5}}})}, {});
   const double inf = std::numeric_limits<double>::infinity();
   const OwnedColumn column = floats_column({-inf, -0.1, 0.0, 1.4, 1.5, inf, std::nan("")});
   const Batch batch = program.run({&column.view}, 7);
   CHECK((batch.ids[0].values == Ids{0, 0, 1, 1, 2, 2}));
+}
+
+TEST(an_fp32_input_holds_float32_whatever_it_came_as) {
+  const Program program({input("x", Wire::kFp32)}, {ids_feature(0, {0}, {Bucketise{{0.7}}}), dense_feature(0, 1, 0, {Clip{-1e30, 1e30}})}, {1});
+  const OwnedColumn doubles = floats_column({0.7, 0.8, 1e300, -1e300});
+  const Batch batch = program.run({&doubles.view}, 4);
+  CHECK((batch.ids[0].values == Ids{0, 1, 1, 0}));  // 0.7 as a float32 is below 0.7
+  CHECK((batch.dense[0] == std::vector<float>{0.7f, 0.8f, 1e30f, -1e30f}));
+  const OwnedColumn ints = ints_column({16777217});
+  CHECK((program.run({&ints.view}, 1).dense[0] == std::vector<float>{16777216.0f}));
 }
 
 TEST(an_empty_batch_gives_empty_results) {

@@ -109,6 +109,25 @@ TEST(dense_values_that_no_float32_holds_are_refused) {
   }
 }
 
+TEST(nan_is_refused_with_its_row_unless_the_spec_says_what_it_means) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Input fixed = input("x", Wire::kFp64), list = list_input("x", Wire::kFp64);
+  fixed.width = 2;
+  const OwnedColumn values = floats_column({1.0, 2.0, 3.0, nan}).with_rows(2);
+  const OwnedColumn lists = floats_column({1.0, 2.0, 3.0, nan}).with_offsets({0, 2, 2, 4});
+  const auto says_it = [&](const Input& of, const ColumnView& column, std::int64_t batch) {
+    return refusal(Program({of}, {ids_feature(0, {0}, {Bucketise{{0.0}}})}, {}), &column, batch);
+  };
+  CHECK(says(says_it(fixed, values.view, 2), "input 'x', row 1: NaN"));
+  CHECK(says(says_it(list, lists.view, 3), "input 'x', row 2: NaN (or null) in its list"));
+  const OwnedColumn null = floats_column({1.0, 2.0, 3.0, nan}).with_rows(2).with_valid({1, 1, 1, 0});
+  CHECK(says_it(fixed, null.view, 2).empty());
+  fixed.fallback = std::vector<double>{0.5};
+  list.missing_is_null = true;
+  CHECK(says_it(fixed, values.view, 2).empty());
+  CHECK(says_it(list, lists.view, 3).empty());
+}
+
 TEST(a_cross_is_bounded_before_it_is_built) {
   Feature cross = ids_feature(0, {0, 0, 0, 0});
   cross.cross.emplace(1, 0, 1 << 20);

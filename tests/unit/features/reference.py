@@ -115,7 +115,9 @@ def internal(entry: dict[str, Any], value: Any) -> Any:
     if isinstance(value, str):
         return value.encode()
     if entry["dtype"] in ("FP32", "FP64"):
-        return NULL if math.isnan(value) else float(value)
+        if math.isnan(value):
+            return NULL
+        return float(value) if entry["dtype"] == "FP64" else struct.unpack("<f", struct.pack("<f", value))[0]
     if isinstance(value, int):
         number = int(value)
         return number - 2**64 if number >= 2**63 else number

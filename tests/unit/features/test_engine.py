@@ -277,3 +277,54 @@ def test_the_collision_report_counts_what_the_buckets_fold() -> None:
     assert "100 values in 10 buckets, 10 ids, 90.00% collide" in str(few)
     assert (crossed.before, crossed.after, crossed.rate) == (150, 150, 0.0)
     assert collision_report(ENGINE, request(), 3)[0].feature == "tags"
+
+
+@pytest.mark.parametrize(
+    ("entry", "column", "row"),
+    [
+        ({"width": 2}, Column.from_numpy("FP32", np.array([[1, 2], [3, np.nan], [5, 6]], np.float32)), 1),
+        ({"width": 2}, Column.from_numpy("FP64", np.array([[1, 2], [3, 4], [np.nan, 6]])), 2),
+        ({"kind": "list"}, Column.from_lists("FP32", [[1.0], [], [2.0, None]]), 2),
+    ],
+)
+def test_nan_is_refused_with_its_row_unless_the_spec_gives_it_a_meaning(
+    entry: dict[str, Any], column: Column, row: int
+) -> None:
+    length = [{"op": "truncate", "length": 2}, {"op": "pad", "length": 2}] if entry.get("kind") == "list" else []
+    feature = {"name": "x", "inputs": ["x"], "transforms": length, "output": "dense"}
+
+    def engine(**more: Any) -> FeatureEngine:
+        return FeatureEngine(
+            FeatureSpec.parse({"inputs": [{"name": "x", "dtype": "FP32", **entry, **more}], "features": [feature]})
+        )
+
+    with pytest.raises(InvalidInput, match=rf"input 'x', row {row}: NaN") as refused:
+        engine().run({"x": column}, 3)
+    assert refused.value.field == "x"
+    values = np.nan_to_num(np.asarray(engine(missing="null").run({"x": column}, 3).dense["dense"]))
+    assert values[row].min() == 0
+    default = [1.0] if entry.get("kind") == "list" else 9.0
+    with_default = engine(default=default).run({"x": column}, 3).dense["dense"]
+    assert (9.0 in with_default[row]) == ("width" in entry)
+
+
+def test_a_double_column_gives_what_a_float32_tensor_gives() -> None:
+    spec = FeatureSpec.parse(
+        {
+            "inputs": [{"name": "x", "dtype": "FP32"}],
+            "features": [
+                {"name": "x", "inputs": ["x"], "output": "dense", "transforms": [{"op": "log"}]},
+                {
+                    "name": "bucket",
+                    "inputs": ["x"],
+                    "output": "ids",
+                    "table": "t",
+                    "transforms": [{"op": "bucketise", "boundaries": [0.1, 0.7]}],
+                },
+            ],
+        }
+    )
+    values = np.array([0.1, 0.7, 16_777_217.0, 1 / 3])
+    as_sent = FeatureEngine(spec).run({"x": Column.from_numpy("FP32", values.astype(np.float32))}, 4)
+    assert as_sent.ids["bucket"].values.tolist() == [1, 1, 2, 1]
+    assert_equal(FeatureEngine(spec).run({"x": Column.from_numpy("FP64", values)}, 4), as_sent)

@@ -75,7 +75,7 @@ def rows_of(draw: st.DrawFn, entry: dict[str, Any], batch: int) -> list[Any] | N
         return None
     count = 1 if entry["side"] == "user" and draw(st.booleans()) else batch
     value = VALUES[entry["dtype"]]
-    if entry["dtype"] in ("FP32", "FP64"):
+    if entry["dtype"] in ("FP32", "FP64") and (entry["missing"] == "null" or "default" in entry):
         value = st.one_of(value, st.just(math.nan))
     if entry["kind"] == "list":
         row: st.SearchStrategy[Any] = st.lists(value, max_size=6)
