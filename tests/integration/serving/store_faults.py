@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
 from serving.updates import merging
+from storage.errors import EmberlineError
 from tests.faults.rocksdb_log import fail
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
@@ -61,6 +64,35 @@ def merging_fails_and_goes_on(folder: str) -> None:
         live.start()
         assert live.served() is newest
     print("recovered")
+
+
+def unload_on_a_full_disk(mount: str) -> None:
+    """A small file system of its own, filled to the last byte."""
+    ballast = Path(mount) / "ballast"
+    with Live(Path(mount), version_reuse_share=0, dram_bytes=2000) as live:
+        newest = live.version()
+        live.start()
+        for _ in range(3):
+            newest = live.version()  # into a store of its own, whose markers the database has not flushed yet
+            live.reaches(newest)
+            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 12))
+            live.repository.unload(NAME)
+            assert not live.repository.is_model_ready(NAME)
+            refused = threading.Thread(target=_load, args=(live,))
+            refused.start()
+            refused.join(60)
+            assert not refused.is_alive(), "load does not come back"
+            ballast.unlink()
+            live.repository.load(NAME)
+            assert live.served() is newest
+    print("recovered")
+
+
+def _load(live: Live) -> None:
+    with contextlib.suppress(EmberlineError):
+        live.repository.load(NAME)
 
 
 def _counters(live: Live) -> Any:
