@@ -103,6 +103,8 @@ _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
     ("versions_loaded_total", "counter", "Full versions that became visible", lambda u: u.versions_loaded),
     ("rollbacks_total", "counter", "Rollbacks", lambda u: u.rollbacks),
     ("merges_total", "counter", "Overlays merged into the base", lambda u: u.merges),
+    ("merge_failures_total", "counter", "Merges that failed", lambda u: u.merge_failures),
+    ("merge_failing", "gauge", "1 while merging fails and is tried again", lambda u: u.merge_failing),
     (
         "update_visible_seconds",
         "gauge",

@@ -10,7 +10,8 @@ class UpdateCounters:
     """Counts since the server started, and what is so now.
 
     refused: class of the error -> how many versions and deltas. last_visible_ms: of the newest delta, from
-    its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing. dram_bytes: the
+    its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing.
+    merge_failing: the last merge failed, and is tried again. dram_bytes: the
     DRAM budget, None without one.
     """
 
@@ -19,6 +20,8 @@ class UpdateCounters:
     refused: dict[str, int] = field(default_factory=dict)
     rollbacks: int = 0
     merges: int = 0
+    merge_failures: int = 0
+    merge_failing: bool = False
     last_visible_ms: float = 0.0
     last_delta_rows: int = 0
     overlays: int = 0

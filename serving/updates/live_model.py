@@ -85,6 +85,8 @@ class LiveModel:
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}
         self.trouble = ""
+        # Why the last merge failed, "" when it did not.
+        self.merge_trouble = ""
         # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
         self.free_since_ns = time.time_ns()
         self.stopping = threading.Event()

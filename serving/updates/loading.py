@@ -19,6 +19,7 @@ from serving.updates.line import Entry, Lane, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import EntryState, SnapshotName
 from storage.checkpoint import DenseGraph, PublishedVersion
+from storage.errors import EmberlineError
 from storage.tiers.tiered import StoreLimits, TieredStore
 
 logger = logging.getLogger("emberline.serving")
@@ -62,11 +63,19 @@ def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersio
 
 
 def close_store(model: LiveModel, folder: Path, store: TieredStore) -> None:
-    """Closes a store; its folder may be deleted or opened again then."""
-    store.close()
-    model.budget.leave(store)
-    with model.lock:
-        model.open_folders.discard(folder.name)
+    """Closes a store; its folder may be deleted or opened again then.
+
+    It counts as closed also when the disk fails: what was not written is in the store's log or in the published files.
+    """
+    try:
+        store.close()
+    except Exception as error:
+        known = isinstance(error, EmberlineError | OSError)
+        logger.error("%s: was closed without its last writes: %s", folder, error, exc_info=None if known else error)
+    finally:
+        model.budget.leave(store)
+        with model.lock:
+            model.open_folders.discard(folder.name)
 
 
 def open_filled(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:

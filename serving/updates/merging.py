@@ -25,6 +25,7 @@ def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
     while not model.stopping.is_set():
         model.merge_wake.wait()
         model.merge_wake.clear()
+        failure: Exception | None = None
         for line in model.lines:
             try:
                 drop_left_behind(model, line)
@@ -33,12 +34,27 @@ def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
             except Stopped:
                 return
             except Exception as error:
-                known = isinstance(error, EmberlineError | OSError)
-                logger.error("%s: a merge failed: %s", model.name, error, exc_info=None if known else error)
-                model.trouble = f"a merge failed: {error}"
-                if model.stopping.wait(_RETRY_S):
-                    return
-                model.merge_wake.set()
+                failure = error
+        _note(model, failure)
+        if failure is not None:
+            if model.stopping.wait(_RETRY_S):
+                return
+            model.merge_wake.set()
+
+
+def _note(model: LiveModel, failure: Exception | None) -> None:
+    """Remembers why merging fails, for the index and the metrics; the log has the first failure and the end."""
+    if failure is None:
+        if model.merge_trouble:
+            logger.info("%s: snapshots are merged again", model.name)
+        model.merge_trouble = ""
+        return
+    model.counters.merge_failures += 1
+    text = f"merging snapshots into the store fails and is tried again: {str(failure) or type(failure).__name__}"
+    if not model.merge_trouble:
+        known = isinstance(failure, EmberlineError | OSError)
+        logger.error("%s: %s", model.name, text, exc_info=None if known else failure)
+    model.merge_trouble = text
 
 
 def merge_oldest(model: LiveModel, line: StoreLine) -> bool:

@@ -165,7 +165,8 @@ def mode(model: LiveModel) -> str:
 def waiting(model: LiveModel) -> str | None:
     """What is waited for, in words; None for nothing."""
     canary = model.facts.canary
-    parts = [*(each.reason for each in model.awaiting.values()), model.waiting, model.trouble]
+    awaiting = [each.reason for each in model.awaiting.values()]
+    parts = [*awaiting, model.waiting, model.trouble, model.merge_trouble]
     if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
@@ -182,6 +183,7 @@ def counters(model: LiveModel) -> UpdateCounters:
             overlay_bytes=sum(each.bytes for each in stats),
             held=len(model.facts.held),
             waiting=waiting(model),
+            merge_failing=bool(model.merge_trouble),
             dram_bytes=model.budget.total,
         )
 
@@ -209,9 +211,10 @@ def versions(model: LiveModel) -> list[VersionEntry]:
                 entry.state, entry.reason = "UNAVAILABLE", entry.loaded.trouble
         for number, awaiting in model.awaiting.items():
             entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", awaiting.reason))
-        for number, reasons in refused.items():
-            if number in entries and entries[number].loaded is not None and not entries[number].reason:
-                entries[number].reason = f"refused deltas: {'; '.join(reasons[-8:])}"
+        for number, entry in entries.items():
+            if entry.state == "READY":
+                deltas = f"refused deltas: {'; '.join(refused[number][-8:])}" if number in refused else ""
+                entry.reason = "; ".join(text for text in (entry.reason, deltas, model.merge_trouble) if text)
         if entries:
             return [entries[number] for number in sorted(entries)]
         if model.stopping.is_set():

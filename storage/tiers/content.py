@@ -43,6 +43,7 @@ class Content:
         self._ssd = ssd
         self._names = tuple(names)
         self.numbers = self._numbered()
+        self._openings = ssd.database.openings
         self.at = ssd.marker(AT) or ""
 
     def load(self, version: TableSource, progress: Progress | None = None, pace: Pace = UNHURRIED) -> None:
@@ -75,6 +76,12 @@ class Content:
         self.at = version.snapshot
         for number in self.numbers.values():
             self._ssd.clear_changed(number)
+
+    def refresh(self) -> None:
+        """Reads anew what SSD is at if the database was opened again: a merge that failed may have been written."""
+        if self._ssd.database.openings != self._openings:
+            self.at = self._ssd.marker(AT) or ""
+            self._openings = self._ssd.database.openings
 
     def changed(self, name: str) -> Iterator[np.ndarray]:
         """Ids (n,) of a table, ascending, that merges changed since the version was loaded, some at a time."""

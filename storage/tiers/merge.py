@@ -90,6 +90,8 @@ class Merge:
 
         Raises StoreError; before merge_ingest nothing has changed, after it the merge can be repeated.
         """
+        self._ssd.database.mend()
+        self._content.refresh()
         expected = sum(len(part.ids) * (part.codec.row_bytes + 2 * KEY.itemsize) for part in self._parts)
         with self._ssd.changes(self._pace, expected) as changes:
             self._write(changes, self._content.markers(at, words))

@@ -14,8 +14,8 @@ import rocksdict
 
 from storage.errors import StoreError
 from storage.tiers.pace import Pace
+from storage.tiers.ssd_database import Database
 from storage.tiers.ssd_keys import row_keys
-from storage.tiers.ssd_options import ingest_options
 from storage.tiers.ssd_tables import Generation
 
 # Entries between two looks at the pace.
@@ -33,8 +33,7 @@ class SortedChanges:
 
     def __init__(
         self,
-        database: Any,
-        options: Any,
+        database: Database,
         folder: Path,
         pace: Pace,
         file_bytes: int,
@@ -42,8 +41,7 @@ class SortedChanges:
         generation_of: Callable[[int], Generation],
         ingested: Callable[[], None],
     ) -> None:
-        self._db = database
-        self._options = options
+        self._database = database
         self._folder = folder
         self._pace = pace
         self._file_bytes = file_bytes
@@ -88,7 +86,7 @@ class SortedChanges:
             # First: who does not find an id here reads the page file, and that is right only until the next line.
             for generation, ids in self._changed:
                 generation.ids.add(ids)
-            self._db.ingest_external_file([str(path) for path in self._paths], ingest_options())
+            self._database.ingest(self._paths)
             self._ingested()
 
     def __enter__(self) -> Self:
@@ -111,7 +109,7 @@ class SortedChanges:
     def _open(self) -> Any:
         path = self._folder / f"{secrets.token_hex(8)}.sst"
         self._paths.append(path)
-        self._writer = rocksdict.SstFileWriter(options=self._options)
+        self._writer = rocksdict.SstFileWriter(options=self._database.options)
         self._writer.open(str(path))
         self._bytes = 0
         return self._writer

@@ -189,10 +189,8 @@ class SsdTier:
             if expected_bytes:
                 self.room.require(2 * expected_bytes, f"writing to {self.path}")  # a compaction writes them once more
         file_bytes = _INGEST_BYTES if pace is UNHURRIED else max(_CHANGES_BYTES, expected_bytes // 16)
-        database = self.database
         return SortedChanges(
-            database.raw,
-            database.options,
+            self.database,
             self.path / "ingest",
             pace,
             file_bytes,

@@ -2,54 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rocksdict
 
-from storage.errors import StoreError
+from storage.errors import CorruptStoreError
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.ssd_keys import CHANGED, GENERATIONS, SPILLS, group_prefix, ids_of, marker_key, row_keys
-from storage.tiers.ssd_options import SsdOptions, rocks_options, synced
+from storage.tiers.ssd_options import SsdOptions, ingest_options, rocks_options, synced
 
+_log = logging.getLogger(__name__)
+# Entries that an iterator reads before it is given up for another one.
 _SCAN_KEYS = 1 << 16
+_SCAN_ENTRIES = 1 << 12
 # Value: the ids' own rows, encoded; nothing: the id has no row; not there: nothing is said of it.
 Values = list[bytes | None]
 
 
+class _Opened:
+    """RocksDB as it was opened once. users: calls that are in it now."""
+
+    def __init__(self, raw: Any, *, read_only: bool = False) -> None:
+        self.raw = raw
+        self.read_only = read_only
+        self.users = 0
+
+
 class Database:
-    """RocksDB in a folder. Several threads may read and write at once; the GIL is free during reads."""
+    """RocksDB in a folder. Several threads may read and write at once; the GIL is free during reads.
+
+    After a write that failed RocksDB refuses every other one until it is opened again, which the next write does. Reads
+    go on meanwhile, and if it cannot be opened for writing: they use a second, read-only opening of the same folder.
+    """
 
     def __init__(self, path: Path, limits: SsdOptions, *, direct: bool) -> None:
         self.path = path
         self.options = rocks_options(limits, direct=direct)
         self._limits = limits
+        self._changed = threading.Condition()
+        self._mending = threading.Lock()
+        self._failed = False
+        self.openings = 1
         with disk_errors(f"opening {path}"):
-            self.raw = rocksdict.Rdict(str(path), self.options)
+            self._opened = _Opened(rocksdict.Rdict(str(path), self.options))
+
+    def mend(self) -> None:
+        """Opens RocksDB again when a write has failed since it was opened.
+
+        What failed may be on the disk all the same, which only the next opening shows; `openings` counts them. Raises
+        StoreError; reads go on as before.
+        """
+        if not self._failed:
+            return
+        with self._mending:
+            if not self._failed:
+                return
+            with disk_errors(f"opening {self.path} again"):
+                if not self._opened.read_only:
+                    access = rocksdict.AccessType.read_only(False)
+                    raw = rocksdict.Rdict(str(self.path), self.options, access_type=access)
+                    self._replace(_Opened(raw, read_only=True))
+                self._replace(_Opened(rocksdict.Rdict(str(self.path), self.options)))
+            self._failed = False
+            self.openings += 1
+        _log.warning("%s: was opened again after a write had failed", self.path)
 
     def get(self, group: int, ids: np.ndarray) -> Values:
         """What a group says of ids (n,) int64, ascending is fastest."""
         if len(ids) == 0:
             return []
-        with disk_errors(f"reading {len(ids)} changed rows from {self.path}"):
-            values: Values = self.raw.get(row_keys(group, ids))
+        with self._reading(f"reading {len(ids)} changed rows from {self.path}") as raw:
+            values: Values = raw.get(row_keys(group, ids))
         return values
 
     def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Puts and deletes (None), in batches of bounded size, each on the disk before the next."""
         batch = rocksdict.WriteBatch(raw_mode=True)
-        with disk_errors(f"writing to {self.path}"):
+        with self._writing(f"writing to {self.path}") as raw:
             for key, value in entries:
                 if value is None:
                     batch.delete(key)
                 else:
                     batch.put(key, value)
                 if batch.size_in_bytes() >= self._limits.write_batch_bytes:
-                    self.raw.write(batch, synced())
+                    raw.write(batch, synced())
                     batch = rocksdict.WriteBatch(raw_mode=True)
             if len(batch):
-                self.raw.write(batch, synced())
+                raw.write(batch, synced())
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Moves sorted files in, in one atomic step that is on the disk when the call returns."""
+        with self._writing(f"writing to {self.path}") as raw:
+            raw.ingest_external_file([str(path) for path in files], ingest_options())
 
     def groups(self) -> Iterator[tuple[int, np.ndarray]]:
         """Every group of changed rows with its ids (n,), ascending, some at a time; empty groups are left out."""
@@ -61,19 +111,19 @@ class Database:
 
     def clear_groups(self, first: int, last: int, *, sync: bool = True) -> None:
         """Removes everything of the groups from `first` to before `last`."""
-        with disk_errors(f"clearing {self.path}"):
+        with self._writing(f"clearing {self.path}") as raw:
             options = synced() if sync else rocksdict.WriteOptions()
-            self.raw.delete_range(group_prefix(first), group_prefix(last), options)
+            raw.delete_range(group_prefix(first), group_prefix(last), options)
 
     def compact_groups(self, first: int, last: int) -> None:
         """Gives back the disk space of what was cleared. Holds no GIL; its rate is bounded."""
-        with disk_errors(f"compacting {self.path}"):
-            self.raw.compact_range(group_prefix(first), group_prefix(last))
+        with self._writing(f"compacting {self.path}") as raw:
+            raw.compact_range(group_prefix(first), group_prefix(last))
 
     def marker(self, name: str) -> str | None:
         """A durable word, or None."""
-        with disk_errors(f"reading from {self.path}"):
-            value = self.raw.get(marker_key(name))
+        with self._reading(f"reading from {self.path}") as raw:
+            value = raw.get(marker_key(name))
         return None if value is None else bytes(value).decode()
 
     def markers(self, prefix: str) -> dict[str, str]:
@@ -102,52 +152,107 @@ class Database:
 
     def size_bytes(self) -> int:
         """Bytes on the disk and in write buffers."""
-        with disk_errors(f"measuring {self.path}"):
+        with self._reading(f"measuring {self.path}") as raw:
             return sum(
-                int(self.raw.property_int_value(name) or 0)
+                int(raw.property_int_value(name) or 0)
                 for name in ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
             )
 
     def close(self) -> None:
-        """Flushes and releases the folder."""
-        with disk_errors(f"closing {self.path}"):
-            self.raw.close()
+        """Flushes and releases the folder. Raises StoreError when it could not flush; it is closed all the same."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._opened.users == 0)
+        try:
+            with disk_errors(f"closing {self.path}"):
+                self._opened.raw.close()
+        finally:
             self.options = None  # it holds the block cache
 
+    @contextmanager
+    def _reading(self, doing: str) -> Iterator[Any]:
+        """RocksDB for a read. No iterator may outlive it: whoever opens the folder again waits for the end of this."""
+        with self._changed:
+            opened = self._opened
+            opened.users += 1
+        try:
+            with disk_errors(doing):
+                yield opened.raw
+        finally:
+            with self._changed:
+                opened.users -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[Any]:
+        """RocksDB for a write."""
+        self.mend()
+        with self._reading(doing) as raw:
+            try:
+                yield raw
+            except BaseException:
+                self._failed = True
+                raise
+
+    def _replace(self, opened: _Opened) -> None:
+        """From here on calls go to this opening; closes the one before once the calls in it have ended."""
+        with self._changed:
+            before, self._opened = self._opened, opened
+            self._changed.wait_for(lambda: before.users == 0)
+        with suppress(Exception):  # what it cannot flush stands in its log
+            before.raw.close()
+
     def _ids_by_group(self, first: int, last: int) -> Iterator[tuple[int, np.ndarray]]:
-        end = group_prefix(last)
+        start: bytes | None = group_prefix(first)
+        while start is not None:
+            keys, start = self._keys(start, group_prefix(last))
+            if keys:
+                yield int.from_bytes(keys[0][:4], "big"), ids_of(keys)
+
+    def _keys(self, start: bytes, end: bytes) -> tuple[list[bytes], bytes | None]:
+        """Keys of one group, from `start` to before `end`, and where those behind begin; None: there are none."""
         keys: list[bytes] = []
-        with disk_errors(f"reading from {self.path}"):
+        with self._reading(f"reading from {self.path}") as raw:
             # Not `keys()`: it ends at a damaged block as if there were no more, and a change would be forgotten.
-            iterator = self.raw.iter()
-            iterator.seek(group_prefix(first))
-            while iterator.valid():
-                key = iterator.key()
-                if key >= end:
-                    break
-                if keys and (len(keys) == _SCAN_KEYS or key[:4] != keys[0][:4]):
-                    yield int.from_bytes(keys[0][:4], "big"), ids_of(keys)
-                    keys = []
-                keys.append(key)
-                iterator.next()
-            iterator.status()
-        if keys:
-            yield int.from_bytes(keys[0][:4], "big"), ids_of(keys)
+            iterator = raw.iter()
+            try:
+                iterator.seek(start)
+                while iterator.valid() and (key := iterator.key()) < end:
+                    if keys and (len(keys) == _SCAN_KEYS or key[:4] != keys[0][:4]):
+                        return keys, key
+                    keys.append(key)
+                    iterator.next()
+                iterator.status()
+            finally:
+                del iterator
+        return keys, None
 
     def _scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with disk_errors(f"reading from {self.path}"):
-            iterator = self.raw.iter()
-            iterator.seek(start)
-            while iterator.valid() and (end is None or iterator.key() < end):
-                yield iterator.key(), iterator.value()
-                iterator.next()
-            iterator.status()
+        following: bytes | None = start
+        while following is not None:
+            entries, following = self._entries(following, end)
+            yield from entries
+
+    def _entries(self, start: bytes, end: bytes | None) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """As `_keys`, with the values, of any group."""
+        entries: list[tuple[bytes, bytes]] = []
+        with self._reading(f"reading from {self.path}") as raw:
+            iterator = raw.iter()
+            try:
+                iterator.seek(start)
+                while iterator.valid() and (end is None or iterator.key() < end):
+                    if len(entries) == _SCAN_ENTRIES:
+                        return entries, iterator.key()
+                    entries.append((iterator.key(), iterator.value()))
+                    iterator.next()
+                iterator.status()
+            finally:
+                del iterator
+        return entries, None
 
 
 def check_value(path: Path, value: bytes, row_bytes: int) -> None:
-    """Raises StoreError for a row of another size."""
+    """Raises CorruptStoreError for a row of another size."""
     if len(value) != row_bytes:
-        raise StoreError(
-            f"{path}: a row has {len(value)} bytes, expected {row_bytes}; the store belongs to another model, delete "
-            "the folder to rebuild it"
+        raise CorruptStoreError(
+            f"{path}: a row has {len(value)} bytes, expected {row_bytes}; the store is damaged, or belongs to another model"
         )

@@ -134,6 +134,7 @@ class TieredStore:
     @property
     def at(self) -> str:
         """The snapshot that SSD holds, by its durable marker; "" before the first load and after a broken one."""
+        self._content.refresh()
         return self._content.at
 
     @property

@@ -269,9 +269,11 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def run(name: str, *arguments: str, before: str = "", unshared: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs a function of this file in a process of its own. before: shell commands. unshared: in a mount namespace."""
-    code = f"from tests.integration.storage.trouble import {name}; {name}(*{list(arguments)!r})"
+def run(
+    name: str, *arguments: str, before: str = "", unshared: bool = False, module: str = __name__
+) -> subprocess.CompletedProcess[str]:
+    """Runs a function of a module in a process of its own. before: shell commands. unshared: in a mount namespace."""
+    code = f"from {module} import {name}; {name}(*{list(arguments)!r})"
     command = [sys.executable, "-c", code]
     if unshared:
         inner = before + ' && exec "$@"'

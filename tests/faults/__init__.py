@@ -1,0 +1,1 @@
+"""Faults of the machine, injected into a process by LD_PRELOAD."""

@@ -1,0 +1,55 @@
+"""What a process does to a store while RocksDB's logs cannot be written; each function runs in a process of its own."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tests.faults.rocksdb_log import fail
+from tests.integration.storage.trouble import FIRST, WORLD, check_rows, opened, outcome
+
+
+def merges_again(folder: str) -> None:
+    """Every way in which the log is written fails once or for some time, while readers go on."""
+    state = FIRST
+    with opened(Path(folder)) as store:
+        # Changed rows, so that reads need the database and not page files alone.
+        state, delta = WORLD.change(state, 1, one_in=2)
+        store.merge(store.stage(delta), at=delta.snapshot)
+        for generation, times in enumerate((1, 5, 1), 2):
+            wrong: list[BaseException] = []
+            ended = threading.Event()
+            before = state
+
+            def read(ended: threading.Event = ended, wrong: list[BaseException] = wrong) -> None:
+                while not ended.is_set():
+                    try:
+                        check_rows(store, before)  # noqa: B023 - it ends before `before` is another
+                    except BaseException as error:
+                        wrong.append(error)
+                        return
+
+            readers = [threading.Thread(target=read) for _ in range(2)]
+            for reader in readers:
+                reader.start()
+            fail(times)
+            refused = 0
+            while (said := outcome(lambda: store.set_markers({"word": str(generation)}))) != "":  # noqa: B023
+                assert "Input/output error" in said, said
+                refused += 1
+            assert 1 <= refused <= times, f"{refused} writes were refused"
+            ended.set()
+            for reader in readers:
+                reader.join()
+            assert not wrong, wrong
+            assert store.marker("word") == str(generation)
+            state, delta = WORLD.change(state, generation, one_in=3)
+            overlay = store.stage(delta)
+            fail(1)
+            assert outcome(lambda: store.set_markers({"lost": "word"})), "the fault did not happen"
+            store.merge(overlay, at=delta.snapshot)
+            check_rows(store, state)
+    with opened(Path(folder)) as store:
+        assert store.at == delta.snapshot
+        check_rows(store, state)
+    print("recovered")
