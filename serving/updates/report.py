@@ -210,6 +210,8 @@ def versions(model: LiveModel) -> list[VersionEntry]:
         for number, reasons in refused.items():
             if number in entries and entries[number].loaded is not None:
                 entries[number].reason = f"refused deltas: {'; '.join(reasons[-8:])}"
+        if entries and model.default is None and model.trouble:
+            entries[0] = VersionEntry(model.name, "", "UNAVAILABLE", model.trouble)
         if entries:
             return [entries[number] for number in sorted(entries)]
         if model.stopping.is_set():
