@@ -6,6 +6,7 @@ EmberlineError
 ├── Unsupported           asked for something that this build does not do          HTTP 501  UNIMPLEMENTED
 ├── Unavailable           not ready, draining                                      HTTP 503  UNAVAILABLE
 │   ├── Overloaded        a bounded queue is full                                  HTTP 503  RESOURCE_EXHAUSTED
+│   ├── ReadError         a file cannot be read now, which says nothing about what is in it; try again
 │   └── DeviceError       a GPU did not do what it was asked                       HTTP 503  UNAVAILABLE
 │       ├── DeviceOutOfMemory  no memory left on it, or none left to pin
 │       ├── DeviceLost         it failed: nothing more can be asked of it in this process
@@ -55,6 +56,13 @@ class Unavailable(EmberlineError):
 
 class Overloaded(Unavailable):
     """A bounded queue is full; try again later."""
+
+
+class ReadError(Unavailable):
+    """A file or folder cannot be read now: the disk or the network fails, a limit of the machine is met, it changes.
+
+    It says nothing about the content, so nothing may be refused or given up because of it.
+    """
 
 
 class DeviceError(Unavailable):

@@ -14,7 +14,7 @@ from rich.table import Table
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.row_types import rounding_lines
-from storage.errors import CheckpointError, NotFound
+from storage.errors import CheckpointError, NotFound, ReadError
 
 if TYPE_CHECKING:
     from storage import PublishedVersion, TableSpec
@@ -119,8 +119,8 @@ def _deltas(console: Console, version: PublishedVersion, *, verify: bool) -> Non
         name = f"{version.version}.{sequence}"
         try:
             delta = open_delta(version.path / DELTAS / sequence_name(sequence), verify=verify)
-        except (CheckpointError, NotFound) as error:
-            shown.add_row(name, "", "", "", "", "", "", f"refused: {error}")
+        except (CheckpointError, NotFound, ReadError) as error:
+            shown.add_row(name, "", "", "", "", "", "", _problem(error))
             continue
         manifest = delta.manifest
         shown.add_row(
@@ -169,6 +169,10 @@ def _saved(table: TableSpec) -> str:
     return f"{less / 2**20:.1f} MiB ({1 - table.row_bytes / (4 * table.dim):.0%})" if less else ""
 
 
+def _problem(error: Exception) -> str:
+    return str(error) if isinstance(error, ReadError) else f"refused: {error}"
+
+
 def _state(verify: bool) -> str:
     return "every digest holds" if verify else "digests not checked"
 
@@ -197,8 +201,8 @@ def _repository(console: Console, path: Path, *, verify: bool) -> None:
             count += 1
             try:
                 version = open_version(model / str(number), verify=verify)
-            except (CheckpointError, NotFound) as error:
-                models.add_row(model.name, str(number), "", "", "", f"refused: {error}")
+            except (CheckpointError, NotFound, ReadError) as error:
+                models.add_row(model.name, str(number), "", "", "", _problem(error))
                 continue
             size = sum(entry.size for entry in version.manifest.files) / 2**20
             rows = sum(entry.rows for entry in version.tables)

@@ -7,7 +7,7 @@ start fills it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,11 +93,12 @@ def repair(path: Path) -> None:
     The server fills a dropped table again from its published version when it starts, and applies the deltas of that
     version again. Sound tables and sound stores are left as they are.
     """
+    from serving.updates.store_lock import LOCK, locked
     from storage.tiers.ssd_health import repair_store
 
     console = table_console()
     for folder in stores_in(path):
-        with _advance(folder) as advance:
+        with locked(folder.parent) if (folder.parent / LOCK).exists() else nullcontext(), _advance(folder) as advance:
             report = repair_store(folder, advance)
         print_problems(console, report)
         if not report.dropped:

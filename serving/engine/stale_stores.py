@@ -30,8 +30,10 @@ def _is_open(store: Path) -> bool:
     # RocksDB holds a POSIX lock on its LOCK for as long as a process has the store open.
     try:
         descriptor = os.open(store / "rocksdb" / "LOCK", os.O_RDWR)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True  # unknown, so it stays
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

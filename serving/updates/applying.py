@@ -12,6 +12,7 @@ from pathlib import Path
 from serving.engine.gate import Claims, GateReport, gate
 from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
+from serving.updates import refusals
 from serving.updates.catalog import FoundDelta
 from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.line import Entry, Lane, LineView, StoreLine
@@ -20,7 +21,7 @@ from serving.updates.live_model import LiveModel
 from serving.updates.signatures import check_signature
 from serving.updates.state import CanaryState, EntryState, ModelState, SnapshotName
 from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
-from storage.errors import CheckpointError, LineageError
+from storage.errors import CheckpointError, ReadError
 
 logger = logging.getLogger("emberline.serving")
 
@@ -186,7 +187,7 @@ def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry
             raise Outdated
         kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
         # The holds and the canary are those of what is served to who names no version.
-        facts = facts_after(facts, take, entry) if line is model.default else _without_refusal(facts, take)
+        facts = facts_after(facts, take, entry) if line is model.default else without_refusal(facts, take)
         trial = line is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
         model.commit(facts=facts, views={line: LineView((*kept, entry), now.served + (not trial))})
         return dropped
@@ -194,7 +195,7 @@ def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry
 
 def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
     """What is held, on trial and refused once something new is taken."""
-    facts = _without_refusal(facts, take)
+    facts = without_refusal(facts, take)
     wanted = facts.canary is not None and facts.canary.snapshot is None and _is_wanted_canary(facts, take)
     changes: dict[str, object] = {}
     if wanted:
@@ -209,10 +210,9 @@ def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
     return facts.model_copy(update=changes)
 
 
-def _without_refusal(facts: ModelState, take: Take) -> ModelState:
+def without_refusal(facts: ModelState, take: Take) -> ModelState:
     """Repaired meanwhile, if it was refused before."""
-    kept = {key: refusal for key, refusal in facts.quarantine.items() if key != take.found.key}
-    return facts.model_copy(update={"quarantine": kept})
+    return facts.model_copy(update={"quarantine": refusals.without(facts.quarantine, take.found)})
 
 
 def _is_wanted_canary(facts: ModelState, take: Take) -> bool:
@@ -222,7 +222,7 @@ def _is_wanted_canary(facts: ModelState, take: Take) -> bool:
 def _check_same(delta: PublishedDelta, found: FoundDelta) -> None:
     """What is applied must be what was decided about."""
     if delta.manifest.digest != found.key:
-        raise LineageError(f"{found.path} was replaced while it was looked at")
+        raise ReadError(f"{found.path} was replaced while it was read; it is looked at again")
 
 
 def _check_tables(delta: PublishedDelta, line: StoreLine) -> None:

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.deltas import DELTAS, list_deltas, sequence_name
+from storage.checkpoint.folder import plain_file
 from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from storage.checkpoint.versions import is_version
-from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
+from storage.errors import EmberlineError, IntegrityError, ReadError, UnsafeArtifact
 
 T = TypeVar("T")
 
@@ -102,7 +103,8 @@ class ModelFolder:
     def scan(self, newer_than: Mapping[int, int] | None = None) -> Catalog:
         """What is there now. newer_than: version -> sequence; its deltas after that one are listed.
 
-        Raises OSError when the folder itself cannot be read.
+        Raises OSError or ReadError when the folder, or anything in it, cannot be read now: what is unreadable may not
+        be taken for what is not there.
         """
         newer_than = newer_than or {}
         versions: dict[int, FoundVersion] = {}
@@ -122,11 +124,7 @@ class ModelFolder:
 
     def _with_deltas(self, version: FoundVersion, after: int, seen: set[Path]) -> FoundVersion:
         deltas: list[FoundDelta] = []
-        try:
-            sequences = list_deltas(version.path)
-        except OSError:
-            return version
-        for sequence in sequences:
+        for sequence in list_deltas(version.path):
             path = version.path / DELTAS / sequence_name(sequence)
             if sequence > after:
                 read = partial(_delta, path, version.version, sequence)
@@ -140,7 +138,7 @@ class ModelFolder:
     ) -> T | None:
         try:
             mark = _mark(path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None  # gone since its folder was listed
         seen.add(path)
         before = known.get(path)
@@ -148,7 +146,7 @@ class ModelFolder:
             return before[1]
         try:
             found = read()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         known[path] = (mark, found)
         return found
@@ -158,20 +156,6 @@ def numbered(folder: Path) -> list[int]:
     """The versions in a model's folder, ascending."""
     with os.scandir(folder) as entries:
         return sorted(int(entry.name) for entry in entries if is_version(entry.name) and entry.is_dir())
-
-
-def files_stamp(folder: Path) -> str:
-    """A text that changes when any file below a folder is written again; "" when it cannot be read."""
-    seen: list[str] = []
-    try:
-        for place, folders, names in os.walk(folder):
-            folders[:] = sorted(name for name in folders if name != DELTAS)
-            for name in sorted(names):
-                status = os.lstat(os.path.join(place, name))
-                seen.append(f"{name}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
-    except OSError:
-        return ""
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:32]
 
 
 def _mark(path: Path) -> tuple[int, ...]:
@@ -186,7 +170,7 @@ def _mark(path: Path) -> tuple[int, ...]:
 
 def _manifest_bytes(path: Path) -> bytes:
     try:
-        with (path / MANIFEST).open("rb") as file:
+        with plain_file(path / MANIFEST) as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError:
         os.stat(path)  # raises when the whole folder has gone meanwhile: that is nothing to refuse
@@ -203,6 +187,8 @@ def _version(path: Path, number: int) -> FoundVersion:
         manifest = Manifest.from_bytes(data)
         if manifest.version != number:
             raise IntegrityError(f"{path}: the manifest is that of version {manifest.version}")
+    except ReadError:
+        raise  # nothing is known of it
     except EmberlineError as error:
         return FoundVersion(path, _key(path, data), number, error=error)
     ancestors = {*manifest.descends_from, manifest.parent, manifest.equals} - {None}
@@ -225,6 +211,8 @@ def _delta(path: Path, version: int, sequence: int) -> FoundDelta:
         manifest = DeltaManifest.from_bytes(data)
         if (manifest.version, manifest.sequence) != (version, sequence):
             raise IntegrityError(f"{path}: the manifest is that of {manifest.version}.{manifest.sequence}")
+    except ReadError:
+        raise  # nothing is known of it
     except EmberlineError as error:
         return FoundDelta(path, _key(path, data), version, sequence, error=error)
     return FoundDelta(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from serving.engine.instance_groups import MAX_SESSIONS
 from serving.updates.line import Entry, LineView, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.state import BudgetState, CanaryState, SessionsState
+from serving.updates.state import BudgetState, CanaryState, ModelState, SessionsState
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
 
@@ -44,8 +44,14 @@ def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
 
 
 def resume(model: LiveModel) -> None:
-    """Ends holds, pauses and pins, and serves the newest snapshot that is staged."""
+    """Ends holds, pauses and pins, and serves the newest snapshot that is staged.
+
+    Also while nothing is served, such as when what is pinned is gone: then the newest version is loaded.
+    """
     with model.lock:
+        if model.default is None and model.knows_facts and not model.stopping.is_set() and _is_bound(model.facts):
+            model.keep_decision(model.facts.model_copy(update={"held": (), "paused": False, "pinned": False}))
+            return
         line = _line(model)
         facts, view = model.facts, line.view
         model.accept_waiters(facts.held)
@@ -191,6 +197,10 @@ def _line(model: LiveModel) -> StoreLine:
         reason = model.why_not()
         raise Unavailable(f"model {model.name!r} serves nothing{f': {reason}' if reason else ''}")
     return model.default
+
+
+def _is_bound(facts: ModelState) -> bool:
+    return facts.pinned or facts.paused or bool(facts.held)
 
 
 def _find(line: StoreLine, to: str) -> int | None:

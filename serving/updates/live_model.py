@@ -24,7 +24,8 @@ from serving.gpu.driver import Gpus
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, Lane, LineView, StoreLine
-from serving.updates.state import MAX_REMEMBERED, ModelState, StateFile
+from serving.updates.state import MAX_REMEMBERED, ModelState
+from serving.updates.state_file import StateFile
 from serving.updates.steps import OnStep, check_step
 from serving.updates.versions import Versions
 from storage.errors import NotFound, Unavailable
@@ -75,6 +76,8 @@ class LiveModel:
         self.lock = threading.RLock()
         self.file = StateFile(self.store_root)
         self.facts = ModelState()
+        # Whether `facts` are those of the state file; until then an operator can decide nothing.
+        self.knows_facts = False
         self.lines: tuple[StoreLine, ...] = ()
         self.default: StoreLine | None = None
         self.config: ModelConfig | None = None
@@ -141,7 +144,7 @@ class LiveModel:
         with self.lock:
             refusals = [refusal.reason for refusal in self.facts.quarantine.values()]
             awaiting = [each.reason for each in self.awaiting.values()]
-            reasons = [self.trouble, *awaiting, *refusals[-1:]]
+            reasons = [self.trouble, *awaiting, self.waiting, *refusals[-1:]]
         return next((reason for reason in reasons if reason), "")
 
     def commit(
@@ -195,6 +198,17 @@ class LiveModel:
         """Writes facts that change nothing that is served. Under the lock. Raises StoreError."""
         if self.lines:
             self.write(facts, {}, self.lines, self.default)
+        self.facts = facts
+
+    def keep_decision(self, facts: ModelState) -> None:
+        """Writes what an operator decided while nothing is served. Under the lock. Raises StoreError.
+
+        The stores that the state file names stay in it: they may be opened at the next try.
+        """
+        if self.lines:
+            self.write(facts, {}, self.lines, self.default)
+        else:
+            self.file.write(facts)
         self.facts = facts
 
     def watch_releases(self, lane: Lane) -> None:

@@ -16,6 +16,7 @@ from serving.model_folders import CONFIG
 from serving.updates import refusals
 from serving.updates.applying import Outdated, collect_kept, take_delta
 from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder
+from serving.updates.faults import is_machine_fault
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
 from serving.updates.live_model import Awaiting, LiveModel, Stopped
@@ -23,15 +24,16 @@ from serving.updates.loading import DRAIN_S, close_line
 from serving.updates.made_anew import facts_for_folder
 from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
-from serving.updates.restoring import restore_line
+from serving.updates.restoring import give_up_lost, restore_line, without_lost_canary
 from serving.updates.sharing import take_on_store
+from serving.updates.stamps import stamp_of
 from serving.updates.state import ModelState
 from serving.updates.steps import OnStep
+from serving.updates.store_lock import StoreLock
 from serving.updates.version_diff import TooDifferent
 from storage.errors import (
     CheckpointError,
     ConfigError,
-    DeviceError,
     EmberlineError,
     NotFound,
     SignatureError,
@@ -70,6 +72,7 @@ class ModelUpdater:
         self._unclosed: list[StoreLine] = []
         self._poll_s = config.poll_s
         self._folder = ModelFolder(self.model.folder)
+        self._store_lock = StoreLock(self.model.store_root)
         self._config_mark: tuple[int, ...] = ()
         self._wake = threading.Event()
         self._turn = threading.Lock()
@@ -108,7 +111,7 @@ class ModelUpdater:
     def advance(self) -> None:
         """Takes what is there, one after the other, until there is nothing to take."""
         with self._turn:
-            if not self._restored and not (self._is_alone() and self._guarded(self._restore)):
+            if not self._restored and not (self._is_alone() and self._has_store() and self._guarded(self._restore)):
                 return
             while not self.model.stopping.is_set() and self._guarded(self._advance_once):
                 pass
@@ -144,6 +147,7 @@ class ModelUpdater:
             ]
             if self._unclosed or any(thread.is_alive() for thread in threads):
                 return False
+            self._store_lock.release()
             self.closed.set()
             return True
         finally:
@@ -170,6 +174,15 @@ class ModelUpdater:
                 return False
         return True
 
+    def _has_store(self) -> bool:
+        """Whether the model's stores are this server's; else it is tried again at every look into the folder."""
+        try:
+            self._store_lock.acquire()
+        except StoreError as error:
+            self._note_trouble(error)
+            return False
+        return True
+
     def _merge(self) -> None:
         merge_loop(self.model, self.wake)
 
@@ -185,35 +198,47 @@ class ModelUpdater:
         except Exception as error:
             self._retry_s = min(_RETRY_LAST_S, max(_RETRY_FIRST_S, self._retry_s * 2))
             self._not_before = time.monotonic() + self._retry_s
-            text = str(error) or type(error).__name__
-            if text != model.trouble:
-                known = isinstance(error, EmberlineError | OSError)
-                logger.error("%s: %s", model.name, text, exc_info=None if known else error)
-            model.trouble = text
+            self._note_trouble(error)
             return False
         if not again:
             model.trouble = ""
             self._retry_s = 0.0
         return again
 
-    def _restore(self) -> bool:
-        """Opens the lines of the state file. One that cannot be had again is left out, which is logged."""
+    def _note_trouble(self, error: Exception) -> None:
         model = self.model
-        model.facts = facts_for_folder(model, model.file.read(), self._folder.scan())
+        text = str(error) or type(error).__name__
+        if text != model.trouble:
+            known = isinstance(error, EmberlineError | OSError)
+            logger.error("%s: %s", model.name, text, exc_info=None if known else error)
+        model.trouble = text
+
+    def _restore(self) -> bool:
+        """Opens the lines of the state file. One that is gone for good is left out if no operator wants it to stay."""
+        model = self.model
+        catalog = self._folder.scan()
+        with model.lock:
+            model.knows_facts = False
+            model.facts = facts_for_folder(model, model.file.read(), catalog)
+            model.knows_facts = True
         config = self._read_config()
         lines: list[StoreLine] = []
         default: StoreLine | None = None
+        lost: dict[str, Exception] = {}
         try:
             for state in model.facts.lines:
                 try:
                     line = restore_line(model, config, state)
                 except (CheckpointError, ConfigError, NotFound) as error:
                     # A store that is open elsewhere, or a failing disk, is another matter: that may pass.
-                    logger.error("%s: the store %s is not taken up again: %s", model.name, state.folder, error)
+                    if is_machine_fault(error) or isinstance(error, ConfigError):
+                        raise
+                    lost[state.folder] = error
                     continue
                 lines.append(line)
                 if state.folder == model.facts.default:
                     default = line
+            give_up_lost(model, lost)
         except BaseException:
             for line in lines:
                 close_line(model, line, DRAIN_S)
@@ -222,12 +247,8 @@ class ModelUpdater:
             model.budget.serve(line.store)
         with model.lock:
             model.lines, model.default = tuple(lines), default
-            facts = model.facts
-            if default is None:
-                facts = facts.model_copy(update={"pinned": False})
-            if model.facts.canary is not None and model.facts.canary.snapshot and model.canary_entry() is None:
-                facts = facts.model_copy(update={"canary": None})
-            model.facts = facts
+            if model.canary_entry() is None:
+                model.facts = without_lost_canary(model.name, model.facts)
             model.show()
         self._restored = True
         model.merge_wake.set()
@@ -266,7 +287,8 @@ class ModelUpdater:
             decision = decide(catalog, self._situation(catalog, config, model.default))
             self._note(decision)
         if isinstance(decision.action, Refuse):
-            refusals.quarantine(model, decision.action.found, decision.action.error)
+            found = decision.action.found
+            refusals.quarantine(model, found, decision.action.error, stamp_of(found))
             return True
         if isinstance(decision.action, Take):
             take = decision.action
@@ -281,7 +303,7 @@ class ModelUpdater:
             served=served,
             held=frozenset(facts.held),
             abandoned=frozenset(facts.abandoned),
-            held_sequence=0 if line is None else _held_sequence(line, facts),
+            held_sequence=0 if line is None else _held_sequence(catalog, line, facts),
             choose=config.choose_versions,
             refused=partial(refusals.is_refused, model),
             awaiting={number: each.reason for number, each in model.awaiting.items()},
@@ -309,6 +331,11 @@ class ModelUpdater:
         """Keeps what the decision found out. Under the lock."""
         model, facts = self.model, self.model.facts
         model.waiting = decision.action.reason if isinstance(decision.action, Wait) else ""
+        if model.default is None and decision.action == Wait() and facts.held:
+            model.waiting = (
+                "what lies in the folder was rolled back, or was made from what was; publish a version that was not, "
+                f"or end the hold with `emberline resume {model.name}`"
+            )
         held, abandoned = set(facts.held), set(facts.abandoned)
         if decision.held != held or decision.abandoned != abandoned:
             fresh = decision.held - held
@@ -384,7 +411,7 @@ class ModelUpdater:
                 with model.lock:
                     action = next_delta(catalog, self._situation(catalog, config, line))
                 if isinstance(action, Refuse):
-                    refusals.quarantine(model, action.found, action.error)
+                    refusals.quarantine(model, action.found, action.error, stamp_of(action.found))
                     return True
                 if isinstance(action, Take) and not self._stopped(line):
                     return self._attempt(action.found, partial(take_delta, model, line, Take(action.found)))
@@ -403,9 +430,10 @@ class ModelUpdater:
     def _attempt(self, found: Found, work: Callable[[], None]) -> bool:
         """Does it, or finds out whose fault it is that it cannot be done."""
         model = self.model
+        stamp = stamp_of(found)
         try:
             work()
-        except (Stopped, Outdated, StoreError, DeviceError, OSError, MemoryError):
+        except (Stopped, Outdated):
             if not found.path.exists():
                 return True  # the repository has dropped it meanwhile
             raise
@@ -416,11 +444,16 @@ class ModelUpdater:
             logger.error("%s: %s", model.name, error)
         except Exception as error:
             if found.path.exists():
-                refusals.quarantine(model, found, error)
+                if is_machine_fault(error):
+                    raise
+                refusals.quarantine(model, found, error, stamp)
         return True
 
 
-def _held_sequence(line: StoreLine, facts: ModelState) -> int:
-    """The newest delta of the served version that was rolled back."""
-    names = [entry.name for entry in line.view.entries[line.view.served + 1 :] if entry.id in facts.held]
-    return max((name.sequence for name in names if name.version == line.view.current.name.version), default=0)
+def _held_sequence(catalog: Catalog, line: StoreLine, facts: ModelState) -> int:
+    """The newest delta of the served version that was rolled back; known from the folder when its store was lost."""
+    version = line.view.current.name.version
+    names = [entry.name for entry in line.view.entries[line.view.served + 1 :]]
+    staged = [name.sequence for name in names if name.version == version and name.id in facts.held]
+    found = [delta.sequence for delta in catalog.deltas(version) if delta.snapshot in facts.held]
+    return max(staged or found, default=0)

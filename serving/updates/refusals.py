@@ -1,56 +1,83 @@
-"""What is refused: recorded with its reason, told to who waits for it, not tried again while it is the same."""
+"""What is refused: recorded with its reason, told to who waits for it, not tried again while it is the same.
+
+Only what was read and judged is refused; a fault of the machine is not (`faults`).
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from serving.updates.catalog import Catalog, Found, files_stamp
+from serving.updates.catalog import Catalog, Found
 from serving.updates.live_model import LiveModel
+from serving.updates.stamps import FilesStamp, stamp_of
 from serving.updates.state import MAX_QUARANTINE, Refusal
 from storage.errors import EmberlineError, IntegrityError
 
 logger = logging.getLogger("emberline.serving")
 
+# A folder that is being written is not read again more often than this.
+_PAUSE_MS = 1000
+
 
 def is_refused(model: LiveModel, found: Found) -> bool:
-    """Whether this version or delta is quarantined."""
+    """Whether this version or delta is quarantined. Raises OSError when its files cannot be looked at."""
     refusal = model.facts.quarantine.get(found.key)
+    if refusal is None:
+        return False
     # Other bytes under the same manifest may be the right ones.
-    return refusal is not None and (not refusal.stamp or refusal.stamp == files_stamp(found.path))
+    if not refusal.stamp or stamp_of(found).is_recorded(refusal.stamp):
+        return True
+    return 0 <= _now_ms() - refusal.unix_ms < _PAUSE_MS
 
 
-def quarantine(model: LiveModel, found: Found, error: Exception) -> None:
-    """Refuses a version or delta for good. What is no error of ours is logged with its traceback."""
-    known = isinstance(error, EmberlineError)
+def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesStamp) -> None:
+    """Refuses a version or delta until its files are others. What is no error of ours is logged with its traceback.
+
+    stamp: of its files, taken before they were read: what was written since then may have mended them. Where files are
+    missing or wrong and some were written just now, the folder is probably being copied: that is no error yet, and it
+    is judged again once it rests.
+    """
     reason = str(error) or type(error).__name__
-    logger.error(
-        "%s: %s is UNAVAILABLE, refused (%s): %s",
-        model.name,
-        found.name,
-        type(error).__name__,
-        reason,
-        exc_info=None if known else error,
-    )
+    is_partial = stamp.moving and isinstance(error, IntegrityError)
+    if is_partial:
+        if all(refusal.path != str(found.path) for refusal in model.facts.quarantine.values()):
+            logger.info("%s: %s is not complete so far, it is looked at again: %s", model.name, found.name, reason)
+    else:
+        logger.error(
+            "%s: %s is UNAVAILABLE, refused (%s): %s",
+            model.name,
+            found.name,
+            type(error).__name__,
+            reason,
+            exc_info=None if isinstance(error, EmberlineError) else error,
+        )
     refusal = Refusal(
         path=str(found.path),
         snapshot=found.snapshot,
         reason=reason,
         kind=type(error).__name__,
-        unix_ms=time.time_ns() // 1_000_000,
-        stamp=files_stamp(found.path) if isinstance(error, IntegrityError) else "",
+        unix_ms=_now_ms(),
+        stamp=stamp.recorded(until_rest=is_partial),
     )
     with model.lock:
-        # What was refused before in this folder does not lie there any more.
-        refused = {key: each for key, each in model.facts.quarantine.items() if each.path != refusal.path}
-        refused[found.key] = refusal
+        # In its place, if it was refused before: `snapshots` shows the newest last.
+        refused = {**model.facts.quarantine, found.key: refusal}
+        for key in set(refused) - set(without(refused, found)) - {found.key}:
+            del refused[key]
         while len(refused) > MAX_QUARANTINE:
             del refused[next(iter(refused))]
         model.keep_facts(model.facts.model_copy(update={"quarantine": refused}))
-    count(model, error)
-    model.refuse_waiters(filter(None, (found.snapshot, found.name)), f"it is refused: {reason}")
+    if not is_partial:
+        count(model, error)
+        model.refuse_waiters(filter(None, (found.snapshot, found.name)), f"it is refused: {reason}")
+
+
+def without(quarantine: Mapping[str, Refusal], found: Found) -> dict[str, Refusal]:
+    """The refusals but those of a version or delta, also of what lay in its place before."""
+    return {key: refusal for key, refusal in quarantine.items() if key != found.key and refusal.path != str(found.path)}
 
 
 def count(model: LiveModel, error: Exception) -> None:
@@ -74,3 +101,7 @@ def forget(model: LiveModel, gone: Callable[[Refusal], bool]) -> None:
         kept = {key: refusal for key, refusal in model.facts.quarantine.items() if not gone(refusal)}
         if len(kept) != len(model.facts.quarantine):
             model.keep_facts(model.facts.model_copy(update={"quarantine": kept}))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

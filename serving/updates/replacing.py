@@ -13,7 +13,7 @@ from serving.engine.gate import Claims, gate
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import ModelConfig
 from serving.engine.stale_stores import remove_stale_stores
-from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after
+from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
 from serving.updates.budgets import wait_filled
 from serving.updates.catalog import FoundVersion
 from serving.updates.line import StoreLine
@@ -21,7 +21,7 @@ from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_line, load_line
 from storage.checkpoint import open_version
-from storage.errors import LineageError
+from storage.errors import ReadError
 
 logger = logging.getLogger("emberline.serving")
 
@@ -37,7 +37,7 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     logger.info("%s/%d: verifying digests", model.name, found.version)
     published = open_version(found.path)
     if published.snapshot != found.snapshot:
-        raise LineageError(f"{found.path} was replaced while it was looked at")
+        raise ReadError(f"{found.path} was replaced while it was read; it is looked at again")
     if not side:
         check_version_signature(model, config, published)
     model.versions.keep(published)
@@ -79,6 +79,8 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
                 ):
                     raise Outdated
                 facts = facts_after(facts, take, base)
+            else:
+                facts = without_refusal(facts, take)
             trial = not side and before is not None and facts.canary is not None and facts.canary.snapshot == base.id
             default = model.default if side or trial else line
             model.commit(facts=facts, lines=(*model.lines, line), default=default or line)
@@ -114,11 +116,17 @@ def retire(model: LiveModel, lines: list[StoreLine]) -> None:
         model.commit(lines=[line for line in model.lines if line not in lines])
     for line in lines:
         thread = threading.Thread(
-            target=_close, args=(model, line, successor), name=f"emberline-retire-{model.name}", daemon=True
+            target=_retire, args=(model, line, successor), name=f"emberline-retire-{model.name}", daemon=True
         )
         with model.lock:
-            thread.start()
-            model.retiring.append(thread)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread is left on the machine
+                logger.warning("%s: %s is closed before anything else is done: %s", model.name, line.folder, error)
+            else:
+                model.retiring.append(thread)
+                continue
+        _close(model, line, successor)
 
 
 def remove_stores(model: LiveModel) -> None:
@@ -132,6 +140,14 @@ def remove_stores(model: LiveModel) -> None:
     collect_kept(model)
 
 
+def _retire(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> None:
+    try:
+        _close(model, line, successor)
+    finally:
+        with model.lock:
+            model.retiring.remove(threading.current_thread())
+
+
 def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> None:
     for lane in list(line.lanes.values()):
         if successor is not None:
@@ -140,7 +156,5 @@ def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> 
     while not close_line(model, line, DRAIN_S):
         logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
     logger.info("%s: version %d is closed", model.name, line.view.current.name.version)
-    with model.lock:
-        model.retiring.remove(threading.current_thread())
     if not model.stopping.is_set():
         remove_stores(model)

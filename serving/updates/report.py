@@ -215,6 +215,8 @@ def versions(model: LiveModel) -> list[VersionEntry]:
             if entry.state == "READY":
                 deltas = f"refused deltas: {'; '.join(refused[number][-8:])}" if number in refused else ""
                 entry.reason = "; ".join(text for text in (entry.reason, deltas, model.merge_trouble) if text)
+        if entries and model.default is None and model.trouble:
+            entries[0] = VersionEntry(model.name, "", "UNAVAILABLE", model.trouble)
         if entries:
             return [entries[number] for number in sorted(entries)]
         if model.stopping.is_set():

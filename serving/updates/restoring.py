@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from serving.engine.gate import Claims, gate
@@ -15,11 +16,11 @@ from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store
 from serving.updates.sharing import diff_on
-from serving.updates.state import EntryState, LineState, SnapshotName
+from serving.updates.state import CanaryState, EntryState, LineState, ModelState, SnapshotName
 from serving.updates.version_diff import TooDifferent
 from serving.updates.versions import Versions
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta
-from storage.errors import LineageError, NotFound
+from storage.errors import LineageError, NotFound, Unavailable
 from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
@@ -39,6 +40,35 @@ def restore_line(model: LiveModel, config: ModelConfig, state: LineState) -> Sto
     except BaseException:
         close_store(model, folder, store)
         raise
+
+
+def give_up_lost(model: LiveModel, lost: Mapping[str, Exception]) -> None:
+    """Goes on without stores that cannot be had again, by folder, with the reason of each; that is logged.
+
+    Raises Unavailable instead when the one that was served is among them and an operator pinned or paused the model:
+    then nothing else may be served before `resume`.
+    """
+    facts = model.facts
+    if facts.default in lost and (facts.pinned or facts.paused):
+        served = next((state for state in facts.lines if state.folder == facts.default), None)
+        names = [] if served is None else [each.snapshot for each in (served.base, *served.chain)]
+        name = next((each.name for each in names if served is not None and each.id == served.served), "what was served")
+        raise Unavailable(
+            f"{name} is {'pinned' if facts.pinned else 'paused'} and cannot be served: {lost[facts.default]}; put back "
+            f"what is missing, or end this with `emberline resume {model.name}`, and the newest version is served"
+        )
+    for folder, error in lost.items():
+        logger.error("%s: the store %s is not taken up again: %s", model.name, folder, error)
+
+
+def without_lost_canary(name: str, facts: ModelState) -> ModelState:
+    """The facts when no store has the canary that they name: it is held, and tried again if it can be loaded again."""
+    canary = facts.canary
+    if canary is None or canary.snapshot is None:
+        return facts
+    logger.error("%s: no store has the canary %s any more; it is held until it is tried again", name, canary.snapshot)
+    held = tuple(dict.fromkeys((*facts.held, canary.snapshot)))
+    return facts.model_copy(update={"held": held, "canary": CanaryState(fraction=canary.fraction, to=canary.snapshot)})
 
 
 def _restore(

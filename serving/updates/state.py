@@ -1,24 +1,14 @@
-"""What a model's updates must not forget: one JSON file a model, replaced as a whole, on the disk before it counts.
+"""What a model's updates must not forget. How it is written and read stands in `state_file`.
 
 The store's own marker "at" says what lies on SSD; this file says what is served on top of it, what is held and why.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from storage.checkpoint.install import sync_directory
-from storage.errors import StoreError
-
-logger = logging.getLogger("emberline.serving")
-
-STATE = "state.json"
 # Snapshots that were rolled back, and refusals: the oldest are forgotten past these.
 MAX_REMEMBERED = 4096
 MAX_QUARANTINE = 256
@@ -98,7 +88,7 @@ class SessionsState(_Part):
 
 
 class Refusal(_Part):
-    """Why a version or delta is not taken. stamp: of its files, when it was their bytes that were wrong."""
+    """Why a version or delta is not taken. stamp: of its files before they were read, see `stamps`; "": for good."""
 
     path: str
     snapshot: str = ""
@@ -116,7 +106,6 @@ class ModelState(_Part):
     differ. repository: the model's folder that the snapshots were taken from, "" in older files.
     """
 
-    format: Literal["emberline-state-1"] = "emberline-state-1"
     repository: str = ""
     lines: tuple[LineState, ...] = ()
     default: str = ""
@@ -139,37 +128,3 @@ class ModelState(_Part):
         """The DRAM budget: an operator's, unless config.pbtxt was changed since, or that of config.pbtxt."""
         budget = self.budget
         return configured if budget is None or budget.instead_of != configured else budget.dram_bytes
-
-
-class StateFile:
-    """The file of one model. One writer at a time: the caller's lock."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._path = folder / STATE
-
-    def read(self) -> ModelState:
-        """The last state that was written; an empty one when there is none or it cannot be read, which is logged."""
-        try:
-            return ModelState.model_validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return ModelState()
-        except (OSError, ValidationError) as error:
-            logger.error("%s: cannot be read, so the newest version is served: %s", self._path, error)
-            with contextlib.suppress(OSError):
-                os.replace(self._path, self._folder / f"{STATE}.unreadable")
-            return ModelState()
-
-    def write(self, state: ModelState) -> None:
-        """Replaces the file; it is on the disk when this returns. Raises StoreError."""
-        temporary = self._folder / f".{STATE}.new"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(state.model_dump_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-            sync_directory(self._folder)
-        except OSError as error:
-            raise StoreError(f"writing {self._path}: {error}") from error

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from serving.updates.faults import is_machine_fault
 from serving.updates.keep import KEPT_VERSIONS, NoLinks, collect, keep_version, kept_version
 from storage.checkpoint import PublishedVersion, open_version
 from storage.errors import EmberlineError, NotFound, StoreError
@@ -40,12 +41,15 @@ class Versions:
             logger.warning("%s: not kept for a restart: %s", version.path, error)
 
     def open(self, number: int, snapshot: str = "") -> PublishedVersion:
-        """A version, by number, and by snapshot where that is known. Raises NotFound, or what is wrong with it."""
+        """A version, by number, and by snapshot where that is known.
+
+        Raises NotFound when it is gone, ReadError or OSError when it may be there, or what is wrong with it.
+        """
         path = self._folder / str(number)
-        failure: EmberlineError = NotFound(f"{path} is gone, and the store does not keep it")
+        failure: Exception = NotFound(f"{path} is gone, and the store does not keep it")
         try:
             published = open_version(path, verify=False)
-        except EmberlineError as error:
+        except (EmberlineError, OSError) as error:
             if not isinstance(error, NotFound):
                 failure = error
         else:
@@ -54,8 +58,10 @@ class Versions:
         for kept in self._kept(snapshot):
             try:
                 published = open_version(kept, verify=False)
-            except EmberlineError as error:
+            except (EmberlineError, OSError) as error:
                 logger.warning("%s is kept, but cannot be read: %s", kept, error)
+                if is_machine_fault(error):
+                    failure = error  # it may be there after all
                 continue
             if published.version == number and snapshot in ("", published.snapshot):
                 return published

@@ -24,7 +24,10 @@ def is_sequence(name: str) -> bool:
 
 
 def list_deltas(version_dir: Path | str) -> list[int]:
-    """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link."""
+    """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link.
+
+    Raises OSError for a delta that cannot be looked at: it may not be taken for one that is not there.
+    """
     deltas = local_path(version_dir, "version_dir") / DELTAS
     if deltas.is_symlink():
         return []
@@ -33,12 +36,18 @@ def list_deltas(version_dir: Path | str) -> list[int]:
             return sorted(
                 int(entry.name)
                 for entry in entries
-                if is_sequence(entry.name)
-                and entry.is_dir(follow_symlinks=False)
-                and os.path.lexists(os.path.join(entry.path, MANIFEST))
+                if is_sequence(entry.name) and entry.is_dir(follow_symlinks=False) and _has_manifest(entry.path)
             )
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _has_manifest(folder: str) -> bool:
+    try:
+        os.lstat(os.path.join(folder, MANIFEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def next_sequence(version_dir: Path | str) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.checkpoint.signed import MANIFEST, MAX_MANIFEST_BYTES, FileEntry
-from storage.errors import CheckpointError, IntegrityError, NotFound, UnsafeArtifact
+from storage.errors import IntegrityError, NotFound, ReadError, UnsafeArtifact
 
 # A file is read whole, so a hostile one (a sparse file costs nothing) must not take the machine's memory.
 _MAX_BYTES = {
@@ -45,7 +45,7 @@ class VerifiedFolder:
         """A file's bytes, read-only uint8 (size,), after their digest was checked.
 
         Raises UnsafeArtifact for a file too large to be one of ours, IntegrityError when the bytes are not those that
-        were published, NotFound when the whole folder is gone.
+        were published, NotFound when the whole folder is gone, ReadError when the file cannot be read now.
         """
         entry = self._files[name]
         check_size(name, entry.size)
@@ -57,7 +57,7 @@ class VerifiedFolder:
         return buffer
 
     def check(self) -> None:
-        """Computes every digest. Raises IntegrityError naming the first file that differs."""
+        """Computes every digest. Raises IntegrityError naming the first file that differs, ReadError."""
         for name, entry in self._files.items():
             check_size(name, entry.size)
             with self._opened(name) as file:
@@ -87,7 +87,10 @@ def check_size(name: str, size: int) -> None:
 
 @contextmanager
 def plain_file(path: Path) -> Iterator[FileIO]:
-    """Opens a file for reading that is no link, pipe or folder. A missing one raises FileNotFoundError."""
+    """Opens a file for reading that is no link, pipe or folder.
+
+    Raises UnsafeArtifact for one that is, FileNotFoundError when it is missing, ReadError for every other failure.
+    """
     try:
         file = os.fdopen(os.open(path, _OPEN_FLAGS), "rb", buffering=0)
     except FileNotFoundError:
@@ -95,14 +98,14 @@ def plain_file(path: Path) -> Iterator[FileIO]:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafeArtifact(f"{path}: is a symbolic link; published folders hold plain files only") from None
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        raise _unreadable(path, error) from error
     with file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise UnsafeArtifact(f"{path}: is not a plain file")
         try:
             yield file
         except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+            raise _unreadable(path, error) from error
 
 
 def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
@@ -115,14 +118,14 @@ def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
         with plain_file(folder / MANIFEST) as file:
             return file.read(sizes[MANIFEST] + 1)
     except FileNotFoundError:
-        raise NotFound(f"{folder} was removed while it was read") from None
+        raise _vanished(folder) from None
 
 
 def list_files(folder: Path, *, ignored: frozenset[str] = frozenset()) -> dict[str, int]:
     """Sizes of all files in a folder and its `tables`, which may be missing.
 
     ignored: names of folders that are no part of it. Raises UnsafeArtifact for links and what is no plain file,
-    IntegrityError for another folder, NotFound when the folder is gone.
+    IntegrityError for another folder, NotFound when the folder is gone, ReadError when it cannot be read now.
     """
     sizes: dict[str, int] = {}
     try:
@@ -130,10 +133,20 @@ def list_files(folder: Path, *, ignored: frozenset[str] = frozenset()) -> dict[s
         if (folder / "tables").is_dir():
             _list_into(sizes, folder, "tables/", frozenset())
     except FileNotFoundError:
-        raise NotFound(f"{folder} was removed while it was read") from None
+        raise _vanished(folder) from None
     except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be read: {error}") from error
+        raise _unreadable(folder, error) from error
     return sizes
+
+
+def _unreadable(path: Path, error: OSError) -> ReadError:
+    return ReadError(f"{path}: cannot be read now: {error.strerror or error}; try again")
+
+
+def _vanished(folder: Path) -> NotFound | ReadError:
+    if folder.is_dir():
+        return ReadError(f"{folder} changed while it was read, try again")
+    return NotFound(f"{folder} was removed while it was read")
 
 
 def _list_into(sizes: dict[str, int], folder: Path, prefix: str, allowed: frozenset[str]) -> None:

@@ -64,6 +64,8 @@ def read_golden(data: np.ndarray, spec: FeatureSpec, entry: GoldenEntry, graph: 
     _check_outputs(outputs, entry.batch, graph.outputs, UnsafeArtifact(GOLDEN))
     try:
         columns = unpack_columns(inputs, spec)
+    except (MemoryError, OSError):
+        raise  # no fault of the file
     except Exception as error:
         raise UnsafeArtifact(f"{GOLDEN}: the inputs do not fit features.json: {error}") from error
     for name, column in columns.items():

@@ -6,6 +6,7 @@ other trainers stay; so do deltas that a delta which stays is reached by.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -16,9 +17,12 @@ from pathlib import Path
 
 from storage.checkpoint import PublishedDelta
 from storage.checkpoint.deltas import DELTAS
+from storage.errors import ReadError
 from trainer.publishing.lineage import Lineage
 from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.shelf import read_deltas, read_version, version_numbers
+
+logger = logging.getLogger("emberline.trainer")
 
 # As a publisher calls its unfinished folders: readers pass them by.
 _UNFINISHED = ".publish-"
@@ -27,7 +31,17 @@ _ABANDONED_S = 24 * 3600.0
 
 
 def retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
-    """Removes the older versions of this line, and older deltas of those that stay. What cannot be removed stays."""
+    """Removes the older versions of this line, and older deltas of those that stay. What cannot be removed stays.
+
+    Nothing is removed when a folder cannot be read now: what else is needed would be unknown.
+    """
+    try:
+        _retain(model_dir, lineage, policy)
+    except (ReadError, OSError) as error:
+        logger.warning("%s: older versions and deltas stay for now: %s", model_dir, error)
+
+
+def _retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
     line = set(lineage.line())
     ours: list[int] = []
     for number in version_numbers(model_dir):

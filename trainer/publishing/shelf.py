@@ -21,10 +21,10 @@ def version_numbers(model_dir: Path) -> list[int]:
 
 
 def read_version(model_dir: Path, number: int) -> PublishedVersion | None:
-    """A version, or None when it is not there or cannot be read."""
+    """A version, or None when it is not there or unusable. Raises ReadError or OSError when it cannot be read now."""
     try:
         return open_version(model_dir / str(number), verify=False)
-    except (CheckpointError, NotFound, OSError):
+    except (CheckpointError, NotFound):
         return None
 
 
@@ -38,12 +38,15 @@ def find_version(model_dir: Path, snapshot: str) -> PublishedVersion | None:
 
 
 def read_deltas(version_dir: Path) -> list[PublishedDelta]:
-    """The deltas of a version in the order of their sequences; those that cannot be read are left out."""
+    """The deltas of a version in the order of their sequences; those that are unusable are left out.
+
+    Raises ReadError or OSError when one cannot be read now.
+    """
     found: list[PublishedDelta] = []
     for sequence in list_deltas(version_dir):
         try:
             found.append(open_delta(version_dir / DELTAS / sequence_name(sequence), verify=False))
-        except (CheckpointError, NotFound, OSError):
+        except (CheckpointError, NotFound):
             continue
     return found
 

@@ -12,6 +12,9 @@ from serving.gpu.driver import Gpus
 from serving.updates.steps import OnStep
 from tests.integration.serving.planted import NAME, Planted, World, ask, check_answer
 
+# Of a model's store, beside the folders.
+FILES = ("LOCK", "state.json", "state.json.copy")
+
 
 class Live:
     """A world, a server over it that can be stopped and started again, and every snapshot that was published."""

@@ -1,4 +1,4 @@
-"""The state file, kept deltas, the catalog of a folder, and which signatures go together."""
+"""Kept deltas, the catalog of a folder, and which signatures go together."""
 
 from __future__ import annotations
 
@@ -9,45 +9,13 @@ from typing import Any
 import pytest
 
 from serving.protocol.signature import ModelSignature, OutputSignature
-from serving.updates.catalog import ModelFolder, files_stamp
+from serving.updates.catalog import ModelFolder
 from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.signatures import check_signature
-from serving.updates.state import EntryState, LineState, ModelState, SnapshotName, StateFile
+from serving.updates.stamps import files_stamp
 from serving.updates.steps import STEPS, check_step
-from storage.errors import IntegrityError, SignatureError, StoreError
+from storage.errors import IntegrityError, SignatureError
 from storage.features import InputSpec
-
-
-def name(number: int) -> SnapshotName:
-    return SnapshotName(id=f"{number:032x}", version=1, sequence=number)
-
-
-def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
-    base, first = (EntryState(snapshot=name(n), origin="x") for n in (0, 1))
-    line = LineState(folder="1", content=1, base=base, chain=(first,), served=first.snapshot.id, covered=(name(0),))
-    state = ModelState(lines=(line,), default="1", held=(name(2).id,), paused=True, allowed={"2": ("user",)})
-    file = StateFile(tmp_path / "model")
-    assert file.read() == ModelState()
-    file.write(state)
-    assert file.read() == state
-    assert StateFile(tmp_path / "model").read().lines[0].chain[0].snapshot.name == "1.1"
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["state.json"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"format": "other"}', b'{"unknown": 1}', b"\xff"])
-def test_an_unreadable_state_is_set_aside(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "state.json").write_bytes(content)
-    assert StateFile(tmp_path).read() == ModelState()
-    assert (tmp_path / "state.json.unreadable").read_bytes() == content
-
-
-def test_a_state_that_cannot_be_written_is_an_error_and_the_old_one_stays(tmp_path: Path) -> None:
-    file = StateFile(tmp_path)
-    file.write(ModelState(paused=True))
-    (tmp_path / ".state.json.new").mkdir()
-    with pytest.raises(StoreError, match=r"state\.json"):
-        file.write(ModelState())
-    assert file.read().paused
 
 
 def test_a_kept_delta_outlives_its_source_and_is_collected(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Whether the files of a published folder are still those that were looked at, and whether they are being written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.updates.catalog import Found, FoundDelta
+from storage.checkpoint.deltas import DELTAS
+from storage.checkpoint.manifest import MANIFEST
+
+# A folder in which nothing was written for so long is taken to be finished.
+REST_S = 5.0
+_MOVING = "+"
+
+
+@dataclass(frozen=True)
+class FilesStamp:
+    """text: another one once a file was written again, came or went. moving: something was written lately."""
+
+    text: str
+    moving: bool
+
+    def recorded(self, *, until_rest: bool) -> str:
+        """What a refusal remembers. until_rest: a folder that was being written is judged again when it rests."""
+        return self.text + (_MOVING if until_rest and self.moving else "")
+
+    def is_recorded(self, stamp: str) -> bool:
+        """Whether a remembered stamp is this one."""
+        return stamp.removesuffix(_MOVING) == self.text and (self.moving or not stamp.endswith(_MOVING))
+
+
+def stamp_of(found: Found) -> FilesStamp:
+    """Of a version, or of a delta and the manifest of the version that it lies in. Raises OSError as `files_stamp`."""
+    return files_stamp(found.path, found.path.parent.parent / MANIFEST if isinstance(found, FoundDelta) else None)
+
+
+def files_stamp(folder: Path, beside: Path | None = None) -> FilesStamp:
+    """Of all files below a folder, a version's deltas left out, and of one more beside it.
+
+    Raises OSError when they cannot be looked at; what is not there is no error.
+    """
+    seen: list[str] = []
+    newest_ns = 0
+    for place, folders, names in os.walk(folder, onerror=_unless_gone):
+        folders[:] = sorted(name for name in folders if name != DELTAS)
+        status = _status(place)
+        newest_ns = max(newest_ns, 0 if status is None else status.st_mtime_ns)
+        for name in sorted(names):
+            status = _status(os.path.join(place, name))
+            if status is not None:
+                seen.append(_line(name, status))
+                newest_ns = max(newest_ns, status.st_mtime_ns)
+    status = None if beside is None else _status(beside)
+    if status is not None:
+        seen.append(_line("..", status))
+    moving = abs(time.time_ns() - newest_ns) < REST_S * 1e9
+    return FilesStamp(hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()[:32], moving)
+
+
+def _line(name: str, status: os.stat_result) -> str:
+    return f"{name}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _status(path: str | Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
