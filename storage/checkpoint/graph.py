@@ -1,8 +1,7 @@
-"""The dense graph of a published version: checked, rebuilt by torch, run by many threads on one set of weights."""
+"""The dense graph of a published version: checked, assembled, run by many threads on one set of weights."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,14 +9,15 @@ import numpy as np
 import torch
 
 from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
+from storage.checkpoint.assembly import SCALAR_DTYPES, assemble
 from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
 from storage.checkpoint.graph_program import GraphProgram, RunnableHalves
 from storage.checkpoint.lowered import LOWERED, lower_products
 from storage.checkpoint.manifest import GRAPH, WEIGHTS, GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
-from storage.checkpoint.program import TORCH_LOCK, weight_key
+from storage.checkpoint.program import weight_key
 from storage.checkpoint.weights import read_weights
-from storage.errors import CheckpointError, IntegrityError, InvalidInput, UnsafeArtifact
+from storage.errors import IntegrityError, InvalidInput, UnsafeArtifact
 
 TORCH_DTYPES = {
     "FP32": torch.float32,
@@ -163,11 +163,7 @@ def load_graph(archive: bytes, weights: np.ndarray | bytes, entry: GraphEntry) -
 
 def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry: GraphEntry) -> DenseGraph:
     """Makes the runnable graph out of a checked document and its weights."""
-    from torch._export.serde import schema, serialize
-
     keys: list[str | None] = []
-    state: dict[str, torch.Tensor] = {}
-    constants: dict[str, torch.Tensor] = {}
     positions: dict[str, int] = {}
     unused = set(weights)
     for spec in document.graph_module.signature.input_specs:
@@ -191,10 +187,6 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
             raise IntegrityError(f"{WEIGHTS}: the weight {key!r} holds infinity; the training went wrong")
         unused.discard(key)
         keys.append(key)
-        is_parameter = spec.parameter is not None
-        (state if kind == "state" else constants)[name] = (
-            torch.nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
-        )
     if unused:
         raise UnsafeArtifact(f"{WEIGHTS}: the graph has no weight {sorted(unused)[0]!r}")
     if sorted(positions) != sorted(given.placeholder for given in entry.inputs):
@@ -202,23 +194,14 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
     if len(entry.outputs) != len(document.graph_module.graph.outputs):
         raise UnsafeArtifact("manifest.json: graph.outputs does not name the graph's own outputs")
 
-    try:
-        with TORCH_LOCK, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = serialize._dict_to_dataclass(schema.ExportedProgram, document.to_json_value())
-            loaded: Any = serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
-    except Exception as error:  # torch raises many kinds here; all mean the same to the caller
-        raise CheckpointError(f"{GRAPH}: torch {torch.__version__} cannot load the graph: {error}") from error
     slots = [positions[given.placeholder] for given in entry.inputs]
-    return DenseGraph(GraphProgram(loaded.graph_module, slots), keys, weights, slots, entry.inputs, entry.outputs)
+    return DenseGraph(GraphProgram(assemble(document), slots), keys, weights, slots, entry.inputs, entry.outputs)
 
 
 def _check_weight(document: GraphDocument, placeholder: str, name: str, tensor: torch.Tensor) -> None:
-    from torch._export.serde import serialize
-
     meta = document.graph_module.graph.tensor_values.get(placeholder)
     sizes = None if meta is None else [size.as_int for size in meta.sizes]
-    if meta is None or sizes != list(tensor.shape) or serialize._SERIALIZE_TO_TORCH_DTYPE[meta.dtype] != tensor.dtype:
+    if meta is None or sizes != list(tensor.shape) or SCALAR_DTYPES[meta.dtype] != tensor.dtype:
         raise UnsafeArtifact(
             f"{WEIGHTS}: the weight {name!r} is {tensor.dtype} {list(tensor.shape)}, the graph wants {sizes}"
         )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import fx
+
+from storage.checkpoint.assembly import SizeValue, TensorValue, symbols, value_of
 
 _Kind = Literal["weight", "user", "item", "size"]
 
@@ -64,21 +66,21 @@ def split_graph(module: fx.GraphModule, user: Sequence[int], item: Sequence[int]
     return GraphHalves(user_module, user_slots, item_module, item_slots)
 
 
-def _batch_symbol(inputs: Sequence[fx.Node]) -> Any:
-    """The symbol of the batch; None when the inputs do not have exactly one symbol, as their first size."""
-    symbols: set[Any] = set()
+def _batch_symbol(inputs: Sequence[fx.Node]) -> str | None:
+    """The text of the batch's size; None when the inputs do not have exactly one symbol, as their first size."""
+    found: set[str] = set()
     for node in inputs:
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.dim() == 0 or not isinstance(value.shape[0], torch.SymInt):
+        value = value_of(node)
+        if not isinstance(value, TensorValue) or not value.sizes or not isinstance(value.sizes[0], str):
             return None
-        if any(isinstance(size, torch.SymInt) for size in value.shape[1:]):
+        if any(isinstance(size, str) for size in value.sizes[1:]):
             return None
-        symbols.add(value.shape[0].node.expr)
-    return symbols.pop() if len(symbols) == 1 else None
+        found.add(value.sizes[0])
+    return found.pop() if len(found) == 1 else None
 
 
 def _kinds(
-    nodes: Sequence[fx.Node], users: set[fx.Node], items: set[fx.Node], kept_back: set[fx.Node], batch: Any
+    nodes: Sequence[fx.Node], users: set[fx.Node], items: set[fx.Node], kept_back: set[fx.Node], batch: str
 ) -> dict[fx.Node, _Kind] | None:
     """What each node depends on. A size is computed anew in each half, from that half's own batch."""
     kinds: dict[fx.Node, _Kind] = {}
@@ -89,9 +91,9 @@ def _kinds(
             kinds[node] = "weight"
         elif node.op == "call_function":
             before = {kinds[each] for each in node.all_input_nodes}
-            value = node.meta.get("val")
-            if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-                if _symbols(value) - {batch} or ("size" not in before and not _is_batch(value, batch)):
+            value = value_of(node)
+            if isinstance(value, SizeValue):
+                if symbols(value.text) - symbols(batch) or ("size" not in before and value.text != batch):
                     return None
                 kinds[node] = "size"
             elif node in kept_back or "item" in before:
@@ -115,19 +117,11 @@ def _border(nodes: Sequence[fx.Node], kinds: dict[fx.Node, _Kind]) -> list[fx.No
     ]
 
 
-def _is_by_rows(node: fx.Node, batch: Any) -> bool:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dim() == 0 or not _is_batch(value.shape[0], batch):
+def _is_by_rows(node: fx.Node, batch: str) -> bool:
+    value = value_of(node)
+    if not isinstance(value, TensorValue) or not value.sizes or value.sizes[0] != batch:
         return False
-    return not any(isinstance(size, torch.SymInt) for size in value.shape[1:])
-
-
-def _is_batch(size: Any, batch: Any) -> bool:
-    return isinstance(size, torch.SymInt) and bool(size.node.expr == batch)
-
-
-def _symbols(value: Any) -> set[Any]:
-    return set(value.node.expr.free_symbols)
+    return not any(isinstance(size, str) for size in value.sizes[1:])
 
 
 class _Copy:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from storage.checkpoint.assembly import TensorValue, value_of
+
 PRODUCTS = frozenset({"aten::addmm", "aten::baddbmm", "aten::bmm", "aten::linear", "aten::matmul", "aten::mm"})
 # Their results are values of their inputs, or zero: rounded before or after, they are the same.
 EXACT = frozenset(
@@ -112,5 +114,5 @@ def _is_exact(node: fx.Node) -> bool:
 
 
 def _is_wide(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    value = value_of(node)
+    return isinstance(value, TensorValue) and value.dtype == torch.float32

@@ -52,6 +52,20 @@ def pack_program(
     the program, UnsafeArtifact when the program uses an operator that would be refused on loading.
     """
     import torch
+
+    program, document = document_of(program)
+    bound = _bind_inputs(document, inputs)
+    _check_outputs(document, outputs)
+    weights, dtypes = _weights(program)
+    return PackedProgram(
+        canonical_json(document.to_json_value()), weights, dtypes, bound, tuple(outputs), str(torch.__version__)
+    )
+
+
+def document_of(
+    program: torch.export.ExportedProgram,
+) -> tuple[torch.export.ExportedProgram, GraphDocument]:
+    """The program with functional operators alone, and its graph as it is published. Raises UnsafeArtifact."""
     from torch._export.serde import serialize
 
     with TORCH_LOCK, warnings.catch_warnings():
@@ -66,13 +80,7 @@ def pack_program(
     content = json.loads(serialize._to_json_bytes(serialized.exported_program))
     _strip(content)
     _rename(content)
-    document = document_from(content)
-    bound = _bind_inputs(document, inputs)
-    _check_outputs(document, outputs)
-    weights, dtypes = _weights(program)
-    return PackedProgram(
-        canonical_json(document.to_json_value()), weights, dtypes, bound, tuple(outputs), str(torch.__version__)
-    )
+    return program, document_from(content)
 
 
 def weight_key(kind: str, name: str) -> str:

@@ -30,3 +30,11 @@ def test_looking_at_the_packages_loads_no_torch() -> None:
     code = f"import sys, {', '.join(PACKAGES)}; print([name for name in ('torch', 'rocksdict') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["serving.frontends.supervisor", "serving.frontends.worker"])
+def test_a_supervisor_and_a_front_end_load_no_torch(module: str) -> None:
+    # It would take a front end two seconds and a hundred MiB, and one has no use for it.
+    code = f"import sys, {module}; print([name for name in ('torch', 'fastapi', 'rocksdict') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

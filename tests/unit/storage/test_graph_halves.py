@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from storage.checkpoint.assembly import assemble
 from storage.checkpoint.halves import GraphHalves, split_graph
+from storage.checkpoint.program import document_of
 
 B, U = 7, 3
 ROWS = torch.tensor([0, 0, 2, 1, 2, 2, 0])
@@ -63,7 +65,7 @@ def exported(model: nn.Module) -> torch.fx.GraphModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(model.eval(), example, dynamic_shapes=tuple({0: batch} for _ in example))
-        return program.run_decompositions({}).graph_module
+        return assemble(document_of(program)[1])
 
 
 def weights_of(module: torch.fx.GraphModule, model: nn.Module) -> list[torch.Tensor]:
@@ -125,4 +127,4 @@ def test_a_graph_that_needs_nothing_of_the_user_or_has_a_second_size_is_not_spli
         program = torch.export.export(
             Sum(), (torch.rand(2, 4), torch.rand(2, 5)), dynamic_shapes=({0: batch, 1: length}, {0: batch})
         )
-    assert split_graph(program.graph_module, [0], [1]) is None
+    assert split_graph(assemble(document_of(program)[1]), [0], [1]) is None

@@ -10,6 +10,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from storage.checkpoint.assembly import assemble
+from storage.checkpoint.program import document_of
 from storage.checkpoint.script import script_function
 from storage.errors import Unsupported
 
@@ -83,13 +85,13 @@ def exported(model: nn.Module) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(model.eval(), inputs(2), dynamic_shapes=tuple({0: size} for _ in range(3)))
-        program = program.run_decompositions({})
+        program, document = document_of(program)
     lifted = {**dict(program.state_dict), **dict(program.constants)}
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     names |= signature.inputs_to_lifted_tensor_constants
     holders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-    return program.graph_module, [lifted[names[name]].detach() for name in holders if name in names]
+    return assemble(document), [lifted[names[name]].detach() for name in holders if name in names]
 
 
 @pytest.mark.parametrize("model", [DeepAndCross, Attention, Shapes])
