@@ -302,6 +302,7 @@ class ModelUpdater:
             held=frozenset(facts.held),
             abandoned=frozenset(facts.abandoned),
             held_sequence=0 if line is None else _held_sequence(catalog, line, facts),
+            again=model.again,
             choose=config.choose_versions,
             refused=partial(refusals.is_refused, model),
             awaiting=dict(model.awaiting),
