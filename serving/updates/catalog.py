@@ -1,6 +1,6 @@
 """What lies in a model's folder: versions and their deltas, by their manifests. Looked at often, so it is cheap.
 
-A manifest is read again only when its file is another one. Nothing but manifests is read here.
+A good manifest is read again only when its file is another one. Nothing but manifests is read here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from storage.checkpoint.versions import is_version
 from storage.errors import EmberlineError, IntegrityError, ReadError, UnsafeArtifact
 
-T = TypeVar("T")
+T = TypeVar("T", "FoundVersion", "FoundDelta")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ class ModelFolder:
             found = read()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        known[path] = (mark, found)
+        if found.error is None:  # one that was half written may get its other half without another size or time
+            known[path] = (mark, found)
         return found
 
 

@@ -31,7 +31,8 @@ class Situation:
     reason. stopped: why nothing new is taken ("" when it is). canary_to: a snapshot or version that an operator asked
     to try, held or abandoned. older: snapshots that what is held was made from. version_snapshot: id of the version
     that the served snapshot belongs to, "" when unknown. published_unix_ms: when the served snapshot was published.
-    other_folder: the served snapshot was taken from another repository.
+    other_folder: the served snapshot was taken from another repository. again: those that led to what was served when
+    its store was lost; a hold does not keep them away, and they end none.
     """
 
     served: SnapshotName | None
@@ -47,6 +48,7 @@ class Situation:
     version_snapshot: str = ""
     published_unix_ms: int = 0
     other_folder: bool = False
+    again: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,11 @@ def is_held(found: Found, now: Situation) -> bool:
     """Whether it was rolled back, made from what was, or is older than that, unless it is wanted as the canary."""
     if _is_wanted(found, now):
         return False
-    if found.snapshot in now.held or found.ancestors & now.held or found.snapshot in now.older:
+    if found.snapshot in now.held or found.ancestors & now.held:
+        return True
+    if found.snapshot in now.again:
+        return False
+    if found.snapshot in now.older:
         return True
     of_served = now.served is not None and found.version == now.served.version and bool(now.held)
     return of_served and 0 < found.sequence < now.held_sequence
@@ -276,6 +282,6 @@ def _is_wanted(found: Found, now: Situation) -> bool:
 
 
 def _clears(found: Found, ancestors: frozenset[str], now: Situation) -> bool:
-    if not now.held or now.served is None:
+    if not now.held or now.served is None or found.snapshot in now.again:
         return False
     return now.served.id in ancestors and not ancestors & now.held

@@ -78,6 +78,8 @@ class LiveModel:
         self.facts = ModelState()
         # Whether `facts` are those of the state file; until then an operator can decide nothing.
         self.knows_facts = False
+        # The snapshots that led to what was served before its store was lost.
+        self.again: frozenset[str] = frozenset()
         self.lines: tuple[StoreLine, ...] = ()
         self.default: StoreLine | None = None
         self.config: ModelConfig | None = None

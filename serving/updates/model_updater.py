@@ -304,6 +304,7 @@ class ModelUpdater:
             held=frozenset(facts.held),
             abandoned=frozenset(facts.abandoned),
             held_sequence=0 if line is None else _held_sequence(catalog, line, facts),
+            again=model.again,
             choose=config.choose_versions,
             refused=partial(refusals.is_refused, model),
             awaiting={number: each.reason for number, each in model.awaiting.items()},

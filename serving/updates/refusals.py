@@ -14,7 +14,7 @@ from serving.updates.catalog import Catalog, Found
 from serving.updates.live_model import LiveModel
 from serving.updates.stamps import FilesStamp, stamp_of
 from serving.updates.state import MAX_QUARANTINE, Refusal
-from storage.errors import EmberlineError, IntegrityError
+from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
 
 logger = logging.getLogger("emberline.serving")
 
@@ -41,10 +41,10 @@ def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesSta
     is judged again once it rests.
     """
     reason = str(error) or type(error).__name__
-    is_partial = stamp.moving and isinstance(error, IntegrityError)
+    is_partial = stamp.moving and isinstance(error, IntegrityError | UnsafeArtifact)
     if is_partial:
         if all(refusal.path != str(found.path) for refusal in model.facts.quarantine.values()):
-            logger.info("%s: %s is not complete so far, it is looked at again: %s", model.name, found.name, reason)
+            logger.info("%s: %s is UNAVAILABLE while it is being written: %s", model.name, found.name, reason)
     else:
         logger.error(
             "%s: %s is UNAVAILABLE, refused (%s): %s",

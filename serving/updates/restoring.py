@@ -49,14 +49,17 @@ def give_up_lost(model: LiveModel, lost: Mapping[str, Exception]) -> None:
     then nothing else may be served before `resume`.
     """
     facts = model.facts
-    if facts.default in lost and (facts.pinned or facts.paused):
-        served = next((state for state in facts.lines if state.folder == facts.default), None)
-        names = [] if served is None else [each.snapshot for each in (served.base, *served.chain)]
-        name = next((each.name for each in names if served is not None and each.id == served.served), "what was served")
-        raise Unavailable(
-            f"{name} is {'pinned' if facts.pinned else 'paused'} and cannot be served: {lost[facts.default]}; put back "
-            f"what is missing, or end this with `emberline resume {model.name}`, and the newest version is served"
-        )
+    served = next((state for state in facts.lines if state.folder == facts.default and state.folder in lost), None)
+    if served is not None:
+        entries = [entry.snapshot for entry in (served.base, *served.chain)]
+        place = next((place for place, name in enumerate(entries) if name.id == served.served), 0)
+        if facts.pinned or facts.paused:
+            raise Unavailable(
+                f"{entries[place].name} is {'pinned' if facts.pinned else 'paused'} and cannot be served: "
+                f"{lost[served.folder]}; put back what is missing, or end this with `emberline resume {model.name}`: "
+                "then the newest version is served"
+            )
+        model.again = frozenset(name.id for name in (*served.covered, *entries[: place + 1]))
     for folder, error in lost.items():
         logger.error("%s: the store %s is not taken up again: %s", model.name, folder, error)
 

@@ -91,7 +91,13 @@ def test_the_newest_version_is_served_and_other_folders_are_not_looked_at(
     (tmp_path / "store" / "ranker" / "1").mkdir(parents=True)
     server = running()
     assert states(server) == [("ranker", "10", "READY")]
-    assert sorted(p.name for p in (tmp_path / "store" / "ranker").iterdir()) == ["10", "LOCK", "state.json", "state.json.copy", "versions"]
+    assert sorted(p.name for p in (tmp_path / "store" / "ranker").iterdir()) == [
+        "10",
+        "LOCK",
+        "state.json",
+        "state.json.copy",
+        "versions",
+    ]
 
 
 def test_a_version_policy_serves_several(running: Callable[..., Server], repository: Path, published: Any) -> None:
