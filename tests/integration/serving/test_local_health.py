@@ -1,4 +1,4 @@
-"""The health check of the images: its very command line, against servers with TLS, with clients' certificates, without."""
+"""The health check of the images: its very command line against servers with and without TLS."""
 
 from __future__ import annotations
 
