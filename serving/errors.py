@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
+from collections.abc import Callable, Iterable
 
 import grpc
 
@@ -11,9 +13,31 @@ from storage import errors
 
 logger = logging.getLogger("emberline.serving")
 
+# Names of models that an error knows, and that it shows.
+_MOST_KNOWN, _MOST_SHOWN = 200, 20
+
 
 class BodyTooLarge(errors.InvalidInput):
     """A request's body is over the configured limit: HTTP 413."""
+
+
+class UnknownModel(errors.NotFound):
+    """There is no model of that name. known: the names that there are, which only `told_to` says."""
+
+    def __init__(self, message: str, known: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.known = tuple(known)
+
+    @classmethod
+    def of(cls, name: str, known: Iterable[str]) -> UnknownModel:
+        """In Triton's words."""
+        return cls(f"Request for unknown model: {name[:200]!r} is not found", itertools.islice(known, _MOST_KNOWN))
+
+    def told_to(self, may_see: Callable[[str], bool]) -> errors.NotFound:
+        """The error for a caller, with the names that it may see."""
+        names = sorted(filter(may_see, self.known))
+        hint = f"; there are {', '.join(map(repr, names[:_MOST_SHOWN]))}" if names else ""
+        return errors.NotFound(f"{self}{hint}{', ...' if names[_MOST_SHOWN:] else ''}")
 
 
 class AlreadyExists(errors.EmberlineError):

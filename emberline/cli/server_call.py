@@ -6,6 +6,7 @@ import http.client
 import ipaddress
 import json
 import os
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -25,6 +26,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = click.argument("model")
 _MAX_TOKEN_BYTES = 512
+_PROBE_S = 2.0
+# What OpenSSL calls an answer that is not TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +115,48 @@ def call_server(
             refusal = refusal[:500]
         raise InvalidInput(f"the server answered {error.code}: {refusal}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = str(getattr(error, "reason", error))
-        reason = reason if reason.isprintable() else "it does not speak HTTP"
-        raise Unavailable(
-            f"no answer from {address}: {reason}; is `emberline serve` running, and is --url right?"
-        ) from None
+        raise Unavailable(f"no answer from {address}: {_why_no_answer(url, identity, error)}") from None
 
 
 def model_path(model: str, verb: str) -> str:
     """The path of a call that controls a model."""
     return f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
+
+
+def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
+    """What went wrong, and what to do about it."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({cause.verify_message}); give the certificate of who signed it with --ca"
+        )
+    tls_reason = str(cause.reason) if isinstance(cause, ssl.SSLError) else ""
+    if tls_reason in _NO_TLS:
+        return "the server does not speak TLS there; use http://"
+    is_https = url.lower().startswith("https:")
+    if isinstance(cause, http.client.HTTPException | ConnectionResetError) and not is_https and _speaks_tls(url):
+        return "the server speaks TLS there; use https://, and --ca where you signed its certificate yourself"
+    is_refusal = isinstance(cause, http.client.RemoteDisconnected | ssl.SSLError | ConnectionResetError)
+    if is_refusal and is_https and identity.cert is None:
+        return f"{cause}; if the server asks for a certificate of yours, give it with --cert and --key"
+    reason = str(cause)
+    reason = reason if reason.isprintable() else "it does not speak HTTP"
+    return f"{reason}; is `emberline serve` running, and is --url right?"
+
+
+def _speaks_tls(url: str) -> bool:
+    """Whether a handshake succeeds, with whomever."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    parts = urllib.parse.urlsplit(url)
+    try:
+        with (
+            socket.create_connection((parts.hostname or "", parts.port or 80), timeout=_PROBE_S) as plain,
+            context.wrap_socket(plain),
+        ):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -16,6 +16,7 @@ from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.identity_models import IdentityEndpoint, IdentityModels
 from serving.engine.model import LoadedModel
+from serving.errors import UnknownModel
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.regions import SharedRegions
@@ -337,14 +338,14 @@ class ModelRepository:
         for place, letter in enumerate(name[:300]):
             if letter == "." and name[:place] in models and name[place + 1 :]:
                 return models[name[:place]], name[place + 1 :]
-        raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
+        raise UnknownModel.of(name, self.names)
 
     def _updater(self, name: str) -> ModelUpdater:
         updater = self._models.get(name)
         if updater is None:
             if name in self._identity:
                 raise Unsupported(f"model {name!r} (identity) has no snapshots, tables or sessions")
-            raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")
+            raise UnknownModel.of(name, self.names)
         return updater
 
     def _is_wanted(self, name: str) -> bool:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.errors import AlreadyExists, EngineFailure, Forbidden, RateLimited, Unauthenticated, status_of
+from serving.errors import (
+    AlreadyExists,
+    EngineFailure,
+    Forbidden,
+    RateLimited,
+    Unauthenticated,
+    UnknownModel,
+    status_of,
+)
 from serving.protocol.signature import SignatureChanged
 from storage import errors
 
@@ -12,6 +20,7 @@ _KINDS: dict[str, type[errors.EmberlineError]] = {
     kind.__name__: kind
     for kind in (
         errors.InvalidInput,
+        UnknownModel,
         errors.NotFound,
         errors.Unsupported,
         errors.Unavailable,
@@ -31,7 +40,8 @@ def to_wire(error: BaseException) -> dict[str, Any]:
     """What the caller may hear of an error. What is not their business is logged here."""
     name = next((name for name in [kind.__name__ for kind in type(error).__mro__] if name in _KINDS), "")
     if name:
-        return {"error": name, "text": str(error), "field": getattr(error, "field", "")}
+        known = error.known if isinstance(error, UnknownModel) else ()
+        return {"error": name, "text": str(error), "field": getattr(error, "field", ""), "known": known}
     return {"error": "", "text": status_of(error)[2], "field": ""}
 
 
@@ -40,6 +50,8 @@ def from_wire(content: dict[str, Any]) -> errors.EmberlineError:
     kind = _KINDS.get(content["error"])
     if kind is None:
         return EngineFailure(content["text"])
+    if kind is UnknownModel:
+        return UnknownModel(content["text"], content["known"])
     if kind is errors.InvalidInput:
         return errors.InvalidInput(content["text"], field=content["field"])
     return kind(content["text"])

@@ -10,7 +10,8 @@ import logging
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,8 @@ logger = logging.getLogger("emberline.serving")
 
 # Of the oldest card: Volta. Older ones have neither the atomics nor the shared memory that kernels here count on.
 OLDEST_CAPABILITY = (7, 0)
+# As the PCI bus numbers them; the class is that of displays and of accelerators without one.
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Surroundings:
 
     torch, cuda, rocm: versions of torch, and of what it was built for. driver: the newest CUDA of NVIDIA's driver, as
     12040 for 12.4, None without a driver. failure: of CUDA when it was started. infos: the cards. built_for: what torch
-    has kernels for, such as sm_90. cupy: why it cannot be used, "" when it can.
+    has kernels for, such as sm_90. cupy: why it cannot be used, "" when it can. has_card: whether the machine shows an
+    NVIDIA GPU, whatever torch makes of it.
     """
 
     torch: str
@@ -41,16 +45,15 @@ class Surroundings:
     infos: tuple[GpuInfo, ...] = ()
     built_for: tuple[str, ...] = ()
     cupy: str = ""
+    has_card: bool = True
 
 
 def look_around() -> Surroundings:
     """Never raises. Without a build for CUDA or without a driver it takes no time, otherwise it starts CUDA."""
     build = Surroundings(str(torch.__version__), torch.version.cuda, torch.version.hip)
-    if build.cuda is None:
-        return build
     driver = driver_version()
-    if driver is None:
-        return Surroundings(build.torch, build.cuda)
+    if build.cuda is None or driver is None:
+        return replace(build, has_card=driver is not None or shows_card())
     failure, infos, built_for = "", (), ()  # type: tuple[str, tuple[GpuInfo, ...], tuple[str, ...]]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -70,15 +73,18 @@ def judge(found: Surroundings) -> tuple[tuple[GpuInfo, ...], str]:
     """The cards that can be used, and ""; otherwise those that there are, and why they cannot."""
     if found.rocm is not None:
         return (), f"torch {found.torch} is built for ROCm; sessions on a GPU need one built for CUDA"
+    if found.cuda is None and not found.has_card:
+        return (), f"this machine shows no NVIDIA GPU (and torch {found.torch} is built without CUDA)"
     if found.cuda is None:
         return (), (
             f"torch {found.torch} is built without CUDA; `pip install --force-reinstall torch` installs the build for "
             f"CUDA, unless pip is told to take another index"
         )
     if found.driver is None:
+        missing = "driver" if found.has_card else "GPU and no NVIDIA driver"
         return (), (
-            "there is no NVIDIA driver (libcuda.so.1); in a container, start it with `docker run --gpus all` and the "
-            "NVIDIA Container Toolkit"
+            f"there is no NVIDIA {missing} (libcuda.so.1); in a container, start it with `docker run --gpus all` and "
+            "the NVIDIA Container Toolkit"
         )
     has, needs = version_text(found.driver), found.cuda.split(".")[0]
     if not found.infos:
@@ -157,6 +163,20 @@ def driver_version() -> int | None:
     except (OSError, AttributeError):
         return None
     return version.value if status == 0 else None
+
+
+def shows_card(root: Path = Path("/")) -> bool:
+    """Whether the machine shows an NVIDIA GPU: a device of the driver, or one on the PCI bus that has no driver."""
+    if next((root / "dev").glob("nvidia[0-9]*"), None) is not None:
+        return True
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = ((device / name).read_text(encoding="ascii") for name in ("vendor", "class"))
+        except (OSError, UnicodeDecodeError):
+            continue
+        if vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY):
+            return True
+    return False
 
 
 def version_text(version: int) -> str:

@@ -118,7 +118,9 @@ def _handlers(inference: InferenceCalls, control: GrpcControl, gate: GrpcGate) -
         def admitted(model: str) -> None:
             gate.admit_inference(model, context)
 
-        async for answer in stream_answers(inference, requests, context.time_remaining, admitted):
+        async for answer in stream_answers(
+            inference, requests, context.time_remaining, admitted, lambda error: gate.told(error, context)
+        ):
             yield answer
 
     handlers: dict[str, Any] = {}
@@ -127,18 +129,20 @@ def _handlers(inference: InferenceCalls, control: GrpcControl, gate: GrpcGate) -
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(stream)
             continue
         answer = infer if method.name == _INFER else functools.partial(ask, method.name)
-        handlers[method.name] = grpc.unary_unary_rpc_method_handler(_guarded(answer))
+        handlers[method.name] = grpc.unary_unary_rpc_method_handler(_guarded(answer, gate))
     return _Service(handlers, gate)
 
 
-def _guarded(answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Callable[[bytes, Any], Awaitable[Any]]:
+def _guarded(
+    answer: Callable[[bytes, Any], Awaitable[bytes]], gate: GrpcGate
+) -> Callable[[bytes, Any], Awaitable[Any]]:
     """Turns what is raised into the call's status."""
 
     async def guarded(data: bytes, context: Any) -> Any:
         try:
             return await answer(data, context)
         except Exception as error:
-            _, code, text = status_of(error)
+            _, code, text = status_of(gate.told(error, context))
         return await _abort(context, code, text)
 
     return guarded

@@ -26,10 +26,12 @@ async def stream_answers(
     requests: AsyncIterator[bytes],
     left_s: Callable[[], float | None],
     check: Callable[[str], None],
+    told: Callable[[BaseException], BaseException],
 ) -> AsyncIterator[bytes]:
     """The answers to a stream of requests. One that fails is a message with its reason; the stream goes on.
 
     left_s: until the deadline of the stream. check: called with each request's model; raises to refuse it.
+    told: an error as the caller may read it.
     """
     answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(MAX_IN_FLIGHT)
     running: set[asyncio.Task[Any]] = set()
@@ -44,7 +46,7 @@ async def stream_answers(
         # A broken stream ends as a whole one does. When this is cancelled nobody reads on.
         with contextlib.suppress(Exception):
             async for data in requests:
-                await answers.put(start(_answer(inference, data, left_s(), check)))
+                await answers.put(start(_answer(inference, data, left_s(), check, told)))
         await answers.put(None)
 
     start(read())
@@ -56,7 +58,13 @@ async def stream_answers(
             left.cancel()
 
 
-async def _answer(inference: InferenceCalls, data: bytes, left_s: float | None, check: Callable[[str], None]) -> bytes:
+async def _answer(
+    inference: InferenceCalls,
+    data: bytes,
+    left_s: float | None,
+    check: Callable[[str], None],
+    told: Callable[[BaseException], BaseException],
+) -> bytes:
     response = service_pb2.ModelStreamInferResponse()
     try:
         request = read_message(_REQUEST, data)
@@ -65,5 +73,5 @@ async def _answer(inference: InferenceCalls, data: bytes, left_s: float | None, 
         response.infer_response.CopyFrom(await inference.infer(request, left_s))
         response.infer_response.parameters[_FINAL].bool_param = True
     except Exception as error:
-        response.error_message = status_of(error)[2]
+        response.error_message = status_of(told(error))[2]
     return bytes(response.SerializeToString())

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from serving.errors import UnknownModel
 from serving.http.asgi import call_asgi
+from serving.http.control_messages import unknown_model
 from serving.http.encoding import check_encoding, decompress
 from serving.http.infer import InferenceRoutes, inference_route
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.models import Models
 from serving.security.gate import Gate
-from serving.security.http_gate import admit, admit_inference, audited
+from serving.security.http_gate import admit, admit_inference, audited, told
 
 HttpControl = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
@@ -32,7 +34,10 @@ class HttpApp:
             _check_encoding(request)
             return
         admit_inference(self._gate, request, route.name)
-        self._inference.admit(route, request)
+        try:
+            self._inference.admit(route, request)
+        except UnknownModel as error:
+            raise told(self._gate, request, error) from None
         _check_encoding(request)
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
@@ -47,11 +52,21 @@ class HttpApp:
         return await self._answer(request)
 
     def _answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        if request.route is not None:
-            return self._inference.answer(request.route, request)
-        if request.admission is not None:
-            return audited(self._gate, request, self._control)
-        return self._control(request)
+        return self._answer_control(request) if request.route is None else self._answer_inference(request)
+
+    async def _answer_inference(self, request: HttpRequest) -> HttpResponse:
+        try:
+            return await self._inference.answer(request.route, request)
+        except UnknownModel as error:
+            raise told(self._gate, request, error) from None
+
+    async def _answer_control(self, request: HttpRequest) -> HttpResponse:
+        control = self._control
+        response = await (control(request) if request.admission is None else audited(self._gate, request, control))
+        error = unknown_model(response) if response.status == 404 else None
+        if error is not None:
+            raise told(self._gate, request, error)
+        return response
 
 
 def _check_encoding(request: HttpRequest) -> None:

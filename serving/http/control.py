@@ -9,14 +9,14 @@ from starlette.exceptions import HTTPException
 
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
-from serving.errors import status_of
-from serving.http.control_messages import json_response, read_object
+from serving.errors import UnknownModel, status_of
+from serving.http.control_messages import json_response, known_models_header, read_object
 from serving.http.model_control import add_model_control
 from serving.http.openapi import openapi_bytes
 from serving.http.shared_memory import add_settings, add_shared_memory
 from serving.protocol import metadata
 from serving.protocol.proto_json import message_to_json
-from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
+from storage.errors import EmberlineError, InvalidInput, Unavailable
 
 
 def control_app(repository: ModelRepository) -> FastAPI:
@@ -80,7 +80,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
     @app.get("/v1/models/{name}")
     async def v1_model(name: str) -> Response:
         if name not in repository.names:
-            raise NotFound(f"model {name[:200]!r} is not found")
+            raise UnknownModel.of(name, repository.names)
         if not repository.is_model_ready(name):
             repository.get(name)  # raises with the reason
             raise Unavailable(f"model {name!r} is not ready")
@@ -94,7 +94,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
     @app.exception_handler(Exception)
     async def refuse(_: Request, error: Exception) -> Response:
         status, _, text = status_of(error)
-        return json_response({"error": text}, status)
+        return json_response({"error": text}, status, known_models_header(error))
 
     @app.exception_handler(HTTPException)
     async def refuse_route(_: Request, error: HTTPException) -> Response:

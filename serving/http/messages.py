@@ -36,7 +36,8 @@ class HttpRequest:
 
     body: empty until the request is whole. route: what the application made of the path when it admitted the request.
     room: for what is made of its body; None where it did not come over a connection of this process.
-    caller: whose connection it came by. admission: set where it was let in to control.
+    caller: whose connection it came by. authorization: the header, once the gate has taken it out of the others.
+    admission: set where it was let in to control.
     """
 
     method: str
@@ -47,6 +48,7 @@ class HttpRequest:
     route: Any = None
     room: BodyRoom | None = None
     caller: Caller = NOBODY
+    authorization: bytes | None = None
     admission: Any = None
 
 

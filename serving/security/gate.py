@@ -74,6 +74,15 @@ class Gate:
             raise
         return Admission(name, caller, transport, call, model, time.monotonic())
 
+    def sees(self, model: str, authorization: bytes | None, caller: Caller) -> bool:
+        """Whether whoever asks may know that there is this model."""
+        if self._access.is_open:
+            return True
+        try:
+            return self._find(authorization, caller).covers(model)
+        except EmberlineError:
+            return False
+
     def refused(
         self,
         need: Need,

@@ -6,7 +6,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from serving.errors import Unauthenticated
+from serving.errors import Unauthenticated, UnknownModel
 from serving.security.audit import short_text
 from serving.security.gate import Admission, Gate
 from serving.security.needs import GRPC_NEEDS, INFER, UNKNOWN_CALL
@@ -64,6 +64,13 @@ class GrpcGate:
         need, model = entry.of(message)
         authorization = authorization_of(context.invocation_metadata())
         return self._gate.admit(need, model, authorization, GrpcCaller(context), "grpc", need.call or method)
+
+    def told(self, error: BaseException, context: Any) -> BaseException:
+        """The error as the caller may read it."""
+        if not isinstance(error, UnknownModel):
+            return error
+        authorization, caller = authorization_of(context.invocation_metadata()), GrpcCaller(context)
+        return error.told_to(lambda name: self._gate.sees(name, authorization, caller))
 
     async def audited(self, admission: Admission, message: Any, answer: Callable[[], Awaitable[bytes]]) -> bytes:
         """The answer to a call that was let in to control, written down."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from serving.errors import Forbidden
+from serving.errors import Forbidden, UnknownModel
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse
 from serving.security.audit import arguments_of_body
 from serving.security.gate import Gate
 from serving.security.needs import INFER, REGIONS, http_need
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, NotFound
 
 _OTHER_SITES = (b"cross-site", b"same-site")
 
@@ -32,7 +32,13 @@ def admit(gate: Gate, request: HttpRequest) -> None:
         raise error
     request.admission = gate.admit(need, model, request.headers.get(b"authorization"), request.caller, "http", call)
     if isinstance(request.headers, dict):
-        request.headers.pop(b"authorization", None)
+        request.authorization = request.headers.pop(b"authorization", None)
+
+
+def told(gate: Gate, request: HttpRequest, error: UnknownModel) -> NotFound:
+    """The error as whoever sent the request may read it."""
+    authorization = request.authorization or request.headers.get(b"authorization")
+    return error.told_to(lambda name: gate.sees(name, authorization, request.caller))
 
 
 def _is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:

@@ -1,14 +1,15 @@
-"""The health check of the images: its very command line, against servers with TLS, with clients' certificates, without."""
+"""The health check of the images: its very command line against servers with and without TLS."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def health_check(image: str, http_port: int) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
 
+@contextlib.contextmanager
+def running(server: Server) -> Iterator[Server]:
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize("image", ["Dockerfile", "Dockerfile.gpu"])
 @pytest.mark.parametrize("tls", ["plain", "tls", "client certificates"])
 def test_the_images_check_says_what_the_server_is(
@@ -48,7 +57,7 @@ def test_the_images_check_says_what_the_server_is(
             files["tls_client_ca"] = ca.certificate
     models = tmp_path / "models"
     models.mkdir()
-    with start_server(models, tmp_path / "store", poll_s=0.1, **files) as server:
+    with running(start_server(models, tmp_path / "store", poll_s=0.1, **files)) as server:
         empty = health_check(image, server.http_port)
         assert (empty.returncode, empty.stdout, empty.stderr) == (1, "", "emberline: not ready\n")
         shutil.copytree(version_dir.parent, tmp_path / "ranker")
@@ -78,7 +87,7 @@ def test_without_a_port_the_only_server_is_asked(
     sockets.write_text("")
     with pytest.raises(Unavailable, match="no server runs on this machine, or in this container"):
         local_health.ask_local_health(None, 20)
-    with start_server(tmp_path / "models", tmp_path / "store") as server:
+    with running(start_server(tmp_path / "models", tmp_path / "store")) as server:
         name = f"@emberline-health-{server.http_port}\n"
         lines = [line for line in kernels.read_text().splitlines(keepends=True) if line.endswith(name)]
         assert lines
@@ -87,5 +96,5 @@ def test_without_a_port_the_only_server_is_asked(
         sockets.write_text("".join([*lines, *lines, lines[0].replace(name, "@emberline-health-9\n")]))
         with pytest.raises(Conflict, match=rf"the ports 9, {server.http_port}; give --http-port"):
             local_health.ask_local_health(None, 20)
-        with start_server(tmp_path / "models", tmp_path / "store2"):
+        with running(start_server(tmp_path / "models", tmp_path / "store2")):
             assert local_health.ask_local_health(server.http_port, 20)

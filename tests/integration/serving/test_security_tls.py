@@ -21,11 +21,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from click.testing import CliRunner
 
+from emberline.cli import snapshots
 from serving import Server, ServerConfig
 from serving.security import tls as tls_module
 from serving.security.tls import ServerTls, common_name
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Unavailable
 from tests.integration.serving.certificates import Certificate, make_ca, make_certificate
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.front_processes import until
@@ -384,3 +386,40 @@ def test_the_commands_of_the_documentation_make_certificates_that_serve(world: W
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     assert common_name(ends[1]) == "scorer"
+
+
+def told(url: str, *options: str) -> str:
+    """What a command says that gets no answer."""
+    done = CliRunner().invoke(snapshots.command, ["ranker", "--url", url, *options])
+    assert isinstance(done.exception, Unavailable), done.output
+    message = str(done.exception)
+    assert message.startswith(f"no answer from {url}/v2/repository/models/ranker/snapshots: ")
+    return message.partition("/snapshots: ")[2]
+
+
+def test_a_command_is_told_to_use_https_or_which_certificate_is_missing(
+    encrypted: Ports, mutual: Ports, world: World
+) -> None:
+    for ports in (encrypted, mutual):
+        assert told(f"http://127.0.0.1:{ports.http}") == (
+            "the server speaks TLS there; use https://, and --ca where you signed its certificate yourself"
+        )
+        untrusted = told(f"https://127.0.0.1:{ports.http}")
+        assert untrusted.startswith("its certificate is not trusted (")
+        assert untrusted.endswith("); give the certificate of who signed it with --ca")
+    ca = ["--ca", str(world.ca.certificate)]
+    assert told(f"https://127.0.0.1:{mutual.http}", *ca).endswith(
+        "; if the server asks for a certificate of yours, give it with --cert and --key"
+    )
+
+
+def test_a_command_is_told_to_use_http_where_there_is_no_tls(
+    version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    shutil.copytree(version_dir.parent, tmp_path / "models" / "ranker")
+    server = start_server(tmp_path / "models", tmp_path / "store")
+    try:
+        assert told(f"https://127.0.0.1:{server.http_port}") == "the server does not speak TLS there; use http://"
+    finally:
+        server.stop()
+    assert told(f"http://127.0.0.1:{server.http_port}").endswith("is `emberline serve` running, and is --url right?")

@@ -33,7 +33,7 @@ async def requests(count: int, model: str = "m") -> AsyncIterator[bytes]:
 
 def stream(inference: Inference, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     given: Any = inference
-    return stream_answers(given, messages, lambda: None, lambda model: None)
+    return stream_answers(given, messages, lambda: None, lambda model: None, lambda error: error)
 
 
 def read(message: bytes) -> Any:

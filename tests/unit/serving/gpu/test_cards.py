@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,11 @@ def test_cards_that_are_too_old_are_left_out_and_named_when_there_are_no_others(
     ("found", "why"),
     [
         (Surroundings("2.13.0+cpu", None), r"torch 2\.13\.0\+cpu is built without CUDA; `pip install"),
+        (
+            Surroundings("2.13.0+cpu", None, has_card=False),
+            r"^this machine shows no NVIDIA GPU \(and torch 2\.13\.0\+cpu is built without CUDA\)$",
+        ),
+        (replace(GOOD, driver=None, infos=(), has_card=False), r"no NVIDIA GPU and no NVIDIA driver .* `docker run"),
         (Surroundings("2.13.0+rocm7", None, "7.0"), "is built for ROCm"),
         (replace(GOOD, driver=None, infos=()), r"no NVIDIA driver .* `docker run --gpus all`"),
         (
@@ -79,6 +85,38 @@ def test_code_for_some_cards_runs_on_others(built_for: list[str], capability: tu
 
 def test_versions_read_as_people_write_them() -> None:
     assert [version_text(version) for version in (12040, 13000, 13010, 11080)] == ["12.4", "13.0", "13.1", "11.8"]
+
+
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        ({}, False),
+        ({"dev/nvidiactl": "", "dev/nvidia-uvm": "", "dev/null": ""}, False),
+        ({"dev/nvidia0": ""}, True),
+        ({"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x030200\n"}, True),
+        # An audio device of NVIDIA's, a display of somebody else's, and one that says nothing.
+        ({"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x040300\n"}, False),
+        ({"sys/bus/pci/devices/0/vendor": "0x1002\n", "sys/bus/pci/devices/0/class": "0x030000\n"}, False),
+        ({"sys/bus/pci/devices/0/vendor": "0x10de\n"}, False),
+    ],
+)
+def test_a_machine_shows_a_card_by_its_devices(files: dict[str, str], shown: bool, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cards.shows_card(tmp_path) is shown
+
+
+def test_without_a_card_nobody_is_told_to_install_torch_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(cards, "driver_version", lambda: None)
+    monkeypatch.setattr(cards, "shows_card", lambda: False)
+    assert "pip install" not in judge(look_around())[1]
+    monkeypatch.setattr(cards, "shows_card", lambda: True)
+    assert "`pip install --force-reinstall torch`" in judge(look_around())[1]
+    monkeypatch.setattr(cards, "driver_version", lambda: 13000)
+    monkeypatch.setattr(cards, "shows_card", lambda: False)
+    assert "`pip install --force-reinstall torch`" in judge(look_around())[1]
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built for CUDA")
