@@ -58,6 +58,10 @@ class MadeTable:
             rows = rows_of_numbers(self._order[part], self.dim)
             yield Shard(self._ids[part], rows, self._freq[self._order[part]])
 
+    def uses(self, table: str) -> Iterator[tuple[Array, Array]]:
+        """Ids ascending."""
+        yield self._ids, self._freq[self._order]
+
     def table_digest(self, table: str) -> str:
         """Of ids and order, which make the rows; and of what was counted."""
         parts = (self._ids, self._order, self._freq, np.array([self.dim]))

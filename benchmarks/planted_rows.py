@@ -150,6 +150,11 @@ class PlantedVersion:
             rows = self._world.expected(self._state, table, part)[0]
             yield Shard(ids, rows, freq, self._world.codec(table))
 
+    def uses(self, table: str) -> Iterator[tuple[Array, Array]]:
+        """As the shards say."""
+        for shard in self.shards(table):
+            yield shard.ids, shard.freq
+
     def table_digest(self, table: str) -> str:
         """Of what stands in the table."""
         text = f"{self._world.seed} {table} {self._world.row_type} ".encode()

@@ -69,11 +69,12 @@ class ModelOptions(BaseModel):
     """Options of one model.
 
     dram_bytes: what the rows of all its versions together may take in DRAM, index included; absent, all of them are
-    held. hbm_bytes: what the rows of one version may take on each GPU; absent, a quarter of what is free there, 0: the
-    host looks up all rows. hbm_placement: of several GPUs: replicate (each has the rows that are asked of it) or shard
-    (cold rows are on one of them, where the others read them). timeout_ms: how long a request may wait for a session.
-    max_wait_ms: one that would wait longer, by estimate, is refused at once. lookup_timeout_ms: rows that SSD has not
-    delivered by then are unresolved.
+    held. ready_when: loaded (rows may still be on their way into DRAM, and are read from SSD meanwhile) or warm (DRAM
+    is filled first). hbm_bytes: what the rows of one version may take on each GPU; absent, a quarter of what is free
+    there, 0: the host looks up all rows. hbm_placement: of several GPUs: replicate (each has the rows that are asked of
+    it) or shard (cold rows are on one of them, where the others read them). timeout_ms: how long a request may wait for
+    a session. max_wait_ms: one that would wait longer, by estimate, is refused at once. lookup_timeout_ms: rows that
+    SSD has not delivered by then are unresolved.
 
     precision: of matrix products: fp32, or bf16, fp16 and, on a GPU, tf32, where scores may differ by
     precision_tolerance from the trainer's. on_gpu_failure: refuse (an error), eager (what no CUDA graph holds runs
@@ -99,6 +100,7 @@ class ModelOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dram_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
+    ready_when: Literal["loaded", "warm"] = "loaded"
     hbm_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
     hbm_placement: Literal["replicate", "shard"] = "replicate"
     timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None

@@ -26,6 +26,8 @@ logger = logging.getLogger("emberline.serving")
 
 # How long the sessions of a version that leaves may work on; those of one that nobody has seen end at once.
 DRAIN_S = 30.0
+# How long a model that is ready when it is loaded waits for DRAM: a small one is warm by then.
+FILL_S = 0.5
 
 
 def load_line(
@@ -85,7 +87,7 @@ def open_filled(model: LiveModel, config: ModelConfig, published: PublishedVersi
             shutil.rmtree(folder)
         store = open_store(model, config, published, folder)
         try:
-            fill(model, store, published)
+            fill(model, config, store, published)
             if store.at == published.snapshot:
                 return store
             logger.info("%s: holds the snapshot %s, which is not known here: it is filled again", folder, store.at)
@@ -96,15 +98,23 @@ def open_filled(model: LiveModel, config: ModelConfig, published: PublishedVersi
     raise AssertionError(f"{folder}: a new store holds another snapshot than it was filled with")
 
 
-def fill(model: LiveModel, store: TieredStore, published: PublishedVersion) -> None:
-    """Puts a version's rows into a store; given up when the model is unloaded meanwhile."""
+def fill(model: LiveModel, config: ModelConfig, store: TieredStore, published: PublishedVersion) -> None:
+    """Puts a version's rows into a store; given up when the model is unloaded meanwhile.
+
+    DRAM may be filled behind requests then, unless the model is to be warm first.
+    """
     report = log_progress(f"{model.name}/{published.version}")
 
     def progress(stage: str, table: str, done: int, rows: int) -> None:
         model.check_stop()
         report(stage, table, done, rows)
 
-    store.load(published, progress)
+    store.load(published, progress, fill_timeout_s=None if wants_warm(config) else FILL_S)
+
+
+def wants_warm(config: ModelConfig) -> bool:
+    """Whether DRAM is filled before a model is ready; for sessions on GPUs too, whose rows are taken from DRAM."""
+    return config.options.ready_when == "warm" or any(place is not None for place in config.places)
 
 
 def make_lane(

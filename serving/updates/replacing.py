@@ -19,7 +19,7 @@ from serving.updates.catalog import FoundVersion
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, close_line, load_line
+from serving.updates.loading import DRAIN_S, close_line, load_line, wants_warm
 from storage.checkpoint import open_version
 from storage.errors import ReadError
 
@@ -66,7 +66,8 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
                 served.lane.model.line.release(pinned)
         model.check_stop()
         model.budget.serve(line.store)
-        wait_filled(line.store, model.check_stop)
+        if model.default is not None or wants_warm(config):  # nobody waits as long as another version answers
+            wait_filled(line.store, model.check_stop)
         with model.lock:
             facts = model.facts
             if not side and before is not None:

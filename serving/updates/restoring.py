@@ -86,7 +86,7 @@ def _restore(
     at = store.at
     filled = versions.get(*content)
     model.versions.keep(filled)
-    fill(model, store, filled)
+    fill(model, config, store, filled)
     if store.at != at:
         raise LineageError(f"{folder}: version {filled.version} is not what the store was filled with")
     lanes: dict[int, Lane] = {}

@@ -16,6 +16,7 @@ from storage.checkpoint.manifest import MANIFEST, Manifest
 from storage.checkpoint.published import Published
 from storage.checkpoint.strict_json import parse_json
 from storage.checkpoint.tables import Shard, read_table
+from storage.checkpoint.uses import Uses, read_uses
 from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, ParityError
 from storage.paths import local_path
 
@@ -70,6 +71,10 @@ class PublishedVersion(Published[Manifest]):
                 f"published was {fingerprint}; the version is not served"
             )
         self._compared.add(table)
+
+    def uses(self, table: str) -> Iterator[Uses]:
+        """Ids and use counts of a table as hints: their digests are not checked."""
+        return read_uses(self._path, self._table(table).shards)
 
     @property
     def equals(self) -> str | None:

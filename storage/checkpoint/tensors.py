@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,38 @@ class TensorFile:
         if end != len(body):
             raise UnsafeArtifact(f"{name}: {len(body) - end} bytes behind the last tensor")
         return cls(arrays, dtypes)
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where a tensor lies in a file. first, last: bytes behind the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    first: int
+    last: int
+
+
+def read_header(name: str, file: FileIO) -> tuple[dict[str, TensorPlace], int]:
+    """The tensors of a file and where its data begins. Reads the header alone, and checks each entry by itself.
+
+    name: for messages. Raises UnsafeArtifact.
+    """
+    size = os.fstat(file.fileno()).st_size
+    header_bytes = int.from_bytes(file.read(8), "little")
+    if size < 8 or header_bytes > min(MAX_HEADER_BYTES, size - 8):
+        raise UnsafeArtifact(f"{name}: the header claims {header_bytes} bytes, the file has {size}")
+    header = parse_json(file.read(header_bytes), what=f"{name} header", max_bytes=MAX_HEADER_BYTES)
+    if not isinstance(header, dict):
+        raise UnsafeArtifact(f"{name}: the header is not a JSON object")
+    places: dict[str, TensorPlace] = {}
+    for tensor, entry in header.items():
+        _start_of(name, tensor, entry)
+        dtype, shape, (first, last) = _checked_entry(name, tensor, entry)
+        if not 0 <= first <= last <= size - 8 - header_bytes:
+            raise UnsafeArtifact(f"{name}: tensor {tensor!r} lies outside of the file")
+        places[tensor] = TensorPlace(dtype, shape, first, last)
+    return places, 8 + header_bytes
 
 
 def _start_of(file: str, tensor: str, entry: object) -> int:

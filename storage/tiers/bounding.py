@@ -10,6 +10,7 @@ def bounded(cache: DramCache, dram_bytes: int, negative_ids: int) -> DramCache:
     """A cache within `dram_bytes` with the hottest rows of one without a budget, which nobody writes to meanwhile."""
     result = DramCache(cache.tables, dram_bytes, negative_ids)
     result.generation = cache.generation
+    result.completions = cache.completions
     result.promotions = list(cache.promotions)
     for members, capacity in result.groups():
         fillings = [

@@ -17,14 +17,15 @@ come in after 2. Between 1 and 4 this cache may answer with the old row: the mer
 goes only after 4, covers it for everyone.
 
 A table is complete while every row of it is here; what it does not find is absent then. Whoever looks asks for the id
-first and for completeness after: a row that is let go takes the completeness with it before it goes.
+first and for completeness after: a row that is let go takes the completeness with it before it goes. A table may become
+complete while lookups run: `completions` rises before, and who read it before the lookup and finds another number after
+it cannot say that an id is absent, for its row may have come in between.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class DramCache:
     def __init__(self, tables: Sequence[TableSpec], dram_bytes: int | None, negative_ids: int) -> None:
         self.tables = tuple(tables)
         self.generation = 0
+        self.completions = 0
         self.dram_bytes = check_dram_bytes(dram_bytes)
         self._negative_ids = max(1, negative_ids // max(1, len(self.tables)))
         self._lock = threading.Lock()
@@ -80,13 +82,34 @@ class DramCache:
 
     def is_complete(self, table: int) -> bool:
         """Whether every row of a table is here. Asked after the ids were looked for."""
-        return self._complete[table] and (self.slabs is None or self.slabs.is_complete(table))
+        # In this order, as `watch` does it the other way round.
+        return (self.slabs is None or self.slabs.is_complete(table)) and self._complete[table]
 
     def mark_complete(self, table: int) -> None:
-        """Every row of a table is in now. Only where no lookup can have begun before."""
+        """Every row of a table is in now. Only while nobody else writes."""
+        self.watch(table)
+        self.completions += 1
+        self._complete[table] = True
+
+    def watch(self, table: int) -> None:
+        """Before a table is filled whole: from now on it is noticed whether a row of it is let go."""
+        self._complete[table] = False
         if self.slabs is not None:
             self.slabs.mark_complete(table)
-        self._complete[table] = True
+
+    def complete(self, generation: int, table: int) -> bool | None:
+        """Marks a table that was filled whole since `watch`; None when SSD has changed since `generation`.
+
+        False: a row of it was let go.
+        """
+        with self._lock:
+            if generation != self.generation or not self.tiers:
+                return None if self.tiers else False
+            if self.slabs is not None and not self.slabs.is_complete(table):
+                return False
+            self.completions += 1
+            self._complete[table] = True
+            return True
 
     def install(self, promotion: Promotion) -> None:
         """Takes in what a read brought, unless SSD changed since."""
@@ -98,19 +121,33 @@ class DramCache:
                 self.promotions[table] += self.tiers[table].insert_and_evict(promotion.ids, promotion.rows)
             self.negative[table].add(promotion.absent)
 
-    def install_free(self, generation: int, table: int, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray) -> int:
-        """Takes encoded rows that are not here into free room, unless SSD changed since. Returns how many came in."""
+    def install_free(
+        self, generation: int, table: int, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray | None
+    ) -> tuple[int, bool] | None:
+        """Takes encoded rows that are not here into free room; None when SSD has changed since `generation`.
+
+        Returns how many came in, and whether there was room for all. Raises StoreError where memory has no bound, and
+        the system has no more of it.
+        """
         with self._lock:
-            if generation != self.generation or not self.tiers:
-                return 0
+            if generation != self.generation:
+                return None
+            if not self.tiers:
+                return 0, False
             tier = self.tiers[table]
-            fresh = np.flatnonzero(tier.find(ids)[1] == 0)[: max(0, self.free_rows(table))]
-            if len(fresh) == 0:
-                return 0
             before = tier.size()
-            with suppress(StoreError):  # full a little early
-                tier.insert_or_assign(ids[fresh], rows[fresh], freq[fresh])
-            return tier.size() - before
+            fresh = np.arange(len(ids)) if before == 0 else np.flatnonzero(tier.find(ids)[1] == 0)
+            wanted = len(fresh)
+            fresh = fresh[: max(0, self.free_rows(table))]
+            if len(fresh):
+                try:
+                    tier.insert_or_assign(ids[fresh], rows[fresh], None if freq is None else freq[fresh])
+                except StoreError:
+                    if self.slabs is None:
+                        raise
+                    # It is full a little early.
+            came = tier.size() - before
+            return came, came == wanted
 
     def free_rows(self, table: int) -> int:
         """Rows that fit in beside those that are here, by the budget of the table's row size; none after `release`."""

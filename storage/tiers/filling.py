@@ -1,115 +1,224 @@
-"""DRAM is filled from a version's files: all of it when a store is loaded, free room while lookups run."""
+"""DRAM is filled from SSD: what was hot last time, then what training used most, while lookups and merges go on.
+
+Rows always come from SSD, which checks each page and holds what merges changed; a version's own files only say, as
+hints, which of them were used most. A row is installed only if SSD did not change since before it was read
+(`dram_cache`), so nothing here has to know what a merge does meanwhile.
+
+A group of tables that fits is filled whole, by walking over SSD, and each of its tables is complete in the end. No row
+may be missing then: rows that merges added behind the walk are read after it, and again if merges go on meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from storage.checkpoint.tables import Shard
-from storage.specs import TableSpec
 from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.pace import Pace
 from storage.tiers.source import TableSource
-from storage.tiers.warmup import Filling, cut, refresh, warm
+from storage.tiers.warmup import COUNTS, cut
 
 # table, rows done, rows of the table
 Progress = Callable[[str, int, int], None]
+_WALK_ROWS = 1 << 16
+_READ_IDS = 1 << 14
+# Installing holds the lock that promotions and merges take.
+_INSTALL_ROWS = 1 << 13
+# The hottest part of a list is read first; the rest in the order of its ids, which reads every page once.
+_PARTS = 16
+_LEFT_FREE = 0.02
 
 
-def fill_all(
-    cache: DramCache,
-    version: TableSource,
-    content: Content,
-    hot: Mapping[str, HotIds],
-    read: Callable[[int, Ids], tuple[Encoded, Flags]],
-    progress: Progress | None,
-    pace: Pace,
-) -> None:
-    """Fills empty tables, and puts right what merges changed. read: rows and flags of a table's ids on SSD.
-
-    Not while anybody reads.
+@dataclass(frozen=True)
+class Rows:
+    """The base on SSD, by tables of the store. find: encoded rows and found flags of ids. walk: rows in ascending order
+    of ids, as `SsdTier.export_batch`.
     """
 
-    def told(spec: TableSpec) -> Callable[[int], None] | None:
-        return None if progress is None else lambda done: progress(spec.name, done, spec.rows)
-
-    for members, capacity in cache.groups():
-        specs = [cache.tables[index] for index in members]
-        fillings = [
-            Filling(
-                cache.tiers[index],
-                lambda name=spec.name: version.shards(name),  # type: ignore[misc]
-                hot.get(spec.name),
-                told(spec),
-            )
-            for index, spec in zip(members, specs, strict=True)
-        ]
-        for index, whole in zip(members, warm(fillings, capacity, pace), strict=True):
-            if whole and cache.tiers[index].size() == cache.tables[index].rows:  # none was let go for another
-                cache.mark_complete(index)
-        for index, spec in zip(members, specs, strict=True):
-            changed = content.changed(spec.name)
-            refresh(cache, index, changed, lambda ids, t=index: read(t, ids), hot.get(spec.name))  # type: ignore[misc]
+    find: Callable[[int, Ids], tuple[Encoded, Flags]]
+    walk: Callable[[int, int, int], tuple[int, Ids, Encoded]]
 
 
-def fill_room(
-    cache: DramCache, version: TableSource, content: Content, pace: Pace, stopping: Callable[[], bool]
-) -> int:
-    """Takes the most used rows that are not in DRAM into what room is free, while lookups and merges go on.
+class Filler:
+    """Fills a cache once. stopping: asked all along. progress: told of tables as they are filled."""
 
-    Returns how many came in. A row of the version's files is what SSD holds, unless a merge changed it: so the changed
-    ids are left out, and what was read before a merge is not installed after it (`dram_cache`).
-    """
-    return sum(
-        _fill_group(cache, version, content, members, capacity, pace, stopping)
-        for members, capacity in cache.groups()
-        if cache.free_rows(members[0]) > 0 and not all(cache.is_complete(index) for index in members)
-    )
+    def __init__(
+        self,
+        cache: DramCache,
+        version: TableSource,
+        content: Content,
+        rows: Rows,
+        pace: Pace,
+        stopping: Callable[[], bool],
+        progress: Progress | None = None,
+    ) -> None:
+        self._cache = cache
+        self._version = version
+        self._content = content
+        self._rows = rows
+        self._pace = pace
+        self._stopping = stopping
+        self._progress = progress
+        self.installed = 0
 
+    def run(self, hot: Mapping[str, HotIds]) -> int:
+        """Fills what room there is; returns how many rows came in. hot: ids that go first, by table.
 
-def _fill_group(
-    cache: DramCache,
-    version: TableSource,
-    content: Content,
-    members: Sequence[int],
-    capacity: int | None,
-    pace: Pace,
-    stopping: Callable[[], bool],
-) -> int:
-    def shards(index: int) -> Iterator[Shard]:
-        for shard in version.shards(cache.tables[index].name):
-            if stopping():
+        Raises StoreError.
+        """
+        for members, capacity in self._cache.groups():
+            left = [index for index in members if not self._cache.is_complete(index)]
+            if not left or self._stopping():
+                continue
+            rows = sum(self._cache.tables[index].rows for index in members)
+            if capacity is None or rows <= capacity:
+                for index in left:
+                    self._fill_whole(index)
+            else:
+                self._fill_hot(members, hot)
+                # What a list leaves free is not worth looking at all use counts.
+                if self._cache.free_rows(members[0]) > (_LEFT_FREE * capacity if self.installed else 0):
+                    self._fill_used(members, capacity)
+        return self.installed
+
+    def _fill_whole(self, index: int) -> None:
+        cache, spec = self._cache, self._cache.tables[index]
+        uses = _UsesInOrder(self._version.uses(spec.name))
+        cache.watch(index)
+        before = cache.generation
+        cursor = done = 0
+        while cursor >= 0:
+            generation = cache.generation
+            following, ids, rows = self._rows.walk(index, cursor, _WALK_ROWS)
+            counts = uses.of(ids)
+            fits = self._install(generation, index, ids, rows, counts)
+            if self._stopping():
                 return
-            yield shard
-            pace.step()
+            if fits is None:
+                continue  # a merge came between: the same stretch once more
+            if not fits:
+                return
+            cursor = following
+            done += len(ids)
+            if self._progress is not None:
+                self._progress(spec.name, done, spec.rows)
+        while True:
+            generation = cache.generation
+            if self._stopping():  # after the generation was looked at: another version has another list of changes
+                return
+            if generation != before and not self._catch_up(index, generation):
+                return
+            if cache.complete(generation, index) is not None:
+                return
 
-    fillings = [Filling(cache.tiers[index], lambda index=index: shards(index)) for index in members]  # type: ignore[misc]
-    threshold = -1 if capacity is None else cut(fillings, capacity)[0]
-    taken = 0
-    for index in members:
-        known = -1
-        changed = np.empty(0, np.int64)
-        for shard in shards(index):
-            for part in np.array_split(np.arange(len(shard.ids)), max(1, len(shard.ids) // 8192)):
-                if cache.generation != known:
-                    known = cache.generation
-                    if stopping():  # after the generation was looked at: another version has another list
-                        return taken
-                    changed = _together(content.changed(cache.tables[index].name))
-                chosen = part[shard.freq[part] >= max(0, threshold)]
-                if len(changed):
-                    chosen = chosen[~np.isin(shard.ids[chosen], changed, assume_unique=True)]
-                count = cache.install_free(known, index, shard.ids[chosen], shard.encoded[chosen], shard.freq[chosen])
-                taken += count
-                pace.step()
-                if stopping() or cache.free_rows(index) <= 0:
-                    return taken
-    return taken
+    def _catch_up(self, index: int, generation: int) -> bool:
+        """Takes in what merges changed. False when not all of it fits, or an end is wanted."""
+        for changed in self._content.changed(self._cache.tables[index].name):
+            for start in range(0, len(changed), _READ_IDS):
+                ids = changed[start : start + _READ_IDS]
+                rows, found = self._rows.find(index, ids)
+                there = found.view(np.bool_)
+                fits = self._install(generation, index, ids[there], rows[there], None)
+                if fits is False or self._stopping():
+                    return False
+                if fits is None:
+                    return True  # a merge came between: the table is not complete yet
+        return True
+
+    def _fill_hot(self, members: Sequence[int], hot: Mapping[str, HotIds]) -> None:
+        """What was in DRAM last time: the hottest first."""
+        lists = {index: hot[name] for index in members if (name := self._cache.tables[index].name) in hot}
+        total = sum(len(each.ids) for each in lists.values())
+        if total == 0:
+            return
+        # Of lists that do not fit any more, the same share of each.
+        most = min(1.0, self._cache.free_rows(members[0]) / total)
+        for first, last in ((0.0, most / _PARTS), (most / _PARTS, most)):
+            for index, each in lists.items():
+                part = slice(int(first * len(each.ids)), int(last * len(each.ids)))
+                order = np.argsort(each.ids[part])
+                if not self._take(index, each.ids[part][order], each.counts[part][order]):
+                    return
+
+    def _fill_used(self, members: Sequence[int], capacity: int) -> None:
+        """What training used most, as far as there is room."""
+        counts = np.zeros(COUNTS, np.int64)
+        for index in members:
+            for _, used in self._uses(index):
+                counts += np.bincount(used, minlength=COUNTS)
+        threshold, _ = cut(counts, capacity)
+        for exactly in (False, True):
+            for index in members:
+                for ids, used in self._uses(index):
+                    chosen = np.flatnonzero(used == threshold if exactly else used.astype(np.int64) > threshold)
+                    if not self._take(index, ids[chosen], used[chosen]):
+                        return
+
+    def _uses(self, index: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for part in self._version.uses(self._cache.tables[index].name):
+            if self._stopping():
+                return
+            yield part
+
+    def _take(self, index: int, ids: np.ndarray, counts: np.ndarray) -> bool:
+        """Reads rows of ascending ids and installs them. False when there is no room left, or an end is wanted."""
+        for start in range(0, len(ids), _READ_IDS):
+            part = slice(start, start + _READ_IDS)
+            while True:
+                generation = self._cache.generation
+                rows, found = self._rows.find(index, ids[part])
+                there = found.view(np.bool_)
+                fits = self._install(generation, index, ids[part][there], rows[there], counts[part][there])
+                if self._stopping() or fits is False:
+                    return False
+                if fits:
+                    break
+        return True
+
+    def _install(
+        self, generation: int, index: int, ids: np.ndarray, rows: np.ndarray, counts: np.ndarray | None
+    ) -> bool | None:
+        """Whether every row is in now; None when SSD has changed since `generation`."""
+        for start in range(0, len(ids), _INSTALL_ROWS):
+            part = slice(start, start + _INSTALL_ROWS)
+            freq = None if counts is None else counts[part]
+            installed = self._cache.install_free(generation, index, ids[part], rows[part], freq)
+            self._pace.step()
+            if installed is None:
+                return None
+            count, fits = installed
+            self.installed += count
+            if not fits:
+                return False
+        return True
 
 
-def _together(parts: Iterator[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty(0, np.int64), *parts])
+class _UsesInOrder:
+    """Use counts by id, asked in ascending order. What the hints do not have has none."""
+
+    def __init__(self, parts: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
+        self._parts = parts
+        self._held: list[tuple[np.ndarray, np.ndarray]] = []
+        self._ended = False
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """ids (n,) ascending, none below those that were asked before -> (n,) uint8."""
+        counts = np.zeros(len(ids), np.uint8)
+        if len(ids) == 0:
+            return counts
+        while not self._ended and (not self._held or len(self._held[-1][0]) == 0 or self._held[-1][0][-1] < ids[-1]):
+            part = next(self._parts, None)
+            self._ended = part is None
+            if part is not None:
+                self._held.append(part)
+        self._held = [held for held in self._held if len(held[0]) and held[0][-1] >= ids[0]]
+        for known, used in self._held:
+            places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+            same = known[places] == ids
+            counts[same] = used[places[same]]
+        return counts

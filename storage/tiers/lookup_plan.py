@@ -58,6 +58,7 @@ class LookupPlan:
         self._translated: tuple[OverlayView | None, int, int] = (None, 0, 0)
         self._busy = threading.Lock()  # of the one lookup that runs; taken by others to give it other tables
         self._lookup: Lookup | None = None
+        self._completions = 0
         self.bind()
 
     def bind(self) -> None:
@@ -144,6 +145,7 @@ class LookupPlan:
 
     def _begin(self, mask: int, begin: Callable[[int], None]) -> OverlayView | None:
         """Begins lookups while no overlay that the mask shows can go; gives the view that they began with."""
+        self._completions = self._store.dram_cache.completions
         if mask == 0:
             begin(0)
             return None
@@ -184,7 +186,8 @@ class LookupPlan:
                 for slot in np.unique(sources[sources != _BASE]).tolist():
                     places.append(np.flatnonzero(sources == slot))
                     wanted.append(Wanted(table, ids[places[-1]], view.at_slot(slot)))
-            if not store.is_complete(table):
+            # In this order: `dram_cache` says why.
+            if not (store.is_complete(table) and store.dram_cache.completions == self._completions):
                 where = base[~store.known_absent(table, ids[base])]
                 if len(where):
                     places.append(where)

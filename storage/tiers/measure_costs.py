@@ -72,6 +72,10 @@ class _Made:
             freq = np.where(np.arange(start, start + len(ids)) < len(self.ids) // 2, _HOT, _COLD).astype(np.uint8)
             yield Shard(ids, self._rows[: len(ids)], freq)
 
+    def uses(self, table: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for shard in self.shards(table):
+            yield shard.ids, shard.freq
+
     def table_digest(self, table: str) -> str:
         return "made"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,9 +29,9 @@ from storage.tiers.cost import LookupCosts
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
-from storage.tiers.filling import fill_all, fill_room
+from storage.tiers.filling import Filler, Progress, Rows
 from storage.tiers.forecast import Forecast
-from storage.tiers.hot_ids import load_hot_ids, save_hot_ids
+from storage.tiers.hot_ids import HotIds, load_hot_ids, save_hot_ids
 from storage.tiers.integrity import check_integrity
 from storage.tiers.limits import StoreLimits
 from storage.tiers.lookup_plan import LookupPlan, LookupResult
@@ -39,7 +40,7 @@ from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.promoter import Promoter
 from storage.tiers.row_plan import RowPlan
-from storage.tiers.source import DeltaSource, TableSource
+from storage.tiers.source import DeltaSource, TableSource, check_tables
 from storage.tiers.ssd import SsdTier
 from storage.tiers.ssd_reads import Answer
 from storage.tiers.staging import overlay_fingerprint, stage_delta
@@ -63,6 +64,7 @@ __all__ = [
 
 # stage ("ssd" or "dram"), table, rows done, rows of the table
 LoadProgress = Callable[[str, str, int, int], None]
+FILLING = "filling DRAM"
 # Entries that a dropped overlay gives up at a time.
 _DROP_ENTRIES = 4096
 # As many bytes as there can be.
@@ -91,6 +93,7 @@ class TieredStore:
         self._plans = PlanLedger(len(self.tables))
         self._lookups = RecentLookups(self._plans)
         self._version: TableSource | None = None
+        self._hot: dict[str, HotIds] = {}
         self._stage_lock = threading.Lock()
         self._merge_lock = threading.Lock()
         self._budget_lock = threading.Lock()
@@ -100,7 +103,7 @@ class TieredStore:
         self.cards = Cards(self)
         self._upkeep = Upkeep(
             {
-                "filling DRAM": (None, self.fill),
+                FILLING: (None, lambda: self._fill(Pace())),
                 "balancing DRAM": (limits.balance_every_s, self.balance),
                 "saving hot ids": (limits.hot_ids_every_s, self.save_hot_ids),
             }
@@ -152,28 +155,34 @@ class TieredStore:
         """The DRAM tables, in the order of `tables`."""
         return self._cache.tiers
 
-    def load(self, version: TableSource, progress: LoadProgress | None = None, *, gently: bool = False) -> None:
+    def load(
+        self, version: TableSource, progress: LoadProgress | None = None, *, fill_timeout_s: float | None = None
+    ) -> None:
         """Puts a version's rows on SSD, unless a marker says that they are there, then fills DRAM, hottest first.
 
         SSD that holds the version with deltas merged on top is left as it is, and `at` says so; otherwise `at` is the
-        version's snapshot then. gently: leaves processor and GIL to requests that other stores answer meanwhile.
-        Not while plans exist. Interrupted, it is repeated from the table where it stopped.
+        version's snapshot then. fill_timeout_s: how long DRAM is waited for; it is filled behind lookups then
+        (`wait_filled`). None: until it is filled. Not while plans exist. Interrupted, it is repeated from the table
+        where it stopped.
         """
         if self._plans.any or self.cards.tiers:
             raise StoreError("load: lookups were planned on this store already; open a new store for another version")
-        self._check_tables(version)
+        check_tables(self.tables, version)
         given = {spec.name: spec for spec in version.tables}
-        pace = Pace() if gently else UNHURRIED
         self.tables = tuple(given[spec.name] for spec in self.tables)
         self._cache.forget_reads()
-        self._content.load(version, None if progress is None else lambda *event: progress("ssd", *event), pace)
+        self._content.load(version, None if progress is None else lambda *event: progress("ssd", *event))
         self._cache.build(self.tables)
-        hot = {} if self._dram_bytes is None else load_hot_ids(self.ssd.path, self.limits.hot_ids)
-        told = None if progress is None else lambda *event: progress("dram", *event)
-        fill_all(self._cache, version, self._content, hot, self._find, told, pace)
+        self._hot = {} if self._dram_bytes is None else load_hot_ids(self.ssd.path, self.limits.hot_ids)
         self._build_overlay_tables()
         self._version = version
-        self._upkeep.start()
+        if fill_timeout_s is None:
+            self._fill(UNHURRIED, None if progress is None else lambda *event: progress("dram", *event))
+            self._upkeep.start()
+        else:
+            self._upkeep.start()
+            self._upkeep.wake(FILLING)
+            self._upkeep.wait(FILLING, fill_timeout_s)
 
     def plan(self, features: Sequence[LookupSpec]) -> LookupPlan:
         """A plan for these features, for one thread at a time; its results keep their order."""
@@ -284,7 +293,7 @@ class TieredStore:
         The version's snapshot must be `at`, or what it `equals` must. Lookups may go on.
         Raises StoreError.
         """
-        self._check_tables(version)
+        check_tables(self.tables, version)
         with self._merge_lock:
             self._check_open()
             if self.at == "" or self.at not in (version.snapshot, version.equals):
@@ -297,7 +306,7 @@ class TieredStore:
             self._version = version
             self._cache.forget_reads()
             self._content.adopt(version)
-        self._upkeep.wake("filling DRAM")
+        self._upkeep.wake(FILLING)
 
     def holds(self, version: TableSource) -> bool:
         """Whether this version was loaded or adopted; deltas may have been merged since."""
@@ -338,7 +347,7 @@ class TieredStore:
         """Counts and sizes now. Raises StoreError when it is closed."""
         self._check_open()
         try:
-            now = store_stats(self, self._cache, self._rows, self._promoter.dropped)
+            now = store_stats(self, self._cache, self._base_rows(), self._promoter.dropped)
         except IndexError:  # it was closed meanwhile
             raise StoreError("the store is closed") from None
         return now.counted(self._plans.total().by_table)
@@ -372,22 +381,11 @@ class TieredStore:
             elif dram_bytes is not None:
                 self._bound(dram_bytes)
             self._dram_bytes = dram_bytes
-        self._upkeep.wake("filling DRAM")
+        self._upkeep.wake(FILLING)
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
         """Waits until the room that a larger budget gave is filled; False when it is not by then."""
-        return self._upkeep.wait("filling DRAM", timeout_s)
-
-    def fill(self) -> int:
-        """Fills free room in DRAM with the most used rows of the version; returns how many came in. Lookups go on."""
-        version, cache = self._version, self._cache
-        if version is None:
-            return 0
-
-        def stopping() -> bool:
-            return self._upkeep.stopping or self._version is not version or self._cache is not cache
-
-        return fill_room(cache, version, self._content, Pace(), stopping)
+        return self._upkeep.wait(FILLING, timeout_s)
 
     def balance(self) -> bool:
         """Moves a part of the budget between row sizes to where it brings more hits; False when it stays as it is."""
@@ -442,6 +440,27 @@ class TieredStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _fill(self, pace: Pace, progress: Progress | None = None) -> int:
+        version, cache = self._version, self._cache
+        if version is None:
+            return 0
+
+        def stopping() -> bool:
+            return self._upkeep.stopping or self._version is not version or self._cache is not cache
+
+        began = time.monotonic()
+        filler = Filler(cache, version, self._content, Rows(self._find, self._walk), pace, stopping, progress)
+        count = filler.run(self._hot)
+        if not stopping():
+            self._hot = {}
+        if count:
+            _log.info("%s: %d rows came into DRAM in %.1f s", self.ssd.path, count, time.monotonic() - began)
+        return count
+
+    def _walk(self, table: int, cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """The next rows of the base."""
+        return self.ssd.export_batch(self._ssd_numbers[table], cursor, limit, self.tables[table].row_bytes)
+
     def _find(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Encoded rows and found flags of ids in the base."""
         return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].row_bytes)
@@ -472,21 +491,11 @@ class TieredStore:
     def _drop_merged(self, overlay: Overlay) -> None:
         self.overlays.drop(overlay, self._clear, merged=True)
 
-    def _check_tables(self, version: TableSource) -> None:
-        given = {spec.name: spec for spec in version.tables}
-        for spec in self.tables:
-            found = given.get(spec.name)
-            if found is None or found.dim != spec.dim:
-                raise StoreError(f"{version.path} has no table {spec.name!r} of dim {spec.dim}")
-            if found.row_type != spec.row_type:
-                raise StoreError(
-                    f"{version.path}: the rows of table {spec.name!r} are {found.row_type}, the store's are "
-                    f"{spec.row_type}; load it into a store of its own"
-                )
-
     def _build_overlay_tables(self) -> None:
         self.overlay_tables = [OverlayTable(spec.dim, row_type=spec.row_type) for spec in self.tables]
-        self._rows = [
-            tier.size() if self._cache.is_complete(index) else spec.rows
-            for index, (tier, spec) in enumerate(zip(self.dram, self.tables, strict=True))
-        ]
+        self._rows = [spec.rows for spec in self.tables]
+
+    def _base_rows(self) -> list[int]:
+        """Rows of each table; of one that is not whole in DRAM, as the version says and merges changed since."""
+        held = zip(self.dram, self._rows, strict=True)
+        return [tier.size() if self._cache.is_complete(n) else rows for n, (tier, rows) in enumerate(held)]

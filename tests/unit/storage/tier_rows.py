@@ -52,6 +52,12 @@ class Rows:
             part = slice(start, start + self.shard_rows)
             yield Shard(ids[part], rows[part], freq[part])
 
+    def uses(self, table: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        ids, _, freq = self.content[table]
+        for start in range(0, len(ids), self.shard_rows):
+            part = slice(start, start + self.shard_rows)
+            yield ids[part], freq[part]
+
     def table_digest(self, table: str) -> str:
         return hashlib.sha256(b"".join(array.tobytes() for array in self.content[table])).hexdigest()
 

@@ -190,6 +190,9 @@ class _Empty:
     def shards(self, table: str) -> Iterator[Shard]:
         return iter(())
 
+    def uses(self, table: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return iter(())
+
     def table_digest(self, table: str) -> str:
         return f"no rows of {table}"
 
