@@ -23,7 +23,7 @@ from tests.integration.serving.planted import ask, check_answer
 
 # A restart that has not come to an end by then hangs; so long its own retry may take.
 RESTART_S = 40.0
-RETRY_S = 12.0
+RETRY_S = 8.0
 ROUTING_KEYS = tuple(f"user-{key}" for key in range(12))
 _LOOK_S = 0.02
 
@@ -117,11 +117,18 @@ def is_as(seen: Seen, wanted: Seen) -> bool:
 
 
 def restart(
-    world: Prepared, store: Path, *, call: Call | None = None, error: int = 0, wanted: Seen | None = None, log: int = -1
+    world: Prepared,
+    store: Path,
+    *,
+    call: Call | None = None,
+    error: int = 0,
+    wanted: Seen | None = None,
+    log: int = -1,
+    retry_s: float = RETRY_S,
 ) -> Restart:
     """Restarts the model over a store, with one fault; in the process of the caller, which is to die afterwards.
 
-    wanted: what is waited for; without it, for what the world says.
+    wanted: what is waited for, at most `retry_s`; without it, for what the world says.
     """
     logging.basicConfig(level=logging.INFO, force=True)
     injector = Injector()
@@ -150,7 +157,7 @@ def restart(
     injector.log_to(-1)
     found.fired = injector.fired
     if not is_right(found.first):
-        deadline = time.monotonic() + RETRY_S
+        deadline = time.monotonic() + retry_s
         found.last = found.first
         while time.monotonic() < deadline and not is_right(found.last):
             time.sleep(_LOOK_S)

@@ -26,7 +26,13 @@ from pathlib import Path
 
 from tests.faults import worlds
 from tests.faults.injector import FAULTS, SHORT, Call, build, environment, listed
-from tests.faults.restart import Restart, import_what_a_restart_imports, in_a_process, restart_in_a_process
+from tests.faults.restart import (
+    RETRY_S,
+    Restart,
+    import_what_a_restart_imports,
+    in_a_process,
+    restart_in_a_process,
+)
 from tests.faults.verdicts import HARMLESS, Found, Wanted, judge, path_class
 from tests.faults.worlds import Prepared
 
@@ -42,8 +48,10 @@ def error_name(error: int) -> str:
 class Storm:
     """One world: what a restart calls, and what comes of a fault in it."""
 
-    def __init__(self, name: str, work: Path) -> None:
+    def __init__(self, name: str, work: Path, retry_s: float = RETRY_S) -> None:
+        """retry_s: how long a restart may take to mend itself."""
         self.work = work
+        self.retry_s = retry_s
         folder = work / name
         folder.mkdir()
         log = work / f"{name}.build.log"
@@ -103,16 +111,13 @@ class Storm:
         there = Call(call.kind, moved if call.path.startswith(f"{self.store}/") else call.path, call.nth)
         self.world.store_to(store)
         output = self.work / f"{self.world.name}.{worker}.log"
-        faulty = restart_in_a_process(
-            self.world, store, output, call=there, error=error, wanted=self.wanted.seen
-        )
+        options = {"wanted": self.wanted.seen, "retry_s": self.retry_s}
+        faulty = restart_in_a_process(self.world, store, output, call=there, error=error, **options)
         after: Restart | None = None
         if not faulty.fired and not faulty.ended:
             return Found(self.world.name, call, error, "not reached")
         if call.kind not in HARMLESS or faulty.last is not None or faulty.ended or faulty.refused:
-            after = restart_in_a_process(
-                self.world, store, output.with_suffix(".after.log"), wanted=self.wanted.seen
-            )
+            after = restart_in_a_process(self.world, store, output.with_suffix(".after.log"), **options)
         good, bad, detail = judge(self.wanted, faulty, after)
         return Found(self.world.name, call, error, good, bad, detail)
 
@@ -197,6 +202,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every point")
     parser.add_argument("--sample", type=int, default=40, help="points of each world")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for the points of each world")
+    parser.add_argument("--retry", type=float, default=RETRY_S, help="seconds that a restart may take to mend itself")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--point", action="append", default=[], help="KIND:PATH:NTH:ERROR, as a failure prints it")
@@ -227,7 +233,7 @@ def run(options: argparse.Namespace, work: Path) -> int:
     assert storage.checkpoint.graph
     everything: list[Found] = []
     for name in options.world or list(worlds.WORLDS):
-        storm = Storm(name, work)
+        storm = Storm(name, work, options.retry)
         if options.point:
             points = [storm.point(recipe) for recipe in options.point]
         else:
