@@ -20,10 +20,10 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
     """The recorded state without what another repository left: its stores and its canary.
 
     Holds and allowed inputs go too where the same folder was begun anew; where it is another folder they stay for the
-    day on which the first one is served again. A pinned snapshot stays served: only `resume` ends a pin.
+    day on which the first one is served again. What an operator pinned or paused stays served until `resume`.
     """
     line = next((line for line in facts.lines if line.folder == facts.default), None)
-    if line is None or facts.pinned:
+    if line is None or facts.pinned or facts.paused:
         return facts
     other_folder = facts.repository not in ("", model.place)
     served = _served(line)

@@ -254,5 +254,5 @@ def check_value(path: Path, value: bytes, row_bytes: int) -> None:
     """Raises CorruptStoreError for a row of another size."""
     if len(value) != row_bytes:
         raise CorruptStoreError(
-            f"{path}: a row has {len(value)} bytes, expected {row_bytes}; the store is damaged, or belongs to another model"
+            f"{path}: a row has {len(value)} bytes, expected {row_bytes}; the store is damaged, or another model's"
         )
