@@ -92,20 +92,24 @@ def plain_file(path: Path) -> Iterator[FileIO]:
     Raises UnsafeArtifact for one that is, FileNotFoundError when it is missing, ReadError for every other failure.
     """
     try:
-        file = os.fdopen(os.open(path, _OPEN_FLAGS), "rb", buffering=0)
+        descriptor = os.open(path, _OPEN_FLAGS)
     except FileNotFoundError:
         raise
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafeArtifact(f"{path}: is a symbolic link; published folders hold plain files only") from None
+        if error.errno == errno.ENXIO:
+            raise UnsafeArtifact(f"{path}: is not a plain file") from None
         raise _unreadable(path, error) from error
-    with file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UnsafeArtifact(f"{path}: is not a plain file")
-        try:
+        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
             yield file
-        except OSError as error:
-            raise _unreadable(path, error) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(descriptor)
 
 
 def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
