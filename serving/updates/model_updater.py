@@ -20,6 +20,7 @@ from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, close_line
+from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import restore_line
@@ -69,6 +70,8 @@ class ModelUpdater:
         self._unclosed: list[StoreLine] = []
         self._poll_s = config.poll_s
         self._folder = ModelFolder(self.model.folder)
+        self._mending = Mending(self.model)
+        self.model.on_damage = self.look
         self._config_mark: tuple[int, ...] = ()
         self._wake = threading.Event()
         self._turn = threading.Lock()
@@ -155,6 +158,8 @@ class ModelUpdater:
             self._wake.clear()
             if model.stopping.is_set():
                 return
+            with self._turn:
+                self._mending.mend()
             if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
                 self.advance()
 
@@ -345,6 +350,8 @@ class ModelUpdater:
             if there:
                 model.commit(default=there[0])
                 return
+        if line is not None and line.store.ssd.damage.found:
+            line = None  # nothing more is built on a damaged store
         if line is not None and found.equals == line.view.current.id and not decision.side:
             take_on_store(model, config, line, take)
             return
