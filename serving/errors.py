@@ -75,6 +75,7 @@ _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
     (RateLimited, 429, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Overloaded, 503, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Unavailable, 503, grpc.StatusCode.UNAVAILABLE),
+    (errors.CorruptStoreError, 503, grpc.StatusCode.UNAVAILABLE),
     (errors.DeadlineExceeded, 504, grpc.StatusCode.DEADLINE_EXCEEDED),
     (errors.Conflict, 409, grpc.StatusCode.FAILED_PRECONDITION),
 )

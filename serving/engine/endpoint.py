@@ -104,6 +104,11 @@ class Endpoint:
         return ""
 
     @property
+    def unready(self) -> str:
+        """Why it should not be asked now; "" when it can."""
+        return self.trouble
+
+    @property
     def arms(self) -> dict[str, ModelStatistics]:
         """Statistics by arm: "main" and "canary". Every request counts in one of them."""
         return {"main": self.statistics, "canary": self.canary_statistics}
@@ -178,8 +183,9 @@ class Endpoint:
             else:
                 result = await self._answer_at(min_snapshot, call)
         except ReplacedError as error:
-            successor = self.successor if follow else None
-            if successor is None:
+            successor = self.successor
+            # A version whose store was replaced is the same version still.
+            if successor is None or not (follow or successor.version == self.version):
                 statistics.finished(time.monotonic_ns() - arrived_ns, error)
                 raise Unavailable(f"model {self.name!r} version {self.version} is shutting down") from None
             return await self._hand_on(successor, call, min_snapshot)

@@ -116,6 +116,14 @@ class LoadedModel(Endpoint):
         """Why it cannot answer until the server starts anew; "" when it can."""
         return self.parts.devices.trouble
 
+    @property
+    def unready(self) -> str:
+        """Why it should not be asked now, though much of it may be answered; "" when it can."""
+        damage = self._store.ssd.damage.found
+        return self.trouble or (
+            f"its store is damaged, and another is filled to take its place: {damage}" if damage else ""
+        )
+
     def store_stats(self) -> StoreStats:
         """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
         return self._store.stats().counted(self.group.counted())

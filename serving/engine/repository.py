@@ -141,7 +141,7 @@ class ModelRepository:
         if not self.is_loaded or self._stopping:
             return False
         served = [updater.model.routes.served for updater in self._models.values()]
-        serving = [each is not None and not each.trouble for each in served]
+        serving = [each is not None and not each.unready for each in served]
         serving += [entry.state == "READY" for entry in self._identity.entries()]
         return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
 
@@ -176,7 +176,7 @@ class ModelRepository:
             found = self.get(name, version)
         except (NotFound, Unavailable):
             return False
-        return not (isinstance(found, Endpoint) and found.trouble)
+        return not (isinstance(found, Endpoint) and found.unready)
 
     def is_live(self) -> bool:
         """Whether a new start would not help: False when a model has lost its GPUs."""

@@ -23,6 +23,7 @@ from serving.engine.user_side import SidedFeatures
 from serving.engine.warm_up import WarmUp, failed
 from storage.errors import (
     ConfigError,
+    CorruptStoreError,
     DeadlineExceeded,
     DeviceError,
     DeviceLost,
@@ -201,10 +202,17 @@ class Session:
         input_ns = time.monotonic_ns() - taken_ns
         canary = requests[0].canary  # a batch is of one arm
         snapshot = self._parts.line.acquire(canary)
+        scores = None
         try:
             scores = self.pipeline.score(features, snapshot)
+        except CorruptStoreError:
+            if len(requests) == 1:
+                raise
         finally:
             self._parts.line.release(snapshot)
+        if scores is None:
+            self._work_each(requests, answers)
+            return
         output_ns = time.monotonic_ns()
         start = 0
         for request in requests:
@@ -224,6 +232,14 @@ class Session:
         # From the end of the batch before, where this one waited for it: what lies between two batches costs time too.
         self.queue.service_time.worked(start, ended_ns - max(self._ended_ns, requests[0].arrived_ns))
         self._ended_ns = ended_ns
+
+    def _work_each(self, requests: list[QueuedRequest], answers: Answers) -> None:
+        """Answers each by itself: only those that need the damaged part of the store fail."""
+        for request in requests:
+            try:
+                self._work([request], answers)
+            except StoreError as error:
+                answers.add(request, error)
 
     def _features(
         self, waiting: list[QueuedRequest], answers: Answers

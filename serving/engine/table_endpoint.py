@@ -109,6 +109,11 @@ class TableEndpoint(Endpoint):
         return self._model.takes_canary(routing_key)
 
     @property
+    def unready(self) -> str:
+        """As its model: the store is the same."""
+        return self._model.unready
+
+    @property
     def successor(self) -> Endpoint | None:
         """The same table of the version that replaced this one."""
         after = self._model.successor

@@ -27,6 +27,7 @@ _KINDS: dict[str, type[errors.EmberlineError]] = {
         errors.Overloaded,
         errors.DeadlineExceeded,
         errors.Conflict,
+        errors.CorruptStoreError,
         SignatureChanged,
         AlreadyExists,
         Unauthenticated,

@@ -105,6 +105,13 @@ _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
     ("merges_total", "counter", "Overlays merged into the base", lambda u: u.merges),
     ("merge_failures_total", "counter", "Merges that failed", lambda u: u.merge_failures),
     ("merge_failing", "gauge", "1 while merging fails and is tried again", lambda u: u.merge_failing),
+    ("stores_rebuilt_total", "counter", "Damaged stores that another one replaced", lambda u: u.stores_rebuilt),
+    (
+        "store_rebuilding",
+        "gauge",
+        "1 while a store is damaged and another is filled to take its place",
+        lambda u: u.store_rebuilding,
+    ),
     (
         "update_visible_seconds",
         "gauge",

@@ -11,6 +11,7 @@ class UpdateCounters:
 
     refused: class of the error -> how many versions and deltas. last_visible_ms: of the newest delta, from
     its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing.
+    store_rebuilding: a store is damaged, and another is filled to take its place; stores_rebuilt: how often one did.
     merge_failing: the last merge failed, and is tried again. dram_bytes: the
     DRAM budget, None without one.
     """
@@ -26,6 +27,8 @@ class UpdateCounters:
     last_delta_rows: int = 0
     overlays: int = 0
     overlay_bytes: int = 0
+    stores_rebuilt: int = 0
+    store_rebuilding: bool = False
     held: int = 0
     waiting: str | None = None
     dram_bytes: int | None = None

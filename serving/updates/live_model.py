@@ -90,8 +90,10 @@ class LiveModel:
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}
         self.trouble = ""
-        # Why the last merge failed, "" when it did not.
+        # Why the last merge failed, and why a damaged store could not be replaced; "" when neither is so.
         self.merge_trouble = ""
+        self.mend_trouble = ""
+        self.on_damage: Callable[[], None] = lambda: None
         # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
         self.free_since_ns = time.time_ns()
         self.stopping = threading.Event()
@@ -101,6 +103,7 @@ class LiveModel:
         self.open_folders: set[str] = set()
         self.keeping: set[str] = set()
         self._on_step = on_step
+        self._rebuilding = ""
         self._released = threading.Condition(threading.Lock())
 
     def step(self, name: str) -> None:
@@ -119,6 +122,25 @@ class LiveModel:
         finally:
             with self.lock:
                 self.keeping.discard(snapshot)
+
+    @contextmanager
+    def rebuilding(self, why: str) -> Iterator[None]:
+        """Meanwhile `damage` says so, also while nothing is served."""
+        self._rebuilding = why
+        try:
+            yield
+        finally:
+            self._rebuilding = ""
+
+    @property
+    def damage(self) -> str:
+        """Which store is damaged and is being filled again, and why; "" for none."""
+        for line in self.lines:
+            if line.store.ssd.damage.found:
+                text = f"the store {line.folder} is damaged, and another is filled to take its place"
+                failure = f"; that fails and is tried again: {self.mend_trouble}" if self.mend_trouble else ""
+                return f"{text}: {line.store.ssd.damage.found}{failure}"
+        return self._rebuilding
 
     def check_stop(self) -> None:
         """Raises Stopped when the model is being unloaded."""
@@ -146,7 +168,7 @@ class LiveModel:
         with self.lock:
             refusals = [refusal.reason for refusal in self.facts.quarantine.values()]
             awaiting = [each.reason for each in self.awaiting.values()]
-            reasons = [self.trouble, *awaiting, self.waiting, *refusals[-1:]]
+            reasons = [self.trouble, self.damage, *awaiting, self.waiting, *refusals[-1:]]
         return next((reason for reason in reasons if reason), "")
 
     def commit(

@@ -19,7 +19,7 @@ from serving.updates.line import Entry, Lane, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import EntryState, SnapshotName
 from storage.checkpoint import DenseGraph, PublishedVersion
-from storage.errors import EmberlineError
+from storage.errors import CorruptStoreError, EmberlineError
 from storage.tiers.tiered import StoreLimits, TieredStore
 
 logger = logging.getLogger("emberline.serving")
@@ -55,9 +55,11 @@ def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersio
     with model.lock:
         model.open_folders.add(folder.name)
     try:
-        return model.budget.open(
+        store = model.budget.open(
             lambda dram_bytes: TieredStore.open(folder, published.tables, dram_bytes=dram_bytes, limits=limits)
         )
+        store.ssd.damage.listen(lambda _: model.on_damage())
+        return store
     except BaseException:
         with model.lock:
             model.open_folders.discard(folder.name)
@@ -81,21 +83,28 @@ def close_store(model: LiveModel, folder: Path, store: TieredStore) -> None:
 
 
 def open_filled(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
-    """A store that holds exactly the version; one that went further with deltas nobody knows of is filled again."""
-    for fresh in (False, True):
-        if fresh:
-            shutil.rmtree(folder)
-        store = open_store(model, config, published, folder)
-        try:
-            fill(model, config, store, published)
-            if store.at == published.snapshot:
-                return store
-            logger.info("%s: holds the snapshot %s, which is not known here: it is filled again", folder, store.at)
-        except BaseException:
-            close_store(model, folder, store)
-            raise
+    """A store that holds exactly the version; one that is damaged or holds anything else is filled again."""
+    try:
+        store = _filled(model, config, published, folder)
+        if store.at == published.snapshot:
+            return store
+        wrong = f"it holds the snapshot {store.at}, which is not known here"
         close_store(model, folder, store)
-    raise AssertionError(f"{folder}: a new store holds another snapshot than it was filled with")
+    except CorruptStoreError as error:
+        wrong = str(error)
+    logger.warning("%s: the store that was left there is filled again: %s", folder, wrong)
+    shutil.rmtree(folder)
+    return _filled(model, config, published, folder)
+
+
+def _filled(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
+    store = open_store(model, config, published, folder)
+    try:
+        fill(model, config, store, published)
+    except BaseException:
+        close_store(model, folder, store)
+        raise
+    return store
 
 
 def fill(model: LiveModel, config: ModelConfig, store: TieredStore, published: PublishedVersion) -> None:

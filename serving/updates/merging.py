@@ -122,6 +122,8 @@ def _is_due(model: LiveModel, line: StoreLine) -> bool:
     view = line.view
     if line.closed or line not in model.lines or model.config is None or view.served == 0:
         return False
+    if line.store.ssd.damage.found:
+        return False  # another store takes its place
     canary = model.canary_entry()
     if canary is not None and canary[0] is line and view.find(canary[1].id) == 0:
         return False  # the base itself is on trial

@@ -22,6 +22,7 @@ from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, dec
 from serving.updates.live_model import Awaiting, LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, close_line
 from serving.updates.made_anew import facts_for_folder
+from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import give_up_lost, restore_line, without_lost_canary
@@ -73,6 +74,8 @@ class ModelUpdater:
         self._poll_s = config.poll_s
         self._folder = ModelFolder(self.model.folder)
         self._store_lock = StoreLock(self.model.store_root)
+        self._mending = Mending(self.model)
+        self.model.on_damage = self.look
         self._config_mark: tuple[int, ...] = ()
         self._wake = threading.Event()
         self._turn = threading.Lock()
@@ -160,6 +163,8 @@ class ModelUpdater:
             self._wake.clear()
             if model.stopping.is_set():
                 return
+            with self._turn:
+                self._mending.mend()
             if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
                 self.advance()
 
@@ -376,6 +381,8 @@ class ModelUpdater:
             if there:
                 model.commit(default=there[0])
                 return
+        if line is not None and line.store.ssd.damage.found:
+            line = None  # nothing more is built on a damaged store
         # A store has one version of a number: another one of that number, or one that is about to leave, is in its way.
         own = line is None or found.version in line.lanes
         if line is not None and not own and found.equals == line.view.current.id and not decision.side:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
 from serving.engine.gate import Claims, gate
 from serving.engine.model import LoadedModel
@@ -109,15 +110,21 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     remove_stores(model)
 
 
-def retire(model: LiveModel, lines: list[StoreLine]) -> None:
-    """Takes lines out of service: their late requests go to what is served, then they are drained and closed."""
+def retire(model: LiveModel, lines: list[StoreLine], successors: Mapping[int, LoadedModel] | None = None) -> None:
+    """Takes lines out of service: their late requests go to what is served, then they are drained and closed.
+
+    successors: by version, who gets the late requests of these instead.
+    """
     with model.lock:
         assert model.default not in lines
         successor = None if model.default is None else model.default.view.current.lane.model
         model.commit(lines=[line for line in model.lines if line not in lines])
     for line in lines:
         thread = threading.Thread(
-            target=_retire, args=(model, line, successor), name=f"emberline-retire-{model.name}", daemon=True
+            target=_retire,
+            args=(model, line, successor, successors or {}),
+            name=f"emberline-retire-{model.name}",
+            daemon=True,
         )
         with model.lock:
             try:
@@ -127,7 +134,7 @@ def retire(model: LiveModel, lines: list[StoreLine]) -> None:
             else:
                 model.retiring.append(thread)
                 continue
-        _close(model, line, successor)
+        _close(model, line, successor, successors or {})
 
 
 def remove_stores(model: LiveModel) -> None:
@@ -141,16 +148,21 @@ def remove_stores(model: LiveModel) -> None:
     collect_kept(model)
 
 
-def _retire(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> None:
+def _retire(
+    model: LiveModel, line: StoreLine, served: LoadedModel | None, successors: Mapping[int, LoadedModel]
+) -> None:
     try:
-        _close(model, line, successor)
+        _close(model, line, served, successors)
     finally:
         with model.lock:
             model.retiring.remove(threading.current_thread())
 
 
-def _close(model: LiveModel, line: StoreLine, successor: LoadedModel | None) -> None:
+def _close(
+    model: LiveModel, line: StoreLine, served: LoadedModel | None, successors: Mapping[int, LoadedModel]
+) -> None:
     for lane in list(line.lanes.values()):
+        successor = successors.get(lane.version, served)
         if successor is not None:
             lane.model.hand_over(successor)
     model.budget.retire(line.store)

@@ -166,7 +166,7 @@ def waiting(model: LiveModel) -> str | None:
     """What is waited for, in words; None for nothing."""
     canary = model.facts.canary
     awaiting = [each.reason for each in model.awaiting.values()]
-    parts = [*awaiting, model.waiting, model.trouble, model.merge_trouble]
+    parts = [*awaiting, model.waiting, model.trouble, model.damage, model.merge_trouble]
     if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
@@ -184,6 +184,7 @@ def counters(model: LiveModel) -> UpdateCounters:
             held=len(model.facts.held),
             waiting=waiting(model),
             merge_failing=bool(model.merge_trouble),
+            store_rebuilding=bool(model.damage),
             dram_bytes=model.budget.total,
         )
 
@@ -207,8 +208,9 @@ def versions(model: LiveModel) -> list[VersionEntry]:
             else:
                 refused.setdefault(number, []).append(f"{number}.{int(parts[-1])}: {refusal.reason}")
         for entry in entries.values():
-            if entry.loaded is not None and entry.loaded.trouble:
-                entry.state, entry.reason = "UNAVAILABLE", entry.loaded.trouble
+            if entry.loaded is not None and entry.loaded.unready:
+                entry.state = "UNAVAILABLE"
+                entry.reason = entry.loaded.trouble or model.damage or entry.loaded.unready
         for number, awaiting in model.awaiting.items():
             entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", awaiting.reason))
         for number, entry in entries.items():
@@ -221,7 +223,8 @@ def versions(model: LiveModel) -> list[VersionEntry]:
             return [entries[number] for number in sorted(entries)]
         if model.stopping.is_set():
             return [VersionEntry(model.name, "", "UNAVAILABLE", "unloaded")]
-        return [VersionEntry(model.name, "", "UNAVAILABLE" if model.trouble else "LOADING", model.trouble)]
+        reason = model.trouble or model.damage
+        return [VersionEntry(model.name, "", "UNAVAILABLE" if model.trouble else "LOADING", reason)]
 
 
 def _state(model: LiveModel, line: StoreLine, position: int, canary: tuple[StoreLine, Entry, float] | None) -> str:

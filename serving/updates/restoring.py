@@ -9,34 +9,66 @@ from pathlib import Path
 from serving.engine.gate import Claims, gate
 from serving.engine.model_config import ModelConfig
 from serving.engine.precision import dense_graph
+from serving.engine.recent import RecentRequests
 from serving.engine.snapshot import Snapshot
 from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
 from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store
+from serving.updates.rebuilding import rebuild_store
 from serving.updates.sharing import diff_on
 from serving.updates.state import CanaryState, EntryState, LineState, ModelState, SnapshotName
 from serving.updates.version_diff import TooDifferent
 from serving.updates.versions import Versions
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta
-from storage.errors import LineageError, NotFound, Unavailable
+from storage.errors import CorruptStoreError, LineageError, NotFound, Unavailable
 from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
 
 def restore_line(model: LiveModel, config: ModelConfig, state: LineState) -> StoreLine:
-    """The line that a state file describes. Raises EmberlineError or OSError when it cannot be had again."""
+    """The line that a state file describes; a store that is damaged or gone is filled again first.
+
+    Raises EmberlineError or OSError when it cannot be had again.
+    """
     folder = model.store_root / state.folder
-    if not folder.is_dir():
-        raise NotFound(f"the store {folder} is gone")
     versions = _Versions(model.versions)
-    others = [(e.snapshot.version, e.snapshot.id) for e in state.chain if e.kind != "delta"]
-    content = versions.first([(state.content, state.content_snapshot), *others])
-    store = open_store(model, config, content, folder)
     try:
-        return _restore(model, config, state, store, folder, versions)
+        if not folder.is_dir():
+            raise CorruptStoreError(f"the store {folder} is gone")
+        others = [(e.snapshot.version, e.snapshot.id) for e in state.chain if e.kind != "delta"]
+        content = versions.first([(state.content, state.content_snapshot), *others])
+        return _restored(model, config, state, versions, open_store(model, config, content, folder))
+    except CorruptStoreError as error:
+        damage = str(error)
+    logger.error("%s: the store is filled again from published files: %s", model.name, damage)
+    with model.rebuilding(f"the store {folder} is filled again from published files: {damage}"):
+        return rebuilt_line(model, config, state)
+
+
+def rebuilt_line(
+    model: LiveModel, config: ModelConfig, state: LineState, recent: RecentRequests | None = None
+) -> StoreLine:
+    """As `restore_line`, with a fresh store in place of what lies in the folder. recent: to go on with."""
+    versions = _Versions(model.versions)
+    store = rebuild_store(model, config, state, versions.get)
+    return _restored(model, config, state, versions, store, recent)
+
+
+def _restored(
+    model: LiveModel,
+    config: ModelConfig,
+    state: LineState,
+    versions: _Versions,
+    store: TieredStore,
+    recent: RecentRequests | None = None,
+) -> StoreLine:
+    """The line upon its open store, which is closed when that fails."""
+    folder = model.store_root / state.folder
+    try:
+        return _restore(model, config, state, store, folder, versions, recent)
     except BaseException:
         close_store(model, folder, store)
         raise
@@ -81,6 +113,7 @@ def _restore(
     store: TieredStore,
     folder: Path,
     versions: _Versions,
+    recent: RecentRequests | None,
 ) -> StoreLine:
     states, content = _above(state, store.at)
     at = store.at
@@ -118,7 +151,7 @@ def _restore(
             snapshot = _snapshot(entry_state, version, delta, graph, mask)
             if lane is None:
                 model.versions.keep(version)
-                lane = make_lane(model, config, version, graph, store, snapshot, None)
+                lane = make_lane(model, config, version, graph, store, snapshot, recent)
                 lanes[version.version] = lane
             size = 0 if overlay is None else store.overlay_stats()[overlay].bytes
             entry = Entry(entry_state, snapshot, lane, overlay, rows, removed, size, covered[-MAX_COVERED:])
@@ -150,7 +183,8 @@ def _above(state: LineState, at: str) -> tuple[list[EntryState], tuple[int, str]
             content = (entry.snapshot.version, entry.snapshot.id)
         if entry.snapshot.id == at:
             return states[position:], content
-    raise LineageError(f"the store holds the snapshot {at or 'of nothing'}, which the state file does not name")
+    # It was being filled, or tables of it were dropped by a repair.
+    raise CorruptStoreError(f"it holds {f'the snapshot {at}' if at else 'no snapshot'}, which the state does not name")
 
 
 def _snapshot(

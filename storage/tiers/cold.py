@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from storage._pages import PageFile, PageWriter, RunsMerge
-from storage.errors import StoreError
+from storage.errors import CorruptStoreError
 from storage.tiers.ahead import one_ahead
 from storage.tiers.disk_room import DiskRoom, bytes_below
 from storage.tiers.pace import UNHURRIED, Pace
@@ -137,11 +137,11 @@ class PageFolder:
 
 
 def check_row_bytes(file: PageFile, row_bytes: int) -> None:
-    """Raises StoreError for a file whose rows have another size."""
+    """Raises CorruptStoreError for a file whose rows have another size."""
     if file.row_bytes != row_bytes:
-        raise StoreError(
-            f"{file.path}: a row has {file.row_bytes} bytes, expected {row_bytes}; the store belongs to another model, "
-            "delete the folder to rebuild it"
+        raise CorruptStoreError(
+            f"{file.path}: a row has {file.row_bytes} bytes, expected {row_bytes}; the store is damaged or belongs to "
+            "another model"
         )
 
 

@@ -26,7 +26,7 @@ _PHRASES = {
     "Read-only": errno.EROFS,
     "Permission denied": errno.EACCES,
 }
-_CORRUPT = "the store is corrupt; repair it, or delete the folder to rebuild it"
+_DAMAGED = "the store is damaged; a server loads it anew from the published version"
 
 
 @contextmanager
@@ -37,19 +37,31 @@ def disk_errors(doing: str) -> Iterator[None]:
     except EmberlineError:
         raise  # ours already, such as a shard that is not what was published
     except CorruptPageError as error:
-        raise CorruptStoreError(f"{doing}: {_CORRUPT} ({error})") from error
+        raise CorruptStoreError(f"{doing}: {_DAMAGED} ({error})") from error
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0)
         raise StoreError(f"{doing}: {error}" if advice is None else f"{doing}: {advice} ({error})") from error
     except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+        if type(error).__module__ not in ("builtins", "rocksdict"):
+            raise  # a caller's own, which it raised to end what was under way
         text = str(error)
         if "LOCK" in text or "lock hold" in text:
             raise StoreError(
                 f"{doing}: the store is open in another process or by another model; give each its own folder ({text})"
             ) from error
-        if "Corruption" in text or "No such file" in text:  # one of RocksDB's own is gone
-            raise CorruptStoreError(f"{doing}: {_CORRUPT} ({text})") from error
+        if _is_damage(text):
+            raise CorruptStoreError(f"{doing}: {_DAMAGED} ({text})") from error
         for phrase, code in _PHRASES.items():
             if phrase in text:
                 raise StoreError(f"{doing}: {_ADVICE[code]} ({text})") from error
         raise StoreError(f"{doing}: {text}") from error
+
+
+def _is_damage(text: str) -> bool:
+    """Whether RocksDB says that its files are not what it wrote, or that one of them is gone.
+
+    It also calls "Corruption" that it cannot look at a file; what the system refuses now may be there later.
+    """
+    if "No such file" in text:
+        return True
+    return "Corruption" in text and "IO error" not in text

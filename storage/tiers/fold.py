@@ -68,7 +68,8 @@ class Folding:
             if not hurried and not self._is_due(self._tier.book.state(table)):
                 return False  # another fold was faster
             try:
-                return self._fold(table, on_step, hurried)
+                with self._tier.damage.noted():
+                    return self._fold(table, on_step, hurried)
             except _StoppedError:
                 return False
 

@@ -20,6 +20,7 @@ from storage._pages import FOUND, folder_reads_direct
 from storage.errors import InvalidInput, StoreError
 from storage.paths import local_path
 from storage.tiers.cold import PageFolder
+from storage.tiers.damage import Damage
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.disk_room import DiskRoom
 from storage.tiers.fold import Folding
@@ -50,11 +51,21 @@ Progress = Callable[[int], None]
 class SsdTier:
     """Rows of several tables in one folder. A table is a number; rows are encoded, (n, row_bytes) uint8.
 
-    Errors: StoreError for a folder that is open elsewhere, for a disk that fails or is full, for corrupt bytes.
+    Errors: StoreError for a folder that is open elsewhere and for a disk that fails or is full, CorruptStoreError for
+    files that are not what was written, of which `damage` keeps the first.
     """
 
-    def __init__(self, path: Path, database: Database, pages: PageFolder, room: DiskRoom, limits: SsdOptions) -> None:
+    def __init__(
+        self,
+        path: Path,
+        database: Database,
+        pages: PageFolder,
+        room: DiskRoom,
+        limits: SsdOptions,
+        damage: Damage,
+    ) -> None:
         self.path = path
+        self.damage = damage
         self.limits = limits
         self.room = room
         self.pages = pages
@@ -77,13 +88,14 @@ class SsdTier:
         with disk_errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)
             direct = folder_reads_direct(str(path))
-        database = Database(path / "rocksdb", limits, direct=direct)
+        damage = Damage()
+        database = Database(path / "rocksdb", limits, direct=direct, damage=damage)
         try:
             with disk_errors(f"opening {path}"):
                 # What a crashed merge left. Only now: before the lock it could be another process's merge.
                 shutil.rmtree(path / "ingest", ignore_errors=True)
                 room = DiskRoom(path, limits.disk_bytes, limits.reserve_bytes)
-                return cls(path, database, PageFolder(path / "pages", limits, room), room, limits)
+                return cls(path, database, PageFolder(path / "pages", limits, room), room, limits, damage)
         except BaseException:
             database.close()
             raise
@@ -99,7 +111,8 @@ class SsdTier:
         timeout_s (None: waits). Any number of threads.
         """
         self._check_open()
-        return self._reads.read(requests, timeout_s)
+        with self.damage.noted():
+            return self._reads.read(requests, timeout_s)
 
     def insert_or_assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> None:
         """Writes rows (n, row_bytes) uint8, or float32; durable when the call returns."""
@@ -127,7 +140,8 @@ class SsdTier:
         Not while a fold ends or rows are written, if each row is to be there once.
         """
         self._check_open()
-        return self._reads.export_batch(table, cursor, limit, row_bytes)
+        with self.damage.noted():
+            return self._reads.export_batch(table, cursor, limit, row_bytes)
 
     def ids(self, table: int, limit: int = 1 << 16) -> Iterator[np.ndarray]:
         """The ids of a table, ascending, at most `limit` at a time."""

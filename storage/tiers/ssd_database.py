@@ -13,6 +13,7 @@ import numpy as np
 import rocksdict
 
 from storage.errors import CorruptStoreError
+from storage.tiers.damage import Damage
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.ssd_keys import CHANGED, GENERATIONS, SPILLS, group_prefix, ids_of, marker_key, row_keys
 from storage.tiers.ssd_options import SsdOptions, ingest_options, rocks_options, synced
@@ -41,8 +42,10 @@ class Database:
     go on meanwhile, and if it cannot be opened for writing: they use a second, read-only opening of the same folder.
     """
 
-    def __init__(self, path: Path, limits: SsdOptions, *, direct: bool) -> None:
+    def __init__(self, path: Path, limits: SsdOptions, *, direct: bool, damage: Damage | None = None) -> None:
+        """damage: hears of what is found to be wrong."""
         self.path = path
+        self._damage = damage or Damage()
         self.options = rocks_options(limits, direct=direct)
         self._limits = limits
         self._changed = threading.Condition()
@@ -63,7 +66,7 @@ class Database:
         with self._mending:
             if not self._failed:
                 return
-            with disk_errors(f"opening {self.path} again"):
+            with self._damage.noted(), disk_errors(f"opening {self.path} again"):
                 if not self._opened.read_only:
                     access = rocksdict.AccessType.read_only(False)
                     raw = rocksdict.Rdict(str(self.path), self.options, access_type=access)
@@ -175,7 +178,7 @@ class Database:
             opened = self._opened
             opened.users += 1
         try:
-            with disk_errors(doing):
+            with self._damage.noted(), disk_errors(doing):
                 yield opened.raw
         finally:
             with self._changed:

@@ -104,14 +104,15 @@ class TableBook:
             try:
                 said[int(name.split(".", 1)[1])] = StateText.parse(text)
             except (ValueError, KeyError, TypeError) as error:
-                raise CorruptStoreError(
-                    f"{path}: the store is corrupt: marker {name} says {text!r}; repair it"
-                ) from error
+                raise CorruptStoreError(f"{path}: the store is damaged: marker {name} says {text!r}") from error
         with disk_errors(f"opening {path}"):
             self._pages.remove_others(state.file for state in said.values() if state.file is not None)
         for table, state in said.items():
             with disk_errors(f"opening {path}"):
-                file = None if state.file is None else self._pages.open(state.file)
+                try:
+                    file = None if state.file is None else self._pages.open(state.file)
+                except FileNotFoundError as error:
+                    raise CorruptStoreError(f"{path / str(state.file)}: the file is gone") from error
             newer = Generation.empty(table, state.newer)
             older = None if state.older is None else Generation.empty(table, state.older)
             self._states[table] = TableState(newer, older, file)

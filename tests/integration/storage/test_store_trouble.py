@@ -132,3 +132,7 @@ def test_a_folder_that_is_gone_while_open_is_an_error_and_not_a_wrong_row(tmp_pa
     with contextlib.suppress(StoreError):  # it may say that nothing could be written any more
         store.close()
     assert store.overlay_tables == []  # and has let go of its memory all the same
+
+
+def test_what_the_system_refuses_to_open_is_not_called_damaged(tmp_path: Path) -> None:
+    went_well(run("few_descriptors", str(tmp_path / "store")))

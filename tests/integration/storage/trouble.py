@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.planted_rows import PlantedRows, PlantedState
-from storage.errors import StoreError
+from storage.errors import CorruptStoreError, StoreError
 from storage.features import Jagged
 from storage.specs import LookupSpec
 from storage.tiers.limits import StoreLimits
@@ -54,6 +54,12 @@ def states() -> None:
     for generation in range(1, 4):
         state, delta = WORLD.change(state, generation, one_in=(2, 7, 50)[generation % 3])
         STATES[delta.snapshot] = state
+
+
+def last_state() -> PlantedState:
+    """What `merged` leaves."""
+    states()
+    return list(STATES.values())[-1]
 
 
 def copy_while_open(folder: Path, to: Path) -> None:
@@ -198,13 +204,32 @@ def refused_to_open(folder: Path, why: str) -> None:
     print("refused:", refused)
 
 
-def outcome(call: Callable[[], None]) -> str:
+def outcome(call: Callable[[], None], kind: type[StoreError] = StoreError) -> str:
     """The text of the StoreError that it raises, or nothing."""
     try:
         call()
-    except StoreError as error:
+    except kind as error:
         return str(error)
     return ""
+
+
+def few_descriptors(folder: str) -> None:
+    """What a process with too few descriptors cannot open is not called damaged, and opens with enough of them."""
+    merged(Path(folder))
+    refused = 0
+    for more in range(40):
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        try:
+            TieredStore.open(Path(folder), WORLD.specs(), dram_bytes=BUDGET).close()
+        except CorruptStoreError as error:
+            raise AssertionError(f"with {more} descriptors it is called damaged") from error
+        except StoreError as error:
+            refused += 1
+            print(f"{more} refused: {error}")
+    assert refused > 3
+    check_rows(opened(Path(folder)), last_state())
+    print("recovered")
 
 
 def damaged(folder: Path) -> None:
@@ -221,7 +246,7 @@ def damaged(folder: Path) -> None:
         finally:
             store.close()
 
-    refused = outcome(read)
+    refused = outcome(read, CorruptStoreError)
     assert not refused or str(folder) in refused, f"the error does not say where: {refused}"
     print("refused: " + refused if refused else "right rows")
 
@@ -258,6 +283,13 @@ def _flip(share: float) -> Callable[[Path], None]:
     return change
 
 
+def _zero(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(bytes(min(4096, size - size // 2)))
+
+
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "emptied": _truncate(0.0),
     "cut in half": _truncate(0.5),
@@ -265,6 +297,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a bit flipped at the start": _flip(0.001),
     "a bit flipped in the middle": _flip(0.5),
     "a bit flipped near the end": _flip(0.99),
+    "zeroed in the middle": _zero,
     "deleted": Path.unlink,
 }
 

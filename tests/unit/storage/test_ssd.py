@@ -183,7 +183,7 @@ def test_corrupt_bytes_are_an_error_and_never_rows(tmp_path: Path) -> None:
     data[4096 + 2000] ^= 1
     table.write_bytes(data)
     ssd = SsdTier.open(tmp_path / "s")
-    with pytest.raises(StoreError, match=f"corrupt; repair it.*{table}: page 0 "):
+    with pytest.raises(StoreError, match=f"the store is damaged.*{table}: page 0 "):
         find(ssd, 0, ids)
     ssd.close()
 
@@ -197,7 +197,7 @@ def test_corrupt_changes_are_an_error_and_never_rows(tmp_path: Path) -> None:
     data = bytearray(table.read_bytes())
     data[2000] ^= 1
     table.write_bytes(data)
-    with pytest.raises(StoreError, match="corrupt; repair it"):
+    with pytest.raises(StoreError, match="the store is damaged"):
         SsdTier.open(tmp_path / "s")  # a change that is not seen would bring an old row back
 
 

@@ -122,7 +122,7 @@ def test_a_database_without_its_manifest_is_damaged_and_costs_everything(tmp_pat
     rows = store_of(path)
     (manifest,) = (path / "rocksdb").glob("MANIFEST-*")
     manifest.unlink()
-    with pytest.raises(StoreError, match="the store is corrupt; repair it"):
+    with pytest.raises(StoreError, match="the store is damaged"):
         SsdTier.open(path)
     assert not verify_store(path).ok
     assert repair_store(path).dropped == ("everything",)

@@ -1,0 +1,103 @@
+"""A store that turns out to be damaged while it is served: another one takes its place, at the same snapshots.
+
+Requests that need what is damaged fail meanwhile with the reason; all others are answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from serving.updates.applying import Outdated
+from serving.updates.budgets import wait_filled
+from serving.updates.line import LineView, StoreLine
+from serving.updates.live_model import LiveModel, Stopped
+from serving.updates.loading import DRAIN_S, close_line, free_folder
+from serving.updates.replacing import remove_stores, retire
+from serving.updates.restoring import rebuilt_line
+from storage.errors import EmberlineError
+
+logger = logging.getLogger("emberline.serving")
+
+_RETRY_FIRST_S = 1.0
+_RETRY_LAST_S = 60.0
+
+
+class Mending:
+    """Replaces the damaged stores of one model. On the thread that takes its updates."""
+
+    def __init__(self, model: LiveModel) -> None:
+        self._model = model
+        self._told: StoreLine | None = None
+        self._retry_s = 0.0
+        self._not_before = 0.0
+
+    def mend(self) -> None:
+        """Replaces what is damaged now. What fails is tried again at a later call, ever less often."""
+        model = self._model
+        for line in model.lines:
+            if not line.store.ssd.damage.found or time.monotonic() < self._not_before:
+                continue
+            if self._told is not line:
+                logger.error("%s: %s", model.name, model.damage)
+                self._told = line
+            try:
+                replace_damaged(model, line)
+            except Stopped:
+                return
+            except Exception as error:
+                self._retry_s = min(_RETRY_LAST_S, max(_RETRY_FIRST_S, self._retry_s * 2))
+                self._not_before = time.monotonic() + self._retry_s
+                self._note(error)
+            else:
+                self._retry_s, model.mend_trouble = 0.0, ""
+
+    def _note(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if text != self._model.mend_trouble:
+            known = isinstance(error, EmberlineError | OSError | Outdated)
+            logger.error("%s: cannot be replaced yet: %s", self._told and self._told.folder, text, exc_info=not known)
+        self._model.mend_trouble = text
+
+
+def replace_damaged(model: LiveModel, line: StoreLine) -> None:
+    """Fills a store beside a damaged one, stages what that had staged, and moves the requests over."""
+    config = model.config
+    assert config is not None
+    started = time.monotonic()
+    with model.lock:
+        state = line.state()
+        recent = line.view.current.lane.model.recent
+    folder = free_folder(model, state.content)
+    fresh = rebuilt_line(model, config, state.model_copy(update={"folder": folder.name}), recent)
+    try:
+        model.budget.serve(fresh.store)
+        wait_filled(fresh.store, model.check_stop)
+        with model.lock:
+            names = [entry.id for entry in line.view.entries]
+            if line not in model.lines or names[-len(fresh.view.entries) :] != [e.id for e in fresh.view.entries]:
+                raise Outdated("what the store holds has changed meanwhile")
+            # An operator may have gone back or forth among them.
+            position = fresh.view.find(line.view.current.id)
+            if position is None:
+                raise Outdated(f"{line.view.current.snapshot.name} is served again, which cannot be reached")
+            fresh.view = LineView(fresh.view.entries, position)
+            model.commit(
+                lines=[fresh if each is line else each for each in model.lines],
+                default=fresh if model.default is line else model.default,
+            )
+    except BaseException:
+        close_line(model, fresh, DRAIN_S)
+        if not model.stopping.is_set():
+            remove_stores(model)
+        raise
+    model.counters.stores_rebuilt += 1
+    logger.info(
+        "%s: the store %s took the place of the damaged %s after %.1f s, at %s",
+        model.name,
+        fresh.folder,
+        line.folder.name,
+        time.monotonic() - started,
+        fresh.view.current.snapshot,
+    )
+    retire(model, [line], {lane.version: lane.model for lane in fresh.lanes.values()})

@@ -1,0 +1,126 @@
+"""A store that is lost or damaged, filled again: from the published version, and the deltas that led to what it held.
+
+Nothing in a store is the only copy, so it is never repaired in place: a fresh one replaces it, at the same snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from serving.engine.model_config import ModelConfig
+from serving.updates.catalog import FoundDelta, ModelFolder
+from serving.updates.keep import KEPT_DELTAS
+from serving.updates.live_model import LiveModel
+from serving.updates.loading import close_store, fill, open_store
+from serving.updates.state import LineState
+from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
+from storage.errors import CheckpointError, NotFound
+from storage.tiers.tiered import TieredStore
+
+logger = logging.getLogger("emberline.serving")
+
+# A version by its number and snapshot.
+OpenVersion = Callable[[int, str], PublishedVersion]
+
+
+def rebuild_store(model: LiveModel, config: ModelConfig, state: LineState, version_of: OpenVersion) -> TieredStore:
+    """A fresh store in the folder of a line, filled up to its base, or to the first snapshot above that can be reached.
+
+    Raises NotFound when a version or delta that is needed is gone, CheckpointError when it is damaged; the folder is as
+    it was then.
+    """
+    version, deltas = _sources(model, state, version_of)
+    folder = model.store_root / state.folder
+    if folder.exists():
+        shutil.rmtree(folder)
+    store = open_store(model, config, version, folder)
+    try:
+        fill(model, store, version)
+        for delta in deltas:
+            model.check_stop()
+            store.merge(store.stage(delta), at=delta.snapshot)
+    except BaseException:
+        close_store(model, folder, store)
+        raise
+    names = ", ".join(f"{delta.manifest.version}.{delta.manifest.sequence}" for delta in deltas)
+    logger.info("%s: holds version %d%s again", folder, version.version, f" and the deltas {names}" if names else "")
+    return store
+
+
+def route(start: str, target: str, deltas: Iterable[FoundDelta]) -> list[FoundDelta] | None:
+    """The fewest deltas that lead from one snapshot to another, in their order; None when they do not lead there."""
+    known = [delta for delta in deltas if delta.error is None]
+    ways: dict[str, list[FoundDelta]] = {start: []}
+    queue = deque([start])
+    while queue and target not in ways:
+        at = queue.popleft()
+        for delta in known:
+            if at in delta.applies_to and delta.snapshot not in ways:
+                ways[delta.snapshot] = [*ways[at], delta]
+                queue.append(delta.snapshot)
+    return ways.get(target)
+
+
+def _sources(
+    model: LiveModel, state: LineState, version_of: OpenVersion
+) -> tuple[PublishedVersion, list[PublishedDelta]]:
+    """The version to begin with, and the deltas to merge on top."""
+    content = (state.content, state.content_snapshot)
+    missing = ""
+    for entry in (state.base, *state.chain):
+        if entry is not state.base and entry.kind != "delta":
+            content = (entry.snapshot.version, entry.snapshot.id)
+        version = version_of(*content)
+        deltas = _verified_route(version.snapshot, entry.snapshot.id, _deltas(model, version))
+        if deltas is not None:
+            return version, deltas
+        missing = missing or f"the deltas that lead from {version.path} to {entry.snapshot.name} are gone"
+        if entry.snapshot.id == state.served:
+            break
+    raise NotFound(f"{model.store_root / state.folder}: the store cannot be filled again: {missing}")
+
+
+def _verified_route(start: str, target: str, deltas: Sequence[FoundDelta]) -> list[PublishedDelta] | None:
+    """As `route`, past deltas that are damaged."""
+    usable = list(deltas)
+    while (way := route(start, target, usable)) is not None:
+        opened: list[PublishedDelta] = []
+        for delta in way:
+            try:
+                opened.append(open_delta(delta.path))
+            except (CheckpointError, NotFound) as error:
+                logger.warning("%s cannot be used to fill a store again: %s", delta.path, error)
+                usable.remove(delta)
+                break
+        else:
+            return opened
+    return None
+
+
+def _deltas(model: LiveModel, version: PublishedVersion) -> list[FoundDelta]:
+    """The deltas of a version that the repository or the store has. Raises OSError."""
+    found: list[FoundDelta] = []
+    kept = model.store_root / KEPT_DELTAS
+    for path in sorted(kept.glob("[0-9a-f]*")) if kept.is_dir() else ():
+        try:
+            manifest = open_delta(path, verify=False).manifest
+        except (CheckpointError, NotFound) as error:
+            logger.warning("%s is kept, but cannot be read: %s", path, error)
+            continue
+        found.append(
+            FoundDelta(
+                path,
+                manifest.digest,
+                manifest.version,
+                manifest.sequence,
+                manifest.snapshot,
+                manifest.parent,
+                manifest.base,
+                frozenset(manifest.applies_to),
+            )
+        )
+    published = ModelFolder(model.folder).scan({version.version: 0}).deltas(version.version)
+    return [delta for delta in (*found, *published) if delta.base == version.snapshot]
