@@ -38,7 +38,7 @@ def rebuild_store(model: LiveModel, config: ModelConfig, state: LineState, versi
         shutil.rmtree(folder)
     store = open_store(model, config, version, folder)
     try:
-        fill(model, store, version)
+        fill(model, config, store, version)
         for delta in deltas:
             model.check_stop()
             store.merge(store.stage(delta), at=delta.snapshot)

@@ -23,6 +23,7 @@ from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_line, load_line, wants_warm
 from storage.checkpoint import open_version
 from storage.errors import ReadError
+from storage.parallel import load_threads
 
 logger = logging.getLogger("emberline.serving")
 
@@ -35,19 +36,21 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     with model.lock:
         before = None if side or model.default is None else model.default
     model.step("found")
-    logger.info("%s/%d: verifying digests", model.name, found.version)
-    published = open_version(found.path)
+    # Each file is hashed as it is read, all of them before a request sees the version. On all cores only where nobody
+    # is answered meanwhile.
+    threads = load_threads() if model.default is None else 1
+    published = open_version(found.path, verify=False, threads=threads)
     if published.snapshot != found.snapshot:
         raise ReadError(f"{found.path} was replaced while it was read; it is looked at again")
     if not side:
         check_version_signature(model, config, published)
     model.versions.keep(published)
-    model.step("verified")
     model.check_stop()
     served = None if before is None else before.view.current
     line = load_line(model, config, published, None if served is None else served.lane.model.recent)
     (base,) = line.view.entries
     try:
+        model.step("verified")
         model.step("staged")
         pinned = None if served is None else served.lane.model.line.acquire()
         try:

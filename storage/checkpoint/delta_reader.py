@@ -54,10 +54,10 @@ class PublishedDelta(Published[DeltaManifest]):
     def shards(self, table: str) -> Iterator[Shard]:
         """A table's new and changed rows, shard by shard, in ascending order of ids."""
         entry, removed = self._table(table), self.removed(table)
-        for shard in read_table(self._folder, self._spec(entry), entry.shards):
-            if (both := first_common(shard.ids, removed)) is not None:
+        for each in read_table(self._folder, self._spec(entry), entry.shards):
+            if (both := first_common(each.shard.ids, removed)) is not None:
                 raise IntegrityError(f"table {table!r}: the id {both} is changed and removed by one delta")
-            yield shard
+            yield each.shard
 
     def removed(self, table: str) -> np.ndarray:
         """The ids that are no longer in a table: (m,) int64 ascending, read-only."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.deltas import DELTAS
-from storage.checkpoint.fingerprint import MASK, fingerprint_hex, rows_fingerprint
+from storage.checkpoint.fingerprint import MASK, fingerprint_hex
 from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
 from storage.checkpoint.manifest import MANIFEST, Manifest
@@ -32,8 +32,9 @@ MAX_FEATURES_BYTES = 64 << 20
 class PublishedVersion(Published[Manifest]):
     """A version on disk. Made by `open_version`."""
 
-    def __init__(self, path: Path, manifest: Manifest, manifest_bytes: int = 0) -> None:
+    def __init__(self, path: Path, manifest: Manifest, manifest_bytes: int = 0, threads: int = 1) -> None:
         super().__init__(path, manifest, manifest_bytes)
+        self._threads = threads
         self._compared: set[str] = set()
 
     @cached_property
@@ -55,20 +56,19 @@ class PublishedVersion(Published[Manifest]):
         Raises ParityError then.
         """
         entry = self._table(table)
-        shards = read_table(self._folder, self._spec(entry), entry.shards)
-        if not entry.fingerprint or table in self._compared:
-            return shards
-        return self._comparing(entry.name, entry.fingerprint, shards)
-
-    def _comparing(self, table: str, fingerprint: str, shards: Iterator[Shard]) -> Iterator[Shard]:
+        compared = bool(entry.fingerprint) and table not in self._compared
         total = 0
-        for shard in shards:
-            total += rows_fingerprint(shard.ids, shard.encoded)
-            yield shard
-        if (found := fingerprint_hex(total & MASK)) != fingerprint:
+        for each in read_table(
+            self._folder, self._spec(entry), entry.shards, threads=self._threads, fingerprints=compared
+        ):
+            total += each.fingerprint
+            yield each.shard
+        if not compared:
+            return
+        if (found := fingerprint_hex(total & MASK)) != entry.fingerprint:
             raise ParityError(
                 f"{self._path}: table {table!r}: its rows are not the trainer's: their fingerprint is {found}, "
-                f"published was {fingerprint}; the version is not served"
+                f"published was {entry.fingerprint}; the version is not served"
             )
         self._compared.add(table)
 
@@ -105,13 +105,13 @@ class PublishedVersion(Published[Manifest]):
         return read_weights(self._folder.read(layout.WEIGHTS))
 
 
-def open_version(path: Path | str, *, verify: bool = True) -> PublishedVersion:
+def open_version(path: Path | str, *, verify: bool = True, threads: int = 1) -> PublishedVersion:
     """Opens a version folder.
 
     verify: compute the digest of every file now; without it each file is checked when it is read. Names and sizes are
-    always checked. A `deltas` folder beside its files is no part of the version. Raises NotFound, IntegrityError (a
-    byte changed, a file is missing or extra) or UnsafeArtifact (a content that no publisher of ours writes); the
-    message names the file.
+    always checked. threads: that read, hash and check shards of a table side by side. A `deltas` folder beside its
+    files is no part of the version. Raises NotFound, IntegrityError (a byte changed, a file is missing or
+    extra) or UnsafeArtifact (a content that no publisher of ours writes); the message names the file.
     """
     path = local_path(path, "path")
     if not path.is_dir():
@@ -119,7 +119,7 @@ def open_version(path: Path | str, *, verify: bool = True) -> PublishedVersion:
     sizes = list_files(path, ignored=frozenset({DELTAS}))
     manifest = Manifest.from_bytes(read_manifest(path, sizes, "version"))
     check_listing(path, sizes, manifest.files)
-    version = PublishedVersion(path, manifest, sizes[MANIFEST])
+    version = PublishedVersion(path, manifest, sizes[MANIFEST], threads)
     if verify:
         VerifiedFolder(path, manifest.files).check()
     if path.name.isdecimal() and int(path.name) != manifest.version:

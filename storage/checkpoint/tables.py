@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.checkpoint.fingerprint import rows_fingerprint
 from storage.checkpoint.finite import first_bad_row
 from storage.checkpoint.folder import MAX_SHARD_BYTES, VerifiedFolder
 from storage.checkpoint.manifest import FileEntry, shard_paths
 from storage.checkpoint.row_tensors import ROW_DTYPES, encoded_rows, row_tensor
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
+from storage.parallel import map_in_order
 from storage.rows import Rounding, RowCodec
 from storage.specs import TableSpec
 
@@ -119,29 +121,39 @@ def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> list[Fil
     return files
 
 
-def read_table(folder: VerifiedFolder, spec: TableSpec, shards: Sequence[str]) -> Iterator[Shard]:
+@dataclass(frozen=True)
+class ReadShard:
+    """A shard whose bytes are those that were published. fingerprint: of its rows; 0 where nobody asked for it."""
+
+    shard: Shard
+    fingerprint: int = 0
+
+
+def read_table(
+    folder: VerifiedFolder, spec: TableSpec, shards: Sequence[str], *, threads: int = 1, fingerprints: bool = False
+) -> Iterator[ReadShard]:
     """Yields a table's shards in ascending order of ids. Raises UnsafeArtifact or IntegrityError, naming the file.
 
-    Each shard's bytes are read into memory and hashed before they are parsed; the caller lets go of them.
+    Each shard's bytes are read into memory and hashed before they are parsed; the caller lets go of them. threads:
+    that do this for as many shards at once. fingerprints: of the rows too.
     """
     codec = RowCodec(spec.row_type, spec.dim)
+
+    def read(path: str) -> ReadShard:
+        shard = _parse_shard(folder.read(path), path, codec)
+        _check_rows(spec.name, path, shard)
+        return ReadShard(shard, rows_fingerprint(shard.ids, shard.encoded) if fingerprints else 0)
+
     last: int | None = None
     found = 0
-    for path in shards:
-        shard = _parse_shard(folder.read(path), path, codec)
-        if len(shard.ids):
-            if not ascending(shard.ids) or (last is not None and int(shard.ids[0]) <= last):
+    for path, each in zip(shards, map_in_order(read, shards, threads), strict=True):
+        ids = each.shard.ids
+        if len(ids):
+            if last is not None and int(ids[0]) <= last:
                 raise IntegrityError(f"{path}: ids are not strictly ascending")
-            last = int(shard.ids[-1])
-        where = f"table {spec.name!r}: the row of id {{}} in {path}"
-        if (bad := codec.first_not_finite(shard.encoded)) is not None:
-            raise IntegrityError(f"{where.format(shard.ids[bad])} holds NaN or infinity")
-        if (bad := codec.first_unusual(shard.encoded)) is not None:
-            raise IntegrityError(
-                f"{where.format(shard.ids[bad])} is no row that {codec.row_type} encodes to; publish the table again"
-            )
-        found += len(shard.ids)
-        yield shard
+            last = int(ids[-1])
+        found += len(ids)
+        yield each
     if found != spec.rows:
         raise IntegrityError(f"table {spec.name!r}: the manifest says {spec.rows} rows, its files hold {found}")
 
@@ -158,6 +170,20 @@ def first_common(ids: np.ndarray, others: np.ndarray) -> int | None:
     places = np.minimum(np.searchsorted(ids, others), len(ids) - 1)
     common = others[ids[places] == others]
     return int(common[0]) if len(common) else None
+
+
+def _check_rows(table: str, path: str, shard: Shard) -> None:
+    """Raises IntegrityError for what no publisher of ours writes."""
+    if not ascending(shard.ids):
+        raise IntegrityError(f"{path}: ids are not strictly ascending")
+    codec = shard.codec
+    where = f"table {table!r}: the row of id {{}} in {path}"
+    if (bad := codec.first_not_finite(shard.encoded)) is not None:
+        raise IntegrityError(f"{where.format(shard.ids[bad])} holds NaN or infinity")
+    if (bad := codec.first_unusual(shard.encoded)) is not None:
+        raise IntegrityError(
+            f"{where.format(shard.ids[bad])} is no row that {codec.row_type} encodes to; publish the table again"
+        )
 
 
 def _parse_shard(data: np.ndarray, name: str, codec: RowCodec) -> Shard:

@@ -178,6 +178,9 @@ class Filler:
                     return False
                 if fits:
                     break
+            if self._progress is not None:
+                spec = self._cache.tables[index]
+                self._progress(spec.name, self._cache.tiers[index].size(), spec.rows)
         return True
 
     def _install(
