@@ -22,7 +22,7 @@ from benchmarks.machine import machine_line
 from emberline.quickstart.doors import ask_all
 from emberline.quickstart.server import ServerProcess
 from emberline.quickstart.small import small_model, tenth_of
-from loadtest.rows import model_inputs, request_tensors
+from loadtest.rows import input_table, model_inputs, request_tensors
 from storage import open_version
 from tests.reference.scorer import ReferenceScorer
 from trainer import load_config, load_trained, train
@@ -48,7 +48,7 @@ def measure(work: Path, count: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     with ServerProcess(work / "models", work / "store", work / "server.log") as server:
         inputs = model_inputs(server.url, config.model_name)
-        table = pq.read_table(test, columns=[entry.name for entry in inputs]).slice(0, count)
+        table = input_table(test, inputs, count)
         requests = [request_tensors(inputs, table.slice(row, 1)) for row in range(count)]
         for model in (config.model_name, small):
             for door, scores in ask_all(server.url, server.grpc, model, requests):

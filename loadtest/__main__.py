@@ -68,7 +68,10 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="name of the model to ask")
     parser.add_argument(
-        "--data", required=True, type=local_path, help="Parquet file whose columns are called like the model's inputs"
+        "--data",
+        required=True,
+        type=local_path,
+        help="Parquet file or folder with the columns that the model was trained on",
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="HTTP address (default %(default)s)")
     parser.add_argument("--grpc", default="127.0.0.1:8001", help="gRPC address (default %(default)s)")

@@ -40,7 +40,9 @@ ACCESS = access_headers()
 @events.init_command_line_parser.add_listener
 def _add_options(parser: LocustArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="Name of the model to ask.")
-    parser.add_argument("--data", required=True, help="Parquet file whose columns are called like the model's inputs.")
+    parser.add_argument(
+        "--data", required=True, help="Parquet file or folder with the columns that the model was trained on."
+    )
     parser.add_argument("--items", type=int, default=32, help="Rows a request.")
     parser.add_argument("--grpc", default="127.0.0.1:8001", help="Address of the gRPC port.")
     parser.add_argument("--seed", type=int, default=1, help="The same seed sends the same requests.")

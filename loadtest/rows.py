@@ -1,4 +1,4 @@
-"""Requests drawn from Parquet rows. What a model takes is asked of the server; none of our other code is imported."""
+"""Requests drawn from Parquet rows. The server says what a model takes; none of our other code is imported."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
 
 from loadtest.access import access_headers
+from loadtest.data import microseconds, raw_integers, read_columns, time_unit, value_type
 
 NUMPY_DTYPES = {
     "INT64": np.int64,
@@ -24,6 +24,7 @@ NUMPY_DTYPES = {
     "BOOL": np.bool_,
 }
 _COMPANIONS = (".lengths", ".valid")
+_COLUMN = ("column", "column_type", "unit")
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,23 @@ class Tensor:
 
 @dataclass(frozen=True)
 class InputMetadata:
-    """An input as the server describes it. is_list: its second dimension is open."""
+    """An input as the server describes it. is_list: its second dimension is open.
+
+    column: the training column that feeds it, its name by default. column_type: what the column held in training, ""
+    where the server does not say. unit: of integers that are times (s, ms, us, ns), which are sent in microseconds.
+    """
 
     name: str
     dtype: str
     is_list: bool
+    column: str = ""
+    column_type: str = ""
+    unit: str = ""
+
+    @property
+    def source(self) -> str:
+        """The column of the data."""
+        return self.column or self.name
 
 
 def model_inputs(host: str, model: str) -> list[InputMetadata]:
@@ -50,7 +63,12 @@ def model_inputs(host: str, model: str) -> list[InputMetadata]:
     with urllib.request.urlopen(request, timeout=30) as answer:
         metadata = json.loads(answer.read())
     return [
-        InputMetadata(entry["name"], entry["datatype"], int(entry["shape"][-1]) == -1)
+        InputMetadata(
+            entry["name"],
+            entry["datatype"],
+            int(entry["shape"][-1]) == -1,
+            **{key: value for key, value in entry.get("parameters", {}).items() if key in _COLUMN},
+        )
         for entry in metadata["inputs"]
         if not entry["name"].endswith(_COMPANIONS)
     ]
@@ -62,14 +80,8 @@ class RequestSource:
     def __init__(
         self, data: Path, inputs: Sequence[InputMetadata], *, items: int, seed: int, rows: int = 100_000
     ) -> None:
-        dataset = pyarrow.dataset.dataset(data, format="parquet")
-        self._inputs = [entry for entry in inputs if entry.name in dataset.schema.names]
-        missing = [entry.name for entry in inputs if entry.name not in dataset.schema.names]
-        if missing:
-            raise ValueError(f"{data} has no column for the inputs {missing}; its columns are {dataset.schema.names}")
-        self._table = dataset.head(rows, columns=[entry.name for entry in self._inputs]).combine_chunks()
-        if self._table.num_rows == 0:
-            raise ValueError(f"{data} has no rows")
+        self._inputs = inputs
+        self._table = input_table(data, inputs, rows)
         self._items = items
         self._random = np.random.default_rng(seed)
 
@@ -79,28 +91,59 @@ class RequestSource:
         return request_tensors(self._inputs, rows)
 
 
+def input_table(data: Path, inputs: Sequence[InputMetadata], rows: int) -> pa.Table:
+    """The first rows of Parquet files, with a column for each input, called like the input.
+
+    Raises ValueError naming the column that is missing, or of another type than the model was trained on.
+    """
+    table = read_columns(data, {entry.source: entry.dtype for entry in inputs}, rows)
+    if table.num_rows == 0:
+        raise ValueError(f"{data} has no rows")
+    for entry in inputs:
+        _check_type(entry, table.column(entry.source).type)
+    columns = [table.column(entry.source) for entry in inputs]
+    return pa.table(columns, [entry.name for entry in inputs]).combine_chunks()
+
+
 def request_tensors(inputs: Sequence[InputMetadata], rows: pa.Table) -> list[Tensor]:
-    """The tensors of one request that asks for these rows. Lists are padded; nulls are said by NAME.valid."""
+    """The tensors of one request that asks for these rows of `input_table`.
+
+    Lists are padded; nulls are said by NAME.valid; times are in microseconds.
+    """
     return [tensor for entry in inputs for tensor in _tensors(entry, rows.column(entry.name))]
 
 
+def _check_type(entry: InputMetadata, kind: Any) -> None:
+    # Where the values' meaning may differ although they fit: an integer is no time, unless it has a unit.
+    is_time = bool(time_unit(kind)) or (bool(entry.unit) and pa.types.is_integer(value_type(kind)))
+    expects_time = entry.column_type in ("timestamp", "time", "duration")
+    if is_time != expects_time and (is_time or entry.column_type) and not pa.types.is_null(value_type(kind)):
+        raise ValueError(
+            f"the column {entry.source!r} of the input {entry.name!r} holds {kind}; the model was trained on "
+            f"{entry.column_type or 'an unknown type'}"
+        )
+
+
 def _tensors(entry: InputMetadata, column: pa.ChunkedArray) -> list[Tensor]:
-    values = column.to_pylist()
+    unit = time_unit(column.type) or entry.unit
+    values = (raw_integers(column) if time_unit(column.type) else column).to_pylist()
     tensors: list[Tensor] = []
     if None in values:
         valid = np.array([[value is not None] for value in values])
         tensors.append(Tensor(f"{entry.name}.valid", "BOOL", valid))
     if not entry.is_list:
-        return [Tensor(entry.name, entry.dtype, _array(entry.dtype, [[value] for value in values])), *tensors]
+        return [Tensor(entry.name, entry.dtype, _array(entry.dtype, [[value] for value in values], unit)), *tensors]
     lists = [value or [] for value in values]
     longest = max(map(len, lists), default=0)
     lengths = np.array([[len(value)] for value in lists], np.int64)
     padded = [value + [None] * (longest - len(value)) for value in lists]
-    array = _array(entry.dtype, padded).reshape(len(lists), longest)
+    array = _array(entry.dtype, padded, unit).reshape(len(lists), longest)
     return [Tensor(entry.name, entry.dtype, array), Tensor(f"{entry.name}.lengths", "INT64", lengths), *tensors]
 
 
-def _array(dtype: str, rows: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
+def _array(dtype: str, rows: Sequence[Sequence[Any]], unit: str) -> np.ndarray[Any, Any]:
+    if unit:
+        return np.asarray(microseconds(_array("INT64", rows, ""), unit)).astype(NUMPY_DTYPES[dtype])
     if dtype == "BYTES":
         flat = [_bytes(value) for row in rows for value in row]
         array = np.empty(len(flat), object)

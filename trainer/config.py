@@ -5,8 +5,7 @@ Nothing in the trainer knows a data set; columns, transforms, tables, label, mod
 
 from __future__ import annotations
 
-import hashlib
-import json
+import re
 from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from storage.errors import ConfigError
+from storage.features.dtypes import ColumnType
 from storage.features.spec import Feature, FeatureSpec, InputSpec
 from storage.features.strict_model import StrictModel, did_you_mean
 from storage.paths import local_path
@@ -191,12 +191,17 @@ class TrainConfig(StrictModel):
         """The feature spec that travels with the published version."""
         return FeatureSpec(inputs=self.inputs, features=self.features)
 
-    def training_digest(self) -> str:
-        """Changes when a resumed run would not continue the same training."""
-        content = self.model_dump(mode="json", exclude={"publish", "model_name"})
-        for free in ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes"):
-            content["training"].pop(free)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    @property
+    def column_types(self) -> dict[str, ColumnType]:
+        """What the training columns hold, by input, where it is known."""
+        return {entry.name: entry.column_type for entry in self.inputs if entry.column_type is not None}
+
+    def with_column_types(self, column_types: Mapping[str, ColumnType]) -> TrainConfig:
+        """The configuration whose inputs also say what their training columns hold, where they do not say it yet."""
+        content = self.model_dump(mode="json")
+        for entry in content["inputs"]:
+            entry["column_type"] = entry["column_type"] or column_types.get(entry["name"])
+        return parse_config(TrainConfig, content)
 
 
 class _Loader(yaml.SafeLoader):
@@ -213,6 +218,13 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+# PyYAML follows YAML 1.1, where a number without a dot has no exponent. In YAML 1.2 and JSON, and so in the config.json
+# of a run, 1e-15 is a number.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def load_config(path: Path | str) -> TrainConfig:

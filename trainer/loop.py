@@ -33,6 +33,7 @@ from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.report import EpochReport, finite_or_none
 from trainer.row_memory import BatchIds
+from trainer.settings import settings_of
 
 
 class TrainingLoop:
@@ -67,6 +68,7 @@ class TrainingLoop:
         self._log = log
         self._display = display
         self.memory = memory
+        self._settings = settings_of(config)
         self._maker = BatchMaker(config.spec, config.label)
         self._stop = threading.Event()
         self._publishing: dict[str, Any] | None = None
@@ -129,7 +131,8 @@ class TrainingLoop:
         publisher = self._publisher
         state = TrainingState(
             position=self.position,
-            training_digest=self.config.training_digest(),
+            settings=self._settings,
+            column_types=self.config.column_types,
             data_fingerprint=self._rows.fingerprint,
             history=[asdict(entry) for entry in self.history],
             update=self.update,
@@ -165,8 +168,9 @@ class TrainingLoop:
         with torch.random.fork_rng(devices=[]):
             folder = self._publisher.write()
         self._published_at = time.monotonic()
-        self.published.append(folder)
-        self._display.say(f"published {folder}")
+        self.published += self._publisher.written
+        for path in self._publisher.written:
+            self._display.say(f"published {path}")
         return folder
 
     def _publish_if_due(self) -> bool:

@@ -11,10 +11,9 @@ import torch
 
 from storage.errors import ConfigError
 from storage.paths import local_path
-from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint
+from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config
-from trainer.data import BatchMaker, ParquetRows
-from trainer.data.files import DataPath
+from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -22,6 +21,7 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import DeltaPolicy
 from trainer.report import TableReport, TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
+from trainer.settings import check_same_training
 from trainer.trained import sample_columns, save_config, save_sample
 
 
@@ -55,7 +55,6 @@ def train(
     output = local_path(output, "output")
     if repository is not None:
         repository = local_path(repository, "repository")
-    rows, valid_rows = _open_rows(config, data, valid, limit)
     saved = checkpoints(output)
     if saved and not resume:
         raise ConfigError(
@@ -64,6 +63,9 @@ def train(
         )
     if resume and not saved:
         raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
+    if saved:
+        config = config.with_column_types(read_commit(saved[-1]).state.column_types)
+    config, rows, valid_rows = _open_rows(config, data, valid, limit)
     # The caller's random numbers are not ours to change.
     with (
         CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
@@ -78,7 +80,7 @@ def train(
         loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display, memory)
         state: TrainingState | None = None
         if log.newest is not None:
-            _check_same_run(log.newest.state, log.newest.folder, config, rows)
+            _check_same_run(log.newest, config, rows)
             _check_nothing_is_promised(log.newest, repository)
             state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
             loop.restore(state)
@@ -100,8 +102,10 @@ def train(
 
 def _open_rows(
     config: TrainConfig, data: DataPath, valid: float | DataPath | None, limit: int | None
-) -> tuple[ParquetRows, ParquetRows | None]:
-    rows = ParquetRows.open(data, config.spec, config.label)
+) -> tuple[TrainConfig, ParquetRows, ParquetRows | None]:
+    """The rows to train on and to evaluate on, and the configuration that says what their columns hold."""
+    rows = ParquetRows.open(data, Wanted(config.inputs, config.label, learns=True))
+    config = config.with_column_types(rows.column_types)
     if limit is not None:
         if limit < 1:
             raise ConfigError(f"limit is {limit}, expected 1 or more", field="limit")
@@ -113,11 +117,11 @@ def _open_rows(
         split = rows.rows - round(rows.rows * valid)
         rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
     elif valid is not None:
-        valid_rows = ParquetRows.open(valid, config.spec, config.label)
+        valid_rows = ParquetRows.open(valid, Wanted(config.inputs, config.label))
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
-    return rows, valid_rows
+    return config, rows, valid_rows
 
 
 def _publish_the_end(loop: TrainingLoop, policy: DeltaPolicy) -> None:
@@ -139,13 +143,9 @@ def threads(wanted: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _check_same_run(state: TrainingState, folder: Path, config: TrainConfig, rows: ParquetRows) -> None:
-    if state.training_digest != config.training_digest():
-        raise ConfigError(
-            f"{folder}: was trained with another configuration; only epochs, eval_every, checkpoint_every_steps, "
-            "dram_bytes and publish may change on resume",
-            field="resume",
-        )
+def _check_same_run(commit: Commit, config: TrainConfig, rows: ParquetRows) -> None:
+    state, folder = commit.state, commit.folder
+    check_same_training(state.settings, config, folder)
     if state.update is not None:
         raise ConfigError(
             f"{folder}: the run was updated with newer rows since it was trained; go on with trainer.update "

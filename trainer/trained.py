@@ -16,18 +16,19 @@ import numpy as np
 from storage.checkpoint.tensors import TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, NotFound
 from storage.features import Column, FeatureSpec, pack_columns, unpack_columns
+from storage.features.python_rows import column_rows
 from storage.paths import local_path
-from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint
+from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, with_row_types
-from trainer.data import BatchMaker, ParquetRows
-from trainer.data.files import DataPath
+from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
 from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import WantedKind
-from trainer.publishing.golden import as_sent, column_rows
+from trainer.publishing.golden import as_sent
 from trainer.row_memory import memory_of
+from trainer.settings import check_same_model
 
 CONFIG = "config.json"
 _SAMPLE = "sample.safetensors"
@@ -51,12 +52,12 @@ class Trained:
 
     def predict(self, data: DataPath) -> np.ndarray[Any, Any]:
         """The scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
-        rows = ParquetRows.open(data, self.config.spec, None)
+        rows = ParquetRows.open(data, Wanted(self.config.inputs))
         return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def evaluate(self, data: DataPath) -> Evaluation:
         """Labels and scores of Parquet rows."""
-        rows = ParquetRows.open(data, self.config.spec, self.config.label)
+        rows = ParquetRows.open(data, Wanted(self.config.inputs, self.config.label))
         return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def publish(
@@ -104,16 +105,27 @@ class Trained:
 def load_trained(output: Path | str) -> Trained:
     """Opens what `train` wrote to `output`, at its newest checkpoint. Raises NotFound, CheckpointError."""
     output = local_path(output, "output")
+    config, commit = read_run(output)
+    # The tables hold on to their memory, which goes with them.
+    tables = build_tables(config, memory_of(config, output))
+    model = build_model(config, tables)
+    load_checkpoint(commit, model, tables)
+    model.eval()
+    return Trained(config, model, tables, read_sample(output, config), commit)
+
+
+def read_run(output: Path) -> tuple[TrainConfig, Path]:
+    """A run's configuration, whose inputs say what their columns held in training, and its newest commit.
+
+    Raises NotFound when either is missing, ConfigError when config.json describes another model than the commit holds.
+    """
     config = read_config(output)
     saved = checkpoints(output)
     if not saved:
         raise NotFound(f"{output}: holds no checkpoint; train first")
-    # The tables hold on to their memory, which goes with them.
-    tables = build_tables(config, memory_of(config, output))
-    model = build_model(config, tables)
-    load_checkpoint(saved[-1], model, tables)
-    model.eval()
-    return Trained(config, model, tables, read_sample(output, config), saved[-1])
+    state = read_commit(saved[-1]).state
+    check_same_model(state.settings, config, saved[-1])
+    return config.with_column_types(state.column_types), saved[-1]
 
 
 def read_config(output: Path) -> TrainConfig:

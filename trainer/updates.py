@@ -11,8 +11,7 @@ from storage.errors import ConfigError, NotFound
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
-from trainer.data import BatchMaker, ParquetRows
-from trainer.data.files import DataPath
+from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -21,7 +20,8 @@ from trainer.publishing import Lineage
 from trainer.report import UpdateReport, finite_or_none
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.run import table_reports, threads
-from trainer.trained import SAMPLE_ROWS, read_config, read_sample, sample_columns, save_sample, with_newer_rows
+from trainer.settings import check_same_training
+from trainer.trained import SAMPLE_ROWS, read_run, read_sample, sample_columns, save_sample, with_newer_rows
 
 
 def update(
@@ -50,11 +50,12 @@ def update(
     """
     output = local_path(output, "output")
     repository = local_path(repository, "repository")
-    config = with_dram_bytes(read_config(output), dram_bytes)
+    config = with_dram_bytes(read_run(output)[0], dram_bytes)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
-    rows = ParquetRows.open(data, config.spec, config.label)
-    valid_rows = None if valid is None else ParquetRows.open(valid, config.spec, config.label)
+    wanted = Wanted(config.inputs, config.label)
+    rows = ParquetRows.open(data, wanted)
+    valid_rows = None if valid is None else ParquetRows.open(valid, wanted)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -138,11 +139,7 @@ class _Start:
                 field="output",
             )
         if resume and self.update is not None and self._is_same_pass(newest, rows, from_snapshot):
-            if newest.state.training_digest != config.training_digest():
-                raise ConfigError(
-                    f"{newest.folder}: the update began with another configuration; only publish may change on resume",
-                    field="resume",
-                )
+            check_same_training(newest.state.settings, config, newest.folder)
             return
         if self.update is not None and not self.update.done and from_snapshot is None:
             raise ConfigError(

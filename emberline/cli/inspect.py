@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -48,12 +48,16 @@ def command(path: Path, hottest: int, no_verify: bool) -> None:
         _version(console, path, hottest, verify=not no_verify)
     elif path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
         _version(console, path.parent, hottest, verify=not no_verify)
-    elif path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet"))):
+    elif path.suffix == ".parquet" or (path.is_dir() and _holds_parquet(path)):
         _parquet(console, path)
     elif path.is_dir():
         _repository(console, path, verify=not no_verify)
     else:
         raise NotFound(f"{path}: expected a repository, a model, a version's or a delta's folder, or Parquet data")
+
+
+def _holds_parquet(folder: Path) -> bool:
+    return any(folder.glob("*.parquet")) or any(entry.is_dir() for entry in folder.glob("*=*"))
 
 
 def _is_delta(path: Path) -> bool:
@@ -214,15 +218,27 @@ def _repository(console: Console, path: Path, *, verify: bool) -> None:
 
 
 def _parquet(console: Console, path: Path) -> None:
-    import pyarrow.dataset
     import pyarrow.lib
+    import pyarrow.parquet
 
+    from storage.parquet import find_files
+
+    files = find_files(path)
+    first: dict[str, Any] = {}
+    rows, at = 0, files[0].path
     try:
-        dataset = pyarrow.dataset.dataset(path, format="parquet")
-        rows, first = dataset.count_rows(), dataset.head(1).to_pylist()
+        schema = pyarrow.parquet.read_schema(at)
+        for entry in files:
+            at = entry.path
+            with pyarrow.parquet.ParquetFile(at) as file:
+                if not first and file.metadata.num_rows:
+                    first = next(file.iter_batches(batch_size=1)).to_pylist()[0]
+                    first = dict(entry.partition) | first
+                rows += file.metadata.num_rows
     except (pyarrow.lib.ArrowException, OSError) as error:
-        raise CheckpointError(f"{path}: not readable as Parquet: {error}") from None
+        raise CheckpointError(f"{at}: not readable as Parquet: {error}") from None
     columns = _table(f"{path}: {rows:,} rows", "column", "type", "first row")
-    for field in dataset.schema:
-        columns.add_row(field.name, str(field.type), str(first[0][field.name])[:60] if first else "")
+    kinds = {field.name: str(field.type) for field in schema}
+    for name, kind in ({key: "partition" for key, _ in files[0].partition} | kinds).items():
+        columns.add_row(name, kind, str(first.get(name))[:60] if first else "")
     console.print(columns)

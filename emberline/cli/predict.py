@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ValidationError
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
+from storage.features import Column, InputSpec
+from storage.features.python_rows import column_rows
 
 MAX_ROWS = 100_000
 _COMPANIONS = (".lengths", ".valid")
+_COLUMN = ("column", "column_type", "unit")
 
 
 @click.command(
@@ -29,7 +34,11 @@ Examples:
 )
 @MODEL
 @URL
-@click.option("--data", type=LocalPath(exists=True), help="Parquet file (or JSON lines) to take rows from.")
+@click.option(
+    "--data",
+    type=LocalPath(exists=True),
+    help="Parquet file or folder, or JSON lines, to take rows from: by the columns that the model was trained on.",
+)
 @click.option("--json", "text", help="One row as a JSON object, or several as a list; '-' reads standard input.")
 @click.option("--rows", type=click.IntRange(1, MAX_ROWS), default=10, help="Rows to take from --data.")
 @click.option("--skip", type=click.IntRange(0), default=0, help="Rows of --data to skip first.")
@@ -56,8 +65,7 @@ def command(
     headers = {name: _header_text(name, value) for name, value in given.items() if value is not None}
     name = urllib.parse.quote(model, safe="")
     metadata, _ = call_server(url, f"/v2/models/{name}", timeout)
-    names = [entry["name"] for entry in metadata["inputs"] if not entry["name"].endswith(_COMPANIONS)]
-    instances = _from_text(text) if text is not None else _from_file(data, names, skip, rows)  # type: ignore[arg-type]
+    instances = _from_file(data, _inputs(metadata), skip, rows) if data is not None else _from_text(text or "")
     answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
     if raw:
         click.echo(json.dumps(answer))
@@ -89,23 +97,71 @@ def _from_text(text: str) -> list[Any]:
     return content if isinstance(content, list) else [content]
 
 
-def _from_file(path: Path, names: list[str], skip: int, rows: int) -> list[dict[str, Any]]:
-    if path.suffix in {".json", ".jsonl"}:
-        lines = path.read_text(encoding="utf-8").splitlines()[skip : skip + rows]
-        return [json.loads(line) for line in lines]
-    import pyarrow.dataset
-
-    try:
-        dataset = pyarrow.dataset.dataset(path, format="parquet")
-        known = set(dataset.schema.names)
-        table = dataset.scanner(columns=[name for name in names if name in known]).head(skip + rows)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: not readable as Parquet: {error}", field="data") from None
-    if not set(names) & known:
-        raise ConfigError(
-            f"{path} has none of the model's inputs {names}; its columns are {sorted(known)}", field="data"
-        )
-    found: list[dict[str, Any]] = table.slice(skip).to_pylist()
-    if not found:
-        raise ConfigError(f"{path} has {table.num_rows} rows; nothing is left after --skip {skip}", field="skip")
+def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
+    """The raw inputs of a model as the server describes them, with the columns that feed them."""
+    found = []
+    for entry in metadata["inputs"]:
+        if entry["name"].endswith(_COMPANIONS):
+            continue
+        given = entry.get("parameters", {})
+        width = entry["shape"][-1]
+        content = {
+            "name": entry["name"],
+            "dtype": entry["datatype"],
+            **({"kind": "list"} if width == -1 else {"width": width}),
+            **{key: given.get(key) for key in _COLUMN},
+        }
+        try:
+            found.append(InputSpec.model_validate(content))
+        except ValidationError as error:
+            reason = error.errors(include_url=False)[0]["msg"]
+            raise InvalidInput(f"--data cannot feed the input {entry['name']!r}: {reason}", field="data") from None
     return found
+
+
+def _from_file(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
+    if path.suffix in {".json", ".jsonl"}:
+        return _from_json_lines(path, inputs, skip, rows)
+    from storage.parquet import ParquetRows, Wanted
+
+    opened = ParquetRows.open(path, Wanted(inputs, optional=[entry.name for entry in inputs]))
+    there = [entry for entry in inputs if entry.source in opened.schema.names]
+    if not there:
+        raise ConfigError(
+            f"{path} has none of the columns of the model's inputs: {[entry.source for entry in inputs]}", field="data"
+        )
+    chosen = opened.range(skip, skip + rows)
+    if chosen.rows == 0:
+        raise ConfigError(f"{path} has {opened.rows} rows; nothing is left after --skip {skip}", field="skip")
+    table = chosen.read()
+    columns = [_json_values(entry, Column.from_arrow(table.column(entry.source), entry)) for entry in there]
+    return [{entry.name: value for entry, value in zip(there, row, strict=True)} for row in zip(*columns, strict=True)]
+
+
+def _from_json_lines(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
+    """Rows by input or by column; numbers are sent as they are."""
+    names = {entry.source: entry.name for entry in inputs} | {entry.name: entry.name for entry in inputs}
+    found: list[Any] = []
+    for line in path.read_text(encoding="utf-8").splitlines()[skip : skip + rows]:
+        row = json.loads(line)
+        found.append({names.get(key, key): value for key, value in row.items()} if isinstance(row, dict) else row)
+    return found
+
+
+def _json_values(entry: InputSpec, column: Column) -> list[Any]:
+    try:
+        return [_json_value(value) for value in column_rows(column)]
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"column {entry.source!r} holds bytes that are no UTF-8 ({error.reason}), which JSON cannot carry; send "
+            "them as binary tensors",
+            field=entry.name,
+        ) from None
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json_value(element) for element in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None  # NaN is null, and JSON has no NaN
+    return value.decode() if isinstance(value, bytes) else value

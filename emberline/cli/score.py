@@ -83,25 +83,25 @@ def score(
     own, and the snapshot must reproduce its golden requests before a row is scored.
     """
     _check_target(target, overwrite)
-    from serving.scoring import Scorer, check_source, find_as_of, score_parquet
+    from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 
     found = find_as_of(model, as_of)
-    check_source(found.version.spec, source, keep)
+    rows = open_source(found.version.spec, source, keep)
     with (
         _folder(store, target) as folder,
         _bars(quiet) as bars,
         Scorer(found, folder, dram_bytes=dram_bytes, progress=_loading(bars)) as scorer,
     ):
-        rows = score_parquet(
+        count = score_parquet(
             scorer,
-            source,
+            rows,
             target,
             keep=keep,
             batch_rows=batch_rows,
             threads=threads,
             progress=_counting(bars, "scoring rows"),
         )
-    click.echo(f"scored {rows:,} rows as of {found}: {target}")
+    click.echo(f"scored {count:,} rows as of {found}: {target}")
 
 
 @click.command(

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import tritonclient.grpc
 import tritonclient.http
 
 from loadtest.bodies import json_body
-from loadtest.rows import Tensor, model_inputs, request_tensors
+from loadtest.rows import Tensor, input_table, model_inputs, request_tensors
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,7 +27,7 @@ TIMEOUT_S = 60.0
 def requests_of(url: str, model: str, data: Path, rows: int) -> list[list[Tensor]]:
     """The first `rows` rows of a Parquet file as requests of ROWS_A_REQUEST rows."""
     inputs = model_inputs(url, model)
-    table = pq.read_table(data, columns=[entry.name for entry in inputs]).slice(0, rows)
+    table = input_table(data, inputs, rows)
     starts = range(0, table.num_rows, ROWS_A_REQUEST)
     return [request_tensors(inputs, table.slice(start, ROWS_A_REQUEST)) for start in starts]
 

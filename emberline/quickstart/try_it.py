@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from emberline.quickstart.server import ServerProcess
-from loadtest.rows import model_inputs
+from loadtest.rows import input_table, model_inputs
 
 _TRITONCLIENT = """\
   {python} - <<'END'
@@ -30,7 +28,7 @@ _LIST = 3
 def what_to_try(server: ServerProcess, model: str, data: Path, python: str) -> str:
     """Text to paste into a shell."""
     inputs = model_inputs(server.url, model)
-    row: dict[str, Any] = pq.read_table(data, columns=[entry.name for entry in inputs]).slice(0, 1).to_pylist()[0]
+    row: dict[str, Any] = input_table(data, inputs, 1).to_pylist()[0]
     short = {name: value[:_LIST] if isinstance(value, list) else value for name, value in row.items()}
     body = json.dumps({"instances": [short]}).replace("'", "'\\''")
     columns = {

@@ -47,7 +47,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
     @app.get("/v2/models/{name}")
     @app.get("/v2/models/{name}/versions/{version}")
     async def model(name: str, version: str = "") -> Response:
-        return _message(metadata.model_metadata(repository.get(name, version), repository.versions(name)))
+        return json_response(metadata.model_metadata_json(repository.get(name, version), repository.versions(name)))
 
     @app.get("/v2/models/{name}/ready")
     @app.get("/v2/models/{name}/versions/{version}/ready")

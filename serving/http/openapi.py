@@ -19,6 +19,7 @@ from serving.http.model_control import VERBS
 from serving.http.openapi_schemas import Schema, ref
 from serving.protocol.control_bodies import RegisterBody
 from serving.protocol.json_text import dump_json
+from serving.protocol.metadata import COLUMN_PARAMETERS
 from serving.security.needs import http_need
 from serving.security.principals import ADMIN, PREDICT, READ
 from serving.version import server_version
@@ -198,6 +199,9 @@ def openapi_document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations():
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
+    messages = schemas.message_schemas([message.DESCRIPTOR for message in _MESSAGES])
+    tensor = messages[schemas.message_name(service_pb2.ModelMetadataResponse.TensorMetadata.DESCRIPTOR)]
+    tensor["properties"]["parameters"] = schemas.closed({key: {"type": "string"} for key in COLUMN_PARAMETERS})
     entry = schemas.message_schemas([service_pb2.RepositoryIndexResponse.ModelIndex.DESCRIPTOR])
     index = next(iter(entry.values())) | {"required": ["name"]}
     return {
@@ -214,7 +218,7 @@ def openapi_document() -> dict[str, Any]:
             "schemas": {
                 **schemas.inference_schemas(),
                 **schemas.body_schemas([RegisterBody, *(body for body, _ in VERBS.values())]),
-                **schemas.message_schemas([message.DESCRIPTOR for message in _MESSAGES]),
+                **messages,
                 "RepositoryEntry": index,
             },
             "responses": {str(status): _refusal(status) for status in sorted(_MEANINGS)},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from serving.engine.statistics import STAGES, BatchTimes, Duration
+from serving.protocol.proto_json import message_to_json
 from serving.version import server_version
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ EXTENSIONS = (
     "system_shared_memory",
 )
 PLATFORM = "emberline"
+COLUMN_PARAMETERS = ("column", "column_type", "unit")
 
 
 def server_metadata() -> Any:
@@ -41,6 +43,22 @@ def model_metadata(model: Answerer, versions: Iterable[str]) -> Any:
         answer.inputs.add(name=entry.name, datatype=entry.dtype, shape=(*batch, *entry.dims))
     for output in model.signature.outputs:
         answer.outputs.add(name=output.name, datatype=output.dtype, shape=(*batch, *output.dims))
+    return answer
+
+
+def model_metadata_json(model: Answerer, versions: Iterable[str]) -> dict[str, Any]:
+    """`model_metadata` as HTTP sends it: an input's `parameters` also say which training column feeds it.
+
+    column: the column's name, where it is not the input's. column_type: what the column held in training. unit: of
+    integers that are times. Keys that the version does not say are left out; the gRPC message has no place for them.
+    """
+    answer = message_to_json(model_metadata(model, versions))
+    raw = {entry.name: entry for entry in model.signature.raw}
+    for entry in answer["inputs"]:
+        spec = raw.get(entry["name"])
+        parameters = {key: value for key in COLUMN_PARAMETERS if (value := getattr(spec, key, None)) is not None}
+        if parameters:
+            entry["parameters"] = parameters
     return answer
 
 

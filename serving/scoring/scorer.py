@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import torch
 
@@ -25,6 +24,7 @@ from storage.checkpoint import GraphOutput
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.features.dtypes import NUMPY_DTYPES
+from storage.parquet import DataPath, ParquetRows, Wanted
 from storage.paths import local_path
 from storage.tiers.tiered import LoadProgress, TieredStore
 
@@ -121,9 +121,19 @@ class Scorer:
         return snapshot
 
 
+def open_source(spec: FeatureSpec, source: DataPath, keep: Sequence[str] = ()) -> ParquetRows:
+    """The rows of Parquet files, or of folders of them, that a version with this spec can score.
+
+    keep: columns that go over into the result. Raises ConfigError naming the file and the column that is missing, or
+    of another type than in training: before a model is loaded for it.
+    """
+    optional = [entry.name for entry in spec.inputs if entry.missing == "null"]
+    return ParquetRows.open(source, Wanted(spec.inputs, keep=keep, optional=optional))
+
+
 def score_parquet(
     scorer: Scorer,
-    source: Path,
+    source: ParquetRows,
     target: Path,
     *,
     keep: Sequence[str] = (),
@@ -131,24 +141,24 @@ def score_parquet(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> int:
-    """Scores every row of a Parquet file (or a folder of them) into a Parquet file; returns how many.
+    """Scores every row of `open_source` into a Parquet file; returns how many.
 
-    The result has the columns `keep` of the source, then one column an output: a number, or a list where an output is
-    wider; its metadata names the snapshot. Rows keep their order. It appears under its name when it is complete.
+    The result has the columns `keep` of the source (those that it was opened with), then one column an output: a
+    number, or a list where an output is wider; its metadata names the snapshot. Rows keep their order. It appears
+    under its name when it is complete.
     Raises InvalidInput naming the column or input at fault, and the rows it stands in.
     """
     target = local_path(target, "target")
-    dataset, names = _open(scorer.spec, source, keep)
-    total = dataset.count_rows()
+    total = source.rows
     schema = pa.schema(
-        [dataset.schema.field(name) for name in keep] + [_output_field(entry) for entry in scorer.outputs],
+        [source.schema.field(name) for name in keep] + [_output_field(entry) for entry in scorer.outputs],
         metadata=_metadata(scorer.as_of),
     )
     unfinished = target.with_name(target.name + ".part")
     done = 0
     try:
         with pq.ParquetWriter(unfinished, schema) as writer:
-            for batch, outputs in _scored(scorer, dataset, names, keep, batch_rows, threads):
+            for batch, outputs in _scored(scorer, source, batch_rows, threads):
                 arrays = [batch.column(name) for name in keep] + [_output_array(values) for values in outputs]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
                 done += batch.num_rows
@@ -160,41 +170,11 @@ def score_parquet(
     return done
 
 
-def check_source(spec: FeatureSpec, source: Path, keep: Sequence[str] = ()) -> None:
-    """Raises InvalidInput when a file cannot be scored for its columns: before a model is loaded for it."""
-    _open(spec, source, keep)
-
-
-def _open(spec: FeatureSpec, source: Path, keep: Sequence[str]) -> tuple[ds.Dataset, list[str]]:
-    """The rows, and the inputs that are there."""
-    source = local_path(source, "source")
-    try:
-        dataset = ds.dataset(source, format="parquet")
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InvalidInput(f"{source}: not Parquet: {str(error).splitlines()[0][:200]}", field="source") from None
-    there = set(dataset.schema.names)
-    for name in keep:
-        if name not in there:
-            raise InvalidInput(f"{source} has no column {name!r}; it has {', '.join(sorted(there))}", field="keep")
-    names = []
-    for entry in spec.inputs:
-        if entry.source in there:
-            names.append(entry.name)
-        elif entry.missing == "error":
-            raise InvalidInput(
-                f"{source} has no column {entry.source!r} for the input {entry.name!r}; it has "
-                f"{', '.join(sorted(there))}",
-                field=entry.name,
-            )
-    return dataset, names
-
-
 def _scored(
-    scorer: Scorer, dataset: ds.Dataset, names: Sequence[str], keep: Sequence[str], batch_rows: int, threads: int
+    scorer: Scorer, source: ParquetRows, batch_rows: int, threads: int
 ) -> Iterator[tuple[pa.RecordBatch, list[np.ndarray]]]:
     """Batches with their scores, in order; bounded by so many batches a thread."""
-    inputs = [entry for entry in scorer.spec.inputs if entry.name in names]
-    wanted = list(dict.fromkeys([*keep, *(entry.source for entry in inputs)]))
+    inputs = [entry for entry in scorer.spec.inputs if entry.source in source.schema.names]
 
     def work(batch: pa.RecordBatch, first: int) -> list[np.ndarray]:
         try:
@@ -209,9 +189,7 @@ def _scored(
     first = 0
     with ThreadPoolExecutor(threads, thread_name_prefix="emberline-score") as pool:
         try:
-            for batch in dataset.to_batches(columns=wanted, batch_size=batch_rows):
-                if batch.num_rows == 0:
-                    continue
+            for batch in source.batches(batch_rows):
                 waiting.append((batch, pool.submit(work, batch, first)))
                 first += batch.num_rows
                 if len(waiting) >= _AHEAD * threads:

@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 from serving.protocol.signature import ModelSignature
 from storage.errors import SignatureError
+from storage.features import InputSpec
+from storage.features.dtypes import TIMES
 
 
 def check_signature(served: ModelSignature, new: ModelSignature, version: int, allowed: Collection[str]) -> None:
@@ -18,6 +20,11 @@ def check_signature(served: ModelSignature, new: ModelSignature, version: int, a
             f"version {version} waits: {listed}. Clients of the served version would fail; allow it by name when they "
             f"are ready: {names}"
         )
+
+
+def _is_time(entry: InputSpec) -> bool | None:
+    """Whether the input carries a time; None where its version does not say what it carries."""
+    return None if entry.column_type is None else entry.column_type in TIMES
 
 
 def _faults(served: ModelSignature, new: ModelSignature) -> dict[str, str]:
@@ -33,6 +40,11 @@ def _faults(served: ModelSignature, new: ModelSignature) -> dict[str, str]:
             faults[name] = (
                 f"the input {name!r} was {old.dtype} {old.kind} of width {old.width} and is {now.dtype} {now.kind} of "
                 f"width {now.width}"
+            )
+        elif None not in (_is_time(old), _is_time(now)) and _is_time(old) != _is_time(now):
+            faults[name] = (
+                f"the input {name!r} was {old.column_type} and is {now.column_type}; requests "
+                "carry times in microseconds"
             )
         elif old.missing != "error" and now.missing == "error":
             faults[name] = f"the input {name!r} may no longer be missing"

@@ -1,7 +1,8 @@
 """Columns from Arrow arrays: the training data's way in, without a copy where the layouts agree.
 
-Slices, chunks, nulls, dictionaries, and lists of every offset width are understood. Dates and timestamps are read as
-their integers. A null inside a list of floats is NaN and keeps its place; in other lists it is left out.
+Slices, chunks, nulls, dictionaries, and lists of every offset width are understood. Dates, timestamps and integers with
+a declared unit become microseconds (`storage.features.times`). A null inside a list of floats is NaN and keeps its
+place; in other lists it is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import InvalidInput
+from storage.features.column_types import is_list
 from storage.features.columns import Array, BytesValues, Column, Values
-from storage.features.dtypes import NUMPY_DTYPES, element_type
+from storage.features.dtypes import NUMPY_DTYPES, TIME_DTYPES, element_type
+from storage.features.times import is_time, to_microseconds
 
 if TYPE_CHECKING:
     from storage.features.spec import InputSpec
@@ -39,7 +42,7 @@ def arrow_column(array: Any, spec: InputSpec) -> Column:
         return _list(array, spec)
     if spec.width > 1:
         return _matrix(array, spec)
-    if _is_list(array.type):
+    if is_list(array.type):
         raise InvalidInput(
             f"column {spec.source!r} holds lists ({array.type}), but the input {spec.name!r} is fixed; use kind: list",
             field=spec.name,
@@ -49,7 +52,7 @@ def arrow_column(array: Any, spec: InputSpec) -> Column:
 
 
 def _list(array: Any, spec: InputSpec) -> Column:
-    if not _is_list(array.type):
+    if not is_list(array.type):
         raise InvalidInput(
             f"column {spec.source!r} is {array.type}, but the input {spec.name!r} is a list", field=spec.name
         )
@@ -89,7 +92,7 @@ def _list(array: Any, spec: InputSpec) -> Column:
 
 def _matrix(array: Any, spec: InputSpec) -> Column:
     rows, width = len(array), spec.width
-    if not _is_list(array.type):
+    if not is_list(array.type):
         raise InvalidInput(
             f"column {spec.source!r} is {array.type}, but the input {spec.name!r} has width {width}: expected lists",
             field=spec.name,
@@ -138,8 +141,7 @@ def _flat(array: Any, spec: InputSpec) -> tuple[str, Values]:
         _require(spec, kind, spec.dtype == "BOOL")
         bits = pc.fill_null(array, False) if array.null_count else array
         return "BOOL", bits.to_numpy(zero_copy_only=False)
-    if pa.types.is_temporal(kind):
-        array = array.view(pa.int32() if pa.types.is_date32(kind) or pa.types.is_time32(kind) else pa.int64())
+    array = _times(array, spec)
     if pa.types.is_integer(array.type):
         _require(spec, kind, spec.dtype not in ("BYTES", "BOOL"))
     else:
@@ -149,6 +151,27 @@ def _flat(array: Any, spec: InputSpec) -> tuple[str, Values]:
     values = array.to_numpy(zero_copy_only=False)
     dtype = _column_dtype(values.dtype)
     return dtype, np.ascontiguousarray(values, dtype=NUMPY_DTYPES[dtype])
+
+
+def _times(array: Any, spec: InputSpec) -> Any:
+    """Times, and integers with the unit of `spec`, as int64 microseconds; anything else as it is."""
+    if is_time(array.type):
+        if spec.dtype not in TIME_DTYPES:
+            raise InvalidInput(
+                f"column {spec.source!r} is {array.type}, but the input {spec.name!r} is {spec.dtype}; a time is in "
+                f"microseconds and needs the dtype {' or '.join(TIME_DTYPES)}",
+                field=spec.name,
+            )
+        return to_microseconds(array, spec.source)
+    if spec.unit is None:
+        return array
+    if not pa.types.is_integer(array.type):
+        raise InvalidInput(
+            f"column {spec.source!r} is {array.type}, but the input {spec.name!r} has the unit {spec.unit!r}; expected "
+            "integers, dates or timestamps",
+            field=spec.name,
+        )
+    return to_microseconds(array, spec.source, spec.unit)
 
 
 def _column_dtype(dtype: np.dtype[Any]) -> str:
@@ -194,11 +217,9 @@ def _is_text(kind: Any) -> bool:
     )
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _null_type(spec: InputSpec) -> Any:
+    if spec.unit is not None:
+        return pa.int64()
     return pa.binary() if spec.dtype == "BYTES" else pa.from_numpy_dtype(NUMPY_DTYPES[spec.dtype])
 
 

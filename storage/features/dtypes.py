@@ -10,10 +10,18 @@ Dtype = Literal["INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL"]
 # What a value is inside the engine: every integer is an int64 (UINT64 as two's complement, BOOL as 0 or 1), every
 # float a double.
 ElementType = Literal["bytes", "int64", "float"]
+# What the values of a training column mean, whatever their width; of a list, what its values mean.
+ColumnType = Literal["integer", "float", "string", "boolean", "timestamp", "time", "duration"]
+# Those that are times, which requests carry in microseconds.
+TIMES = frozenset({"timestamp", "time", "duration"})
+# The unit of integers that are times. Inside the engine, on the wire and in features every time is in microseconds.
+TimeUnit = Literal["s", "ms", "us", "ns"]
 
 DTYPES: tuple[str, ...] = get_args(Dtype)
 INTEGERS = frozenset({"INT64", "INT32", "UINT64"})
 FLOATS = frozenset({"FP32", "FP64"})
+# Microseconds since 1970 fit neither 32 bits nor the 24 bits of a float32's significand.
+TIME_DTYPES = ("INT64", "FP64")
 NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "INT64": np.dtype(np.int64),
     "INT32": np.dtype(np.int32),

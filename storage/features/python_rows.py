@@ -1,4 +1,4 @@
-"""Columns from Python values, as JSON gives them: exact types, exact ranges, None for null."""
+"""Columns from Python values, as JSON gives them, and back: exact types, exact ranges, None for null."""
 
 from __future__ import annotations
 
@@ -57,6 +57,20 @@ def list_column(dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str =
     flat = list(chain.from_iterable(lists))
     values = exact_values(dtype, flat, name, lambda place: int(np.searchsorted(offsets, place, "right")) - 1)
     return Column(dtype, len(rows), 1, values, offsets, _validity(rows))
+
+
+def column_rows(column: Column) -> list[Any]:
+    """A column as Python values, one a row: a scalar, a list, or None for null."""
+    flat: list[Any] = column.values.tolist()
+    valid = None if column.valid is None else column.valid.astype(bool).tolist()
+    if column.offsets is not None:
+        ends = column.offsets.tolist()
+        return [flat[ends[row] : ends[row + 1]] if valid is None or valid[row] else None for row in range(column.rows)]
+    if valid is not None:
+        flat = [value if ok else None for value, ok in zip(flat, valid, strict=True)]
+    if column.width == 1:
+        return flat
+    return [flat[start : start + column.width] for start in range(0, len(flat), column.width)]
 
 
 def strings_column(values: Sequence[bytes | str | None], width: int = 1, *, name: str = "") -> Column:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, StrictInt, ValidationError, model_validator
 
 from storage.errors import ConfigError
-from storage.features.dtypes import Dtype, element_type, integer_range
+from storage.features.dtypes import TIME_DTYPES, ColumnType, Dtype, TimeUnit, element_type, integer_range
 from storage.features.pipeline import Flow, trace
 from storage.features.strict_model import StrictModel, did_you_mean
 from storage.features.transforms import MAX_LENGTH, Length, Transform, finite_number
@@ -41,7 +41,12 @@ class WireInput(NamedTuple):
 
 
 class InputSpec(StrictModel):
-    """One raw input of a request. `column` is the training column that it comes from, its name by default."""
+    """One raw input of a request.
+
+    column: the training column that it comes from, its name by default. unit: integers of that column are times in
+    this unit; requests carry them in microseconds, as they do every time. column_type: what the column's values were
+    in training, kept by the trainer; data of another type is refused.
+    """
 
     name: str
     dtype: Dtype
@@ -53,10 +58,17 @@ class InputSpec(StrictModel):
     empty: Literal["value", "empty", "null"] | None = None
     max_length: Length = 1024
     column: str | None = None
+    column_type: ColumnType | None = None
+    unit: TimeUnit | None = None
 
     @model_validator(mode="after")
     def _check(self) -> InputSpec:
         _check_name(self.name)
+        if self.unit is not None and self.dtype not in TIME_DTYPES:
+            raise ValueError(
+                f"input {self.name!r}: `unit` is for times, which are microseconds and need the dtype "
+                f"{' or '.join(TIME_DTYPES)}, got {self.dtype}"
+            )
         if self.kind == "list":
             self._check_list()
         else:

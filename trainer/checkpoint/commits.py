@@ -13,7 +13,7 @@ from storage.checkpoint.strict_json import parse_json
 from storage.errors import CheckpointError, IntegrityError
 from trainer.checkpoint.state import TrainingState
 
-FORMAT = "emberline-training-2"
+FORMAT = "emberline-training-3"
 STATE = "state.json"
 DENSE = "dense.safetensors"
 _MAX_STATE_BYTES = 64 << 20

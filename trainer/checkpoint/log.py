@@ -236,8 +236,8 @@ class CommitLog:
 
 
 def _slim(commit: Commit) -> Commit:
-    """Without the line of snapshots, which is long and wanted of the newest commit only."""
-    return replace(commit, state=replace(commit.state, publishing=None, history=[]))
+    """Without the line of snapshots and the settings, which are long and wanted of the newest commit only."""
+    return replace(commit, state=replace(commit.state, publishing=None, history=[], settings={}))
 
 
 def _dense_arrays(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from storage.features.dtypes import ColumnType
+
 
 @dataclass(frozen=True)
 class Position:
@@ -46,13 +48,15 @@ class UpdateState:
 class TrainingState:
     """What was saved beside the weights.
 
-    data_fingerprint: of the rows that are trained on, those of the update when there is one. history: the figures of
-    the epochs so far. publishing: the publisher's line of snapshots as JSON values. snapshots: ids of those that were
-    made from this very state.
+    settings: the configuration that it was trained with (trainer.settings). column_types: what the training columns
+    hold, by input. data_fingerprint: of the rows that are trained on, those of the update when there is one. history:
+    the figures of the epochs so far. publishing: the publisher's line of snapshots as JSON values. snapshots: ids of
+    those that were made from this very state.
     """
 
     position: Position
-    training_digest: str
+    settings: dict[str, str]
+    column_types: dict[str, ColumnType]
     data_fingerprint: str
     history: list[dict[str, Any]]
     update: UpdateState | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from storage.parquet import DataPath, ParquetRows, Wanted
 from trainer.data.batches import Batch, BatchMaker, to_inputs
-from trainer.data.files import ParquetRows
 from trainer.data.prefetch import Prefetcher
 from trainer.data.stream import RowStream
 
-__all__ = ["Batch", "BatchMaker", "ParquetRows", "Prefetcher", "RowStream", "to_inputs"]
+__all__ = ["Batch", "BatchMaker", "DataPath", "ParquetRows", "Prefetcher", "RowStream", "Wanted", "to_inputs"]

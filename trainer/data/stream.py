@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trainer.data.files import ParquetRows, RowGroup
+from storage.parquet import ParquetRows, RowGroup
 
 
 class RowStream:
@@ -42,7 +42,7 @@ class RowStream:
             if skip >= rows:
                 skip -= rows
                 continue
-            table = pa.concat_tables([group.read(self._rows.columns) for group in window])
+            table = pa.concat_tables([group.read(self._rows.schema) for group in window])
             if self._shuffle_rows is not None:
                 order = np.random.default_rng([self._seed, epoch, 1 + number]).permutation(rows)
                 table = table.combine_chunks().take(pa.array(order[skip:]))

@@ -15,12 +15,12 @@ import numpy as np
 
 from storage.checkpoint import DeltaTable
 from storage.features import Column, FeatureEngine, InputSpec, concat_batches
+from storage.features.python_rows import column_rows
 from trainer.embedding import EmbeddingTable
 from trainer.publishing.carriers import carriers
 from trainer.publishing.golden import (
     Row,
     as_sent,
-    column_rows,
     columns_of_rows,
     drawn_rows,
     hard_cases,

@@ -14,6 +14,7 @@ from storage.checkpoint import TableData
 from storage.errors import CheckpointError
 from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec
 from storage.features.dtypes import INTEGERS, integer_range
+from storage.features.python_rows import column_rows
 from storage.features.weights import matched_weights
 from trainer.publishing.lookup import TableRows, find_rows
 
@@ -51,20 +52,6 @@ def golden_columns(
     columns = columns_of_rows(inputs, rows, spec)
     _check_reached(columns, len(rows), spec, tables)
     return columns, len(rows)
-
-
-def column_rows(column: Column) -> list[Any]:
-    """A column as Python values, one a row: a scalar, a list, or None for null."""
-    flat: list[Any] = column.values.tolist()
-    valid = None if column.valid is None else column.valid.astype(bool).tolist()
-    if column.offsets is not None:
-        ends = column.offsets.tolist()
-        return [flat[ends[row] : ends[row + 1]] if valid is None or valid[row] else None for row in range(column.rows)]
-    if valid is not None:
-        flat = [value if ok else None for value, ok in zip(flat, valid, strict=True)]
-    if column.width == 1:
-        return flat
-    return [flat[start : start + column.width] for start in range(0, len(flat), column.width)]
 
 
 def as_sent(entry: InputSpec, pools: Sequence[Mapping[str, Column]]) -> InputSpec:

@@ -84,7 +84,7 @@ class Publisher:
         self._offered: deque[Mapping[str, Column]] = deque()
         self._subject: Subject | None = None
         self._writer: DeltaWriter | None = None
-        self._written: Path | None = None
+        self._written: tuple[Path, ...] = ()
         # Drawn here and never tried to write: it cannot lie in the repository.
         self._fresh = False
 
@@ -92,6 +92,11 @@ class Publisher:
     def lineage(self) -> Lineage:
         """What was published so far, and what is pending. Save it with the training state."""
         return self._lineage
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """The folders of the snapshot that was written last, a delta before the version of its content."""
+        return self._written
 
     def offer(self, columns: Mapping[str, Column]) -> None:
         """Takes raw rows that were just trained on, by input of the spec, for golden requests that reach changed rows.
@@ -144,32 +149,38 @@ class Publisher:
         pending = drawn(due, lineage, self._model_dir, stamps, version)
         last = max(lineage.last_sequence, pending.sequence)
         self._lineage = replace(lineage, last_sequence=last, pending=pending)
-        self._written, self._fresh = None, True
+        self._written, self._fresh = (), True
         return pending
 
     def write(self) -> Path:
         """Writes what is pending and returns its folder; again, it finds what lies there already.
+
+        A delta that is followed by a version of the same content gives the version; `written` names both.
 
         Raises ParityError when the module's scores are not those of the halves that are published, CheckpointError
         when nothing was prepared.
         """
         pending, lineage = self._lineage.pending, self._lineage
         if pending is None:
-            if self._written is None:
+            if not self._written:
                 raise CheckpointError("nothing is pending; call prepare() before write()")
-            return self._written
+            return self._written[-1]
         again, self._fresh = not self._fresh, False
         with self._quiet(), Display(visible=self._progress) as display:
             if pending.kind == "version":
                 number = pending.version
                 folder, lineage = self._write_version(lineage, pending, pending.snapshot, number, again, display)
+                written = [folder]
             else:
                 folder, lineage = self._write_delta(lineage, pending, again, display)
+                written = [folder]
                 if pending.compaction:
                     folder, lineage = self._write_version(lineage, pending, pending.compaction, 0, again, display)
-            display.say(f"published {folder}")
+                    written.append(folder)
+            for path in written:
+                display.say(f"published {path}")
         self._lineage = lineage
-        self._written = folder
+        self._written = tuple(written)
         if pending.kind != "delta" or pending.compaction:
             retain(self._model_dir, lineage, self._policy)
         return folder

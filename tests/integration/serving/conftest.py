@@ -23,7 +23,7 @@ SPEC = {
     "inputs": [
         {"name": "user", "dtype": "INT64", "side": "user"},
         {"name": "history", "dtype": "INT64", "kind": "list", "side": "user", "missing": "null", "max_length": 64},
-        {"name": "item", "dtype": "INT64"},
+        {"name": "item", "dtype": "INT64", "column": "item_id", "column_type": "integer"},
         {"name": "tags", "dtype": "BYTES", "kind": "list", "missing": "null"},
         {"name": "price", "dtype": "FP32", "width": 2},
     ],

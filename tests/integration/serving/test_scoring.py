@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.frame import command as cli
-from serving.scoring import Scorer, check_source, export_table, find_as_of, score_parquet
+from serving.scoring import Scorer, export_table, find_as_of, open_source, score_parquet
 from storage.errors import ConfigError, InvalidInput, NotFound, ParityError
 from tests.integration.serving.planted import DIM, Planted, World, planted_row
 
@@ -80,7 +80,7 @@ def test_rows_are_scored_as_of_a_snapshot(chain: Chain, tmp_path: Path, place: i
     with Scorer(as_of, tmp_path / "store", dram_bytes=20_000 if place % 3 else None) as scorer:
         done = score_parquet(
             scorer,
-            chain.source,
+            open_source(scorer.spec, chain.source, ["row", "why"]),
             tmp_path / "out.parquet",
             keep=["row", "why"],
             batch_rows=64,
@@ -153,7 +153,7 @@ def test_a_store_is_used_again_for_what_comes_later_and_for_nothing_else(chain: 
     store, target = tmp_path / "store", tmp_path / "out.parquet"
     for place in (1, 2, 2, 3):
         with Scorer(find_as_of(chain.model, chain.snapshots[place].id), store) as scorer:
-            score_parquet(scorer, chain.source, target)
+            score_parquet(scorer, open_source(scorer.spec, chain.source), target)
         check(target, chain.rows, chain.snapshots[place])
     for place in (4, 1):
         with pytest.raises(ConfigError, match="does not come from; give another folder"):
@@ -174,21 +174,23 @@ def test_rows_that_cannot_be_scored_are_named_and_nothing_is_left(chain: Chain, 
     as_of = find_as_of(chain.model, "1.0")
     spec = as_of.version.spec
     pq.write_table(pa.table({"items": [[1]]}), tmp_path / "short.parquet")
-    with pytest.raises(InvalidInput, match="has no column 'user' for the input 'user'; it has items"):
-        check_source(spec, tmp_path / "short.parquet")
-    with pytest.raises(InvalidInput, match="has no column 'reason'"):
-        check_source(spec, chain.source, ["reason"])
+    with pytest.raises(ConfigError, match="'user' wants the column 'user', which is not there; the file has: items"):
+        open_source(spec, tmp_path / "short.parquet")
+    with pytest.raises(ConfigError, match="has no column 'reason'"):
+        open_source(spec, chain.source, ["reason"])
     (tmp_path / "no.parquet").write_text("rows")
-    with pytest.raises(InvalidInput, match="not Parquet"):
-        check_source(spec, tmp_path / "no.parquet")
+    with pytest.raises(ConfigError, match="not a readable Parquet file"):
+        open_source(spec, tmp_path / "no.parquet")
     wrong = pa.table({"user": pa.array(["x"] * 200), "items": pa.array([[1]] * 200)})
     pq.write_table(wrong, tmp_path / "wrong.parquet")
+    with pytest.raises(ConfigError, match=r"wrong.parquet: column 'user' is string, which cannot feed the input"):
+        open_source(spec, tmp_path / "wrong.parquet")
     long = pa.table({"user": np.arange(200), "items": pa.array([[1]] * 150 + [[1] * 2000] * 50)})
     pq.write_table(long, tmp_path / "long.parquet")
     with Scorer(as_of, tmp_path / "store") as scorer:
-        for name, reason in (("wrong", "rows 0 to 99: .*'user'"), ("long", "rows 100 to 199: .*items")):
-            with pytest.raises(InvalidInput, match=reason):
-                score_parquet(scorer, tmp_path / f"{name}.parquet", tmp_path / "out.parquet", batch_rows=100)
+        rows = open_source(spec, tmp_path / "long.parquet")
+        with pytest.raises(InvalidInput, match=r"rows 100 to 199: .*items"):
+            score_parquet(scorer, rows, tmp_path / "out.parquet", batch_rows=100)
     assert not list(tmp_path.glob("out.parquet*"))
 
 

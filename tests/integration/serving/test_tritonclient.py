@@ -102,6 +102,9 @@ def test_health_and_metadata(client: Any) -> None:
     assert shapes["price"] == [-1, 2]
     assert shapes["history"] == [-1, -1]
     assert [field(e, "datatype") for e in field(model, "outputs")] == ["FP32", "FP32"]
+    if isinstance(model, dict):  # over HTTP the inputs also name the training columns that feed them
+        named = {entry["name"]: entry["parameters"] for entry in model["inputs"] if "parameters" in entry}
+        assert named == {"item": {"column": "item_id", "column_type": "integer"}}
 
 
 def test_model_config(client: Any) -> None:

@@ -111,7 +111,7 @@ def test_a_crashed_run_goes_on_from_its_last_checkpoint(
 def test_more_epochs_may_be_added_and_nothing_else(clicks: Path, tmp_path: Path, config_of: Make) -> None:
     quiet(config_of(epochs="1"), clicks, tmp_path)
     assert quiet(config_of(epochs="2"), clicks, tmp_path, resume=True).rows == 12_000
-    with pytest.raises(ConfigError, match="another configuration"):
+    with pytest.raises(ConfigError, match=r"another configuration: training.seed was 3 and is 9"):
         quiet(config_of(epochs="2", seed="9"), clicks, tmp_path, resume=True)
     with pytest.raises(ConfigError, match="other data"):
         quiet(config_of(epochs="2"), clicks, tmp_path, resume=True, limit=500)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -132,6 +134,55 @@ def test_seconds_are_a_policy_too(place: Path, newer: Path, config: TrainConfig)
     report = updated(place, newer, publish=policy)
     assert len(report.published) == 13
     check_published(place, config)
+
+
+def test_every_snapshot_is_listed_also_a_delta_that_a_version_follows(
+    place: Path, newer: Path, config: TrainConfig
+) -> None:
+    policy = POLICY.model_copy(update={"version_every_deltas": 2, "cumulative_every": 0, "keep_versions": 9})
+    report = updated(place, newer, publish=policy)
+    listed = [folder.relative_to(place / "models" / "clicks").as_posix() for folder in report.published]
+    assert listed == ["1/deltas/000001", "1/deltas/000002", "2", "2/deltas/000001", "2/deltas/000002", "3"]
+    assert len(check_published(place, config)) == 7
+
+
+def with_config(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = place / "run" / "config.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def _dim(content: dict[str, Any]) -> None:
+    content["tables"][1]["dim"] = 16
+
+
+def _feature(content: dict[str, Any]) -> None:
+    content["features"].append({"name": "cheap", "inputs": ["price"], "output": "dense"})
+
+
+def _table(content: dict[str, Any]) -> None:
+    content["features"].append({"name": "reader", "inputs": ["user"], "output": "ids", "table": "readers"})
+    content["tables"].append({"name": "readers", "dim": 8})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_dim, "tables.items.dim was 8 and is 16"),
+        (_feature, "features.cheap was added"),
+        (_table, "features.reader was added, tables.readers was added"),
+    ],
+)
+def test_another_model_in_the_configuration_of_a_run_is_refused_by_name(
+    place: Path, newer: Path, change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    with_config(place, change)
+    for again in (lambda: updated(place, newer), lambda: load_trained(place / "run")):
+        with pytest.raises(ConfigError, match="train the new model into another folder") as caught:
+            again()
+        assert words in str(caught.value)
+        assert "size mismatch" not in str(caught.value)
 
 
 def test_the_command_says_what_it_did(place: Path, newer: Path, fresh_clicks: Path, config: TrainConfig) -> None:

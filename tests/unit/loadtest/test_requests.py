@@ -59,7 +59,7 @@ def test_lists_are_padded_with_lengths_and_nulls_are_marked(data: Path) -> None:
 
 
 def test_a_missing_column_is_named(data: Path) -> None:
-    with pytest.raises(ValueError, match=r"no column for the inputs \['item'\]"):
+    with pytest.raises(ValueError, match=r"has no column \['item'\]; its columns are"):
         RequestSource(data, [*INPUTS, InputMetadata("item", "INT64", False)], items=1, seed=1)
 
 
@@ -91,3 +91,76 @@ def test_latencies_count_failures_apart_and_give_exact_quantiles() -> None:
     assert figures["requests"] == 101
     assert figures["failures"] == 1
     assert (figures["p50_ms"], figures["p99_ms"], figures["max_ms"]) == (50.0, 99.0, 100.0)
+
+
+def drawn(data: Path, *inputs: InputMetadata) -> dict[str, list[object]]:
+    tensors = RequestSource(data, inputs, items=40, seed=1).draw()
+    return {tensor.name: sorted(set(tensor.values.ravel().tolist())) for tensor in tensors}
+
+
+def test_columns_have_the_names_and_units_that_the_server_says(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "user_id": [7, 8],
+            "at": pa.array([1_999, -1], pa.timestamp("ns")),
+            "day": pa.array([1, 2], pa.date32()),
+            "seen": pa.array([[1], [2, 3]], pa.list_(pa.timestamp("s"))),
+            "ms": [5, 6],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    times = {"column_type": "timestamp"}
+    found = drawn(
+        tmp_path / "a.parquet",
+        InputMetadata("user", "INT64", False, "user_id", "integer"),
+        InputMetadata("at", "INT64", False, **times),
+        InputMetadata("day", "INT64", False, **times),
+        InputMetadata("seen", "INT64", True, **times),
+        InputMetadata("then", "FP64", False, "ms", unit="ms", **times),
+    )
+    assert found["user"] == [7, 8]
+    assert found["at"] == [-1, 1]
+    assert found["day"] == [86_400_000_000, 2 * 86_400_000_000]
+    assert found["seen"] == [0, 1_000_000, 2_000_000, 3_000_000]
+    assert found["then"] == [5_000.0, 6_000.0]
+
+
+@pytest.mark.parametrize("column_type", ["timestamp", ""])
+def test_another_type_than_in_training_is_refused(tmp_path: Path, column_type: str) -> None:
+    kind = pa.int64() if column_type else pa.timestamp("us")
+    pq.write_table(pa.table({"at": pa.array([1], kind)}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=f"'at' holds {kind}.*trained on".replace("[", r"\[")):
+        drawn(tmp_path, InputMetadata("at", "INT64", False, "", column_type))
+
+
+def test_hive_partitions_are_columns(tmp_path: Path) -> None:
+    for day, region, user in (("2026-01-02", "07", 1), ("2026-01-01", "b%2Fc", 2)):
+        folder = tmp_path / f"date={day}" / f"region={region}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"user": [user]}), folder / "part-0.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    found = drawn(
+        tmp_path,
+        InputMetadata("user", "INT64", False),
+        InputMetadata("day", "INT64", False, "date", "timestamp"),
+        InputMetadata("region", "BYTES", False),
+    )
+    assert found["user"] == [1, 2]
+    assert found["region"] == [b"07", b"b/c"]
+    assert found["day"] == [20_454 * 86_400_000_000, 20_455 * 86_400_000_000]
+    region = tmp_path / "date=2026-01-02" / "region=07"
+    for path in (region, region / "part-0.parquet"):
+        assert drawn(path, InputMetadata("region", "INT64", False)) == {"region": [7]}
+    assert drawn(tmp_path, InputMetadata("region", "BYTES", False)) == {"region": [b"07", b"b/c"]}
+
+
+def test_a_mixture_and_folders_that_are_no_partitions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no Parquet file"):
+        drawn(tmp_path, *INPUTS)
+    (tmp_path / "a.csv").write_text("user\n1\n")
+    with pytest.raises(ValueError, match=r"a.csv is no Parquet file"):
+        drawn(tmp_path, *INPUTS)
+    (tmp_path / "a.csv").unlink()
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ValueError, match=r"more is a folder and no partition"):
+        drawn(tmp_path, *INPUTS)

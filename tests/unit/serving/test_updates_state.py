@@ -114,7 +114,7 @@ def signature(*inputs: InputSpec, outputs: tuple[OutputSignature, ...] = (), siz
     return ModelSignature("m", inputs, outputs or (OutputSignature("score", "FP32", (1,)),), size)
 
 
-USER = InputSpec(name="user", dtype="INT64")
+USER = InputSpec(name="user", dtype="INT64", column_type="integer")
 TAGS = InputSpec(name="tags", dtype="BYTES", kind="list", missing="null")
 
 
@@ -135,6 +135,7 @@ def test_what_clients_do_not_notice_is_compatible(new: ModelSignature) -> None:
     ("new", "fault"),
     [
         (signature(USER), "tags"),
+        (signature(InputSpec(name="user", dtype="INT64", column_type="timestamp"), TAGS), "user"),
         (signature(USER, InputSpec(name="labels", dtype="BYTES", kind="list", missing="null")), "tags"),
         (signature(InputSpec(name="user", dtype="BYTES"), TAGS), "user"),
         (signature(USER, InputSpec(name="tags", dtype="BYTES", missing="null")), "tags"),

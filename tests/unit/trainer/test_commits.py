@@ -21,6 +21,7 @@ from trainer.checkpoint import (
     read_commit,
     read_state,
 )
+from trainer.checkpoint.commits import FORMAT
 from trainer.checkpoint.log import KEEP_CHAINS, MAX_LINKS
 from trainer.embedding import EmbeddingTable
 
@@ -57,7 +58,7 @@ class Run:
         self.optimizer.step()
 
     def save(self, log: CommitLog, step: int, *, dense: bool = True, snapshots: tuple[str, ...] = ()) -> Commit:
-        state = TrainingState(Position(step=step), "digest", "data", [], snapshots=snapshots)
+        state = TrainingState(Position(step=step), {}, {}, "data", [], snapshots=snapshots)
         return log.save(state, self.tables, (self.model, self.optimizer) if dense else None)
 
 
@@ -228,7 +229,7 @@ def test_a_link_that_is_missing_or_another_is_found(grown: tuple[Run, CommitLog]
     state.write_bytes(text.replace(b'"step":2', b'"step":7'))
     with pytest.raises(IntegrityError, match="another commit-000000002"):
         loaded(folders[2])
-    state.write_bytes(text.replace(b"emberline-training-2", b"emberline-training-9"))
+    state.write_bytes(text.replace(FORMAT.encode(), b"emberline-training-9"))
     with pytest.raises(CheckpointError, match="another release"):
         loaded(folders[1])
     shutil.rmtree(folders[1])

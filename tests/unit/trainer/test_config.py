@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from storage.errors import ConfigError
 from trainer.config import load_config, parse_text
+from trainer.settings import settings_of
 
 GOOD = """
 model_name: shop
@@ -79,10 +82,20 @@ def test_yaml_tags_that_build_objects_are_refused() -> None:
         parse_text(GOOD + "publish: !!python/object/apply:os.system ['true']\n")
 
 
-def test_the_training_digest_ignores_what_a_resumed_run_may_change() -> None:
+def test_the_settings_of_a_run_leave_out_what_a_resumed_run_may_change() -> None:
     longer = parse_text(GOOD + "training: {epochs: 9}\npublish: {tolerance: 1e-5, delta_every_rows: 9}\n")
     other = parse_text(GOOD + "training: {seed: 9}\n")
     leaving = parse_text(GOOD.replace("dim: 4", "dim: 4, expire_after_publishes: 3"))
-    assert longer.training_digest() == parse_text(GOOD).training_digest()
-    assert other.training_digest() != parse_text(GOOD).training_digest()
-    assert leaving.training_digest() != parse_text(GOOD).training_digest()
+    assert settings_of(longer) == settings_of(parse_text(GOOD))
+    assert settings_of(other) != settings_of(parse_text(GOOD))
+    assert settings_of(leaving) != settings_of(parse_text(GOOD))
+
+
+def test_a_number_with_an_exponent_and_no_dot_is_a_number_and_a_run_reads_what_it_wrote(tmp_path: Path) -> None:
+    text = GOOD.replace("{op: log}", "{op: affine, scale: 1e-15}")
+    config = parse_text(text)
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    assert "1e-15" in (tmp_path / "config.json").read_text()
+    assert load_config(tmp_path / "config.json") == config
+    with pytest.raises(ConfigError, match="expected a number, got '1e-15'"):
+        parse_text(text.replace("1e-15", "'1e-15'"))

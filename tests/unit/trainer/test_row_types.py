@@ -15,6 +15,7 @@ from trainer import EmbeddingTable
 from trainer.config import TrainConfig, parse_text, with_row_types
 from trainer.publishing.lookup import find_rows, rounded
 from trainer.publishing.row_types import RowTypes, rounding_metadata
+from trainer.settings import settings_of
 
 
 def test_what_is_not_asked_stays_as_it_was_published_last() -> None:
@@ -37,7 +38,7 @@ def test_a_configuration_names_row_types(config_of: Callable[..., TrainConfig]) 
     table = config.tables[0].name
     asked = with_row_types(config, {"default": "bf16", table: "int8"})
     assert asked.publish.row_types == {"default": "bf16", table: "int8"}
-    assert asked.training_digest() == config.training_digest()
+    assert settings_of(asked) == settings_of(config)
     assert TrainConfig.model_validate_json(asked.model_dump_json()) == asked
     with pytest.raises(ConfigError, match=r"publish\.row_types: there is no table 'nothing'"):
         with_row_types(config, {"nothing": "int8"})

@@ -1,0 +1,46 @@
+"""What the values of an Arrow column mean, whatever their width: what is compared between training and later data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from storage.features.dtypes import ColumnType
+
+if TYPE_CHECKING:
+    from storage.features.spec import InputSpec
+
+
+def column_type_of(kind: Any, spec: InputSpec) -> ColumnType | None:
+    """The type of a column that feeds `spec`; of a list, of its values. None for a column of nulls only.
+
+    kind: an Arrow type that `Column.from_arrow` takes. Integers of an input with a declared unit are timestamps.
+    """
+    if isinstance(kind, pa.ExtensionType):
+        kind = kind.storage_type
+    while pa.types.is_dictionary(kind) or is_list(kind):
+        kind = kind.value_type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_integer(kind):
+        return "integer" if spec.unit is None else "timestamp"
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "timestamp"
+    if pa.types.is_time(kind):
+        return "time"
+    return "duration" if pa.types.is_duration(kind) else "string"
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is one of the list types."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def means_the_same(trained: ColumnType, found: ColumnType) -> bool:
+    """Whether data of the type `found` may follow on training with `trained`: the same, or integers for floats."""
+    return found == trained or (trained == "float" and found == "integer")

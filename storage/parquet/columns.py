@@ -1,0 +1,168 @@
+"""The columns that are read of every file: that they are there, of one type, and of the type that training had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from storage.errors import ConfigError, InvalidInput
+from storage.features import Column, InputSpec
+from storage.features.column_types import column_type_of, means_the_same
+from storage.features.dtypes import TIMES, ColumnType
+from storage.features.strict_model import did_you_mean
+from storage.features.times import is_time, to_microseconds
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is read of the data. inputs: each from its column. optional: names of those that may have no column.
+
+    label: a column of 0 and 1. keep: columns that are taken over as they are. learns: inputs whose type is not known
+    yet learn it from this data, as at the start of a training.
+    """
+
+    inputs: Sequence[InputSpec]
+    label: str | None = None
+    keep: Sequence[str] = ()
+    optional: Collection[str] = ()
+    learns: bool = False
+
+
+@dataclass
+class ColumnCheck:
+    """Goes through the files one by one and keeps the one type that each column has.
+
+    partitions: Arrow types of the columns that come from the folders' names.
+    """
+
+    wanted: Wanted
+    partitions: dict[str, Any]
+    found: dict[str, tuple[Any, Path]] = field(default_factory=dict)
+    column_types: dict[str, ColumnType] = field(default_factory=dict)
+    _first: Path | None = None
+
+    def add(self, path: Path, schema: Any) -> None:
+        """Checks the Arrow schema of a file. Raises ConfigError naming file, column, what was expected and found."""
+        there = {name: kind for name, kind in self.partitions.items() if name not in schema.names}
+        there |= {entry.name: entry.type for entry in schema}
+        for entry in self.wanted.inputs:
+            if entry.source in there:
+                self._check_input(path, entry, there)
+            elif entry.name not in self.wanted.optional:
+                near = did_you_mean(entry.source, there).partition("; known")[0]
+                raise ConfigError(
+                    f"{path}: input {entry.name!r} wants the column {entry.source!r}, which is not there"
+                    f"{near}{_listing(there)}",
+                    field=f"inputs.{entry.name}.column",
+                )
+        if self.wanted.label is not None:
+            _check_label(path, self.wanted.label, there)
+        for name in self.wanted.keep:
+            if name not in there:
+                raise ConfigError(f"{path}: has no column {name!r}{did_you_mean(name, there)}", field="keep")
+        names = [*(entry.source for entry in self.wanted.inputs), *self.wanted.keep]
+        names += [] if self.wanted.label is None else [self.wanted.label]
+        for name in dict.fromkeys(names):
+            if schema.names.count(name) > 1:
+                raise ConfigError(f"{path}: the column {name!r} is there twice; expected one", field="data")
+            self._merge(path, name, there.get(name))
+        self._first = self._first or path
+
+    def schema(self) -> Any:
+        """The columns that are read, with the types that all files are brought to."""
+        return pa.schema([pa.field(name, kind) for name, (kind, _) in self.found.items()])
+
+    def _check_input(self, path: Path, entry: InputSpec, there: Mapping[str, Any]) -> None:
+        kind = there[entry.source]
+        if self._first is not None and self.found.get(entry.source, (None,))[0] == kind:
+            return  # as in the files before
+        try:
+            Column.from_arrow(pa.array([], kind), entry)
+        except InvalidInput as error:
+            raise ConfigError(f"{path}: {error}{_listing(there)}", field=f"inputs.{entry.name}.dtype") from None
+        found = column_type_of(kind, entry)
+        if found is None:
+            return
+        trained = entry.column_type or self.column_types.get(entry.name)
+        if trained is None and not self.wanted.learns and found in TIMES:
+            raise ConfigError(
+                f"{path}: the column {entry.source!r} of the input {entry.name!r} is {kind}, and it is not known what "
+                "the model was trained on; convert the column to the integers of its training data",
+                field=f"inputs.{entry.name}.column_type",
+            )
+        if trained is None:
+            self.column_types[entry.name] = found
+        elif not means_the_same(trained, found):
+            raise ConfigError(
+                f"{path}: the column {entry.source!r} of the input {entry.name!r} holds {kind} ({found}); expected "
+                f"{trained}, as in {'training' if entry.column_type else self.found[entry.source][1]}. Convert the "
+                "column, or train anew on data of this type",
+                field=f"inputs.{entry.name}.column_type",
+            )
+
+    def _merge(self, path: Path, name: str, kind: Any) -> None:
+        """Keeps one type of the column `name` for all files. kind: the one that `path` has, None without the column."""
+        before = self.found.get(name)
+        if before is None and self._first is None and kind is not None:
+            self.found[name] = (kind, path)
+        elif (before is None) != (kind is None):
+            has, lacks = (path, self._first) if before is None else (before[1], path)
+            raise ConfigError(
+                f"{lacks}: has no column {name!r}, which {has} has; expected the same columns in every file",
+                field="data",
+            )
+        elif before is not None and kind != before[0]:
+            self.found[name] = (self._common(path, name, kind, *before), before[1])
+
+    def _common(self, path: Path, name: str, kind: Any, before: Any, first: Path) -> Any:
+        if all(map(_is_date_or_timestamp, (kind, before))):
+            return pa.timestamp("us")
+        try:
+            fields = [pa.schema([pa.field(name, plain(one))]) for one in (before, kind)]
+            return pa.unify_schemas(fields, promote_options="permissive").field(name).type
+        except pa.ArrowException:
+            raise ConfigError(
+                f"{path}: the column {name!r} holds {kind}; expected {before}, as in {first}. Convert one of them",
+                field="data",
+            ) from None
+
+
+def in_type(array: Any, kind: Any, column: str) -> Any:
+    """The array as the common type of its column. Raises InvalidInput, ArrowException for a value that does not fit."""
+    if array.type == kind:
+        return array
+    if _is_date_or_timestamp(array.type) and _is_date_or_timestamp(kind):
+        parts = [to_microseconds(chunk, column).view(kind) for chunk in array.chunks]
+        return pa.chunked_array(parts, kind)
+    return array.cast(plain(array.type)).cast(kind)
+
+
+def plain(kind: Any) -> Any:
+    """The type without a dictionary or views, which Arrow does not merge with others."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+
+
+def _is_date_or_timestamp(kind: Any) -> bool:
+    return is_time(kind) and bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _listing(there: Mapping[str, Any]) -> str:
+    return "; the file has: " + ", ".join(f"{name} ({kind})" for name, kind in there.items())
+
+
+def _check_label(path: Path, label: str, there: Mapping[str, Any]) -> None:
+    if label not in there:
+        raise ConfigError(f"{path}: there is no label column {label!r}{_listing(there)}", field="label")
+    kind = there[label]
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise ConfigError(
+            f"{path}: the label column {label!r} is {kind}, expected 0 and 1{_listing(there)}", field="label"
+        )

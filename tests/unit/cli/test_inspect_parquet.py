@@ -1,0 +1,27 @@
+"""`emberline inspect` shows what a folder of Parquet files holds, with its partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from emberline.cli.inspect import command
+from storage.errors import ConfigError
+
+
+def test_a_partitioned_folder_is_shown_with_its_partitions(tmp_path: Path) -> None:
+    for day, user in (("2026-01-02", 7), ("2026-01-01", 8)):
+        (tmp_path / f"date={day}").mkdir()
+        pq.write_table(pa.table({"user": [user, 9]}), tmp_path / f"date={day}" / "part-0.parquet")
+    done = CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False)
+    lines = [line.replace("│", " ").split() for line in done.output.splitlines()]
+    assert "4 rows" in done.output
+    assert ["date", "partition", "2026-01-01"] in lines
+    assert ["user", "int64", "8"] in lines
+    (tmp_path / "date=2026-01-01" / "b.csv").touch()
+    with pytest.raises(ConfigError, match="of the kind CSV"):
+        CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False)

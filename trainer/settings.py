@@ -1,0 +1,112 @@
+"""The configuration that a run was trained with, kept in its commits so that a change can be named.
+
+A setting is a dotted name and a value, both text: `tables.items.dim` is `16`. What is large or has parts of its own,
+such as the transforms of a feature, stands as a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ConfigError
+from storage.features.spec import Feature
+from trainer.config import TrainConfig
+
+# What a resumed training may change; `publish` and the model's name are no settings at all.
+_FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes")
+_NAMED_AT_MOST = 5
+
+Settings = dict[str, str]
+
+
+def settings_of(config: TrainConfig) -> Settings:
+    """The settings of a configuration, less what a resumed run may change."""
+    content = config.model_dump(mode="json", exclude={"publish", "model_name", "inputs", "features", "tables"})
+    for free in _FREE_ON_RESUME:
+        content["training"].pop(free)
+    found = dict(_leaves(content))
+    for entry in config.inputs:
+        found[f"inputs.{entry.name}"] = _digest(entry.model_dump(mode="json", exclude={"column_type"}))
+    for feature in config.features:
+        found[f"features.{feature.name}"] = _shape(config, feature)
+        found[f"definitions.{feature.name}"] = _digest(feature.model_dump(mode="json"))
+    for table in config.tables:
+        for key, value in table.model_dump(mode="json", exclude={"name"}).items():
+            found[f"tables.{table.name}.{key}"] = str(value)
+    return found
+
+
+def check_same_training(trained: Settings, config: TrainConfig, folder: Path) -> None:
+    """Raises ConfigError naming what differs, when going on with `config` would not be the same training."""
+    changes = _differences(trained, settings_of(config))
+    if changes:
+        raise ConfigError(
+            f"{folder}: was trained with another configuration: {_listed(changes)}. On resume only "
+            f"{', '.join(_FREE_ON_RESUME)} and publish may change; give the configuration that the run began with, or "
+            "train anew into another folder",
+            field="resume",
+        )
+
+
+def check_same_model(trained: Settings, config: TrainConfig, folder: Path) -> None:
+    """Raises ConfigError naming the feature, table or option by which the model of `config` has another shape."""
+    before, after = ({key: one[key] for key in one if _is_of_the_model(key)} for one in (trained, settings_of(config)))
+    changes = _differences(before, after)
+    if changes:
+        raise ConfigError(
+            f"{folder}: was trained as another model than config.json describes now: {_listed(changes)}. A run keeps "
+            "its features, tables and network; put config.json back, or train the new model into another folder "
+            "(emberline train) and publish it as the next version",
+            field="config",
+        )
+
+
+def _is_of_the_model(key: str) -> bool:
+    section, *rest = key.split(".")
+    return section in ("features", "model") or (section == "tables" and rest[-1] == "dim")
+
+
+def _shape(config: TrainConfig, feature: Feature) -> str:
+    """What the network sees of a feature."""
+    if feature.output == "dense":
+        return f"{config.spec.flow(feature.name).high} dense values in the group {feature.group}"
+    length = f" of {feature.length}" if feature.pooling == "none" else ""
+    return f"ids of the table {feature.table}, pooling {feature.pooling}{length}"
+
+
+def _differences(before: Settings, after: Settings) -> list[str]:
+    changes = []
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        section = key.partition(".")[0]
+        if old == new:
+            continue
+        if old is None or new is None:
+            # Of a table or a feature that is new or gone, one of its settings stands for all.
+            if section != "definitions" and (section != "tables" or key.endswith(".dim")):
+                name = key.removesuffix(".dim") if section == "tables" else key
+                changes.append(f"{name} was {'added' if old is None else 'removed'}")
+        elif section in ("inputs", "definitions"):
+            changes.append(f"{key.replace('definitions.', 'features.', 1)} was changed")
+        else:
+            changes.append(f"{key} was {old} and is {new}")
+    return changes
+
+
+def _leaves(content: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in content.items():
+        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", str(value))]
+    return found
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _listed(changes: list[str]) -> str:
+    more = f" and {len(changes) - _NAMED_AT_MOST} more" if len(changes) > _NAMED_AT_MOST else ""
+    return ", ".join(changes[:_NAMED_AT_MOST]) + more
