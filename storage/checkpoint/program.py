@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import operator
 import re
 import threading
 import warnings
@@ -19,14 +20,16 @@ import numpy as np
 
 from storage.checkpoint.document import GraphDocument, document_from, is_node_name
 from storage.checkpoint.manifest import GraphInput, GraphOutput
+from storage.checkpoint.operators import check_operator
 from storage.checkpoint.strict_json import canonical_json
-from storage.errors import CheckpointError, ConfigError
+from storage.errors import CheckpointError, ConfigError, UnsafeArtifact, Unsupported
 
 if TYPE_CHECKING:
     import torch
 
 # torch's exporter and deserializer keep global state while they work.
 TORCH_LOCK = threading.Lock()
+_RECURRENT = re.compile(r"aten\.(gru|lstm|rnn)_?")
 # numbers of torch's ScalarType in the export schema
 SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
 
@@ -49,7 +52,7 @@ def pack_program(
     """Takes a program apart for publication.
 
     inputs, outputs: in the order of the program's own user inputs and outputs. Raises ConfigError when they do not fit
-    the program, UnsafeArtifact when the program uses an operator that would be refused on loading.
+    the program, Unsupported when the program uses an operator that would be refused on loading.
     """
     import torch
 
@@ -72,6 +75,7 @@ def document_of(
         warnings.simplefilter("ignore")
         # An empty table: operators stay whole (linear, einsum), in-place ones become functional.
         program = program.run_decompositions({})
+        _refuse_operators(program)
         serializer = serialize.ExportedProgramSerializer()
         # torch 2.11 and 2.12 do not know how to leave out what is not published.
         known = inspect.signature(serializer.serialize).parameters
@@ -81,6 +85,41 @@ def document_of(
     _strip(content)
     _rename(content)
     return program, document_from(content)
+
+
+def _refuse_operators(program: torch.export.ExportedProgram) -> None:
+    """Raises Unsupported for an operator that no server would take, saying where the module uses it."""
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        try:
+            check_operator(_target_name(node.target), where="graph")
+        except UnsafeArtifact:
+            name = str(node.target)[:120]
+            steps = ", here linear, sigmoid and tanh for each step" if _RECURRENT.match(name) else ""
+            raise Unsupported(
+                f"the module uses the operator {name!r}{_place(node)}, which published graphs may not use; write that "
+                f"part with accepted operators{steps} (docs/format.md says which they are)"
+            ) from None
+
+
+def _target_name(target: Any) -> str:
+    """As the graph's JSON will have it."""
+    if hasattr(target, "_schema"):
+        return f"torch.ops.{target}"
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
+
+
+def _place(node: Any) -> str:
+    """Which submodule a node comes from, and which line outside of torch."""
+    text = ""
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        name = str(path).rpartition("module.")[2]
+        kind = kind if isinstance(kind, str) else kind.__name__
+        text = f" in {name} ({kind.rpartition('.')[2]})" if "module." in str(path) else text
+    lines = re.findall(r'File "([^"]+)", line ([0-9]+)', node.meta.get("stack_trace") or "")
+    own = [f"{file}:{line}" for file, line in lines if "/torch/" not in file and "/trainer/publishing/" not in file]
+    return f"{text} at {own[-1]}" if own else text
 
 
 def weight_key(kind: str, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -81,24 +80,6 @@ class _Answered(StandIn):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         path, _, half = self._held
         return half.answer(path)
-
-
-def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.ExportedProgram:
-    """Exports the dense half with a dynamic batch. Raises Unsupported with torch's reason when that cannot be done."""
-    batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
-    with half.cut(), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        try:
-            return torch.export.export(
-                half, tuple(tensors), dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)}, strict=False
-            )
-        except Unsupported:
-            raise
-        except Exception as error:  # torch raises many kinds here; all mean the same to the caller
-            raise Unsupported(
-                f"torch.export cannot take the module without its embedding layers: {error}\n"
-                "It must compute the same way for every batch size and every value"
-            ) from error
 
 
 def named_outputs(value: Any) -> dict[str, Tensor]:

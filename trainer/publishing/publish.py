@@ -21,7 +21,7 @@ from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
 from trainer.publishing.check import Checker
-from trainer.publishing.cut import export_half
+from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
 from trainer.publishing.row_types import RowTypes, rounding_metadata
 from trainer.publishing.subject import Subject, unwrapped

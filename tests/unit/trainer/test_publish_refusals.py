@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,3 +215,47 @@ def test_layers_that_share_a_weight_but_not_its_padding_are_refused(tmp_path: Pa
 
     with pytest.raises(EmberlineError, match="share a table, but not their padding_idx"):
         publish(Tied(), IDS, tmp_path, name="m")
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.steps, self.head = nn.Embedding(9, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.steps(self.items(ids))[0][:, -1])
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(9, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = self.items(ids[:, 0])
+        return rows if rows.sum() > -1e9 else -rows
+
+
+def test_an_operator_that_graphs_may_not_use_is_named_with_its_place(tmp_path: Path) -> None:
+    line = inspect.getsourcelines(Recurrent.forward)[1] + 1
+    with pytest.raises(Unsupported) as refusal:
+        publish(Recurrent(), IDS.repeat(3, 1), tmp_path, name="m")
+    assert str(refusal.value) == (
+        f"the module uses the operator 'aten.gru.input' in steps (GRU) at {__file__}:{line}, which published graphs "
+        "may not use; write that part with accepted operators, here linear, sigmoid and tanh for each step "
+        "(docs/format.md says which they are)"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_export_says_where_and_prints_no_graph(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    line = inspect.getsourcelines(Branching.forward)[1] + 2
+    with pytest.raises(Unsupported) as refusal:
+        publish(Branching(), IDS.repeat(3, 1), tmp_path, name="m")
+    message = str(refusal.value)
+    assert f"at {__file__}:{line} (return rows if rows.sum() > -1e9 else -rows). Its graph has to be" in message
+    assert "\n" not in message
+    assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
