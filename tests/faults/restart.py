@@ -239,5 +239,3 @@ def restart_in_a_process(world: Prepared, store: Path, output: Path, **options: 
     content = json.loads(data)
     looks = {name: content.pop(name) for name in ("first", "last", "otherwise")}
     return Restart(**content, **{name: None if value is None else Seen(**value) for name, value in looks.items()})
-
-

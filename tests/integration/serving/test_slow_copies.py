@@ -58,8 +58,8 @@ def check_copy(live: Live, before: Planted, after: Planted, source: Path, seed: 
 def test_versions_copied_slowly_are_served_when_they_are_whole(live: Live, order: str) -> None:
     newest = live.version()
     copies = []
-    for _ in range(VERSIONS):
-        snapshot = live.version()
+    for number in range(2, 2 + VERSIONS):
+        snapshot = live.version(number)
         copies.append((snapshot, set_aside(live, snapshot)))
     live.start(poll_s=0.05)
     live.reaches(newest)
