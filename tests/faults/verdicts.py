@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.injector import Call
-from tests.faults.restart import Restart, Seen, is_as, is_on_the_way
+from tests.faults.restart import DECISIONS, Restart, Seen, is_as, is_on_the_way
 from tests.faults.worlds import Decided, Prepared
 
 # Kinds that change nothing on the disk: after one of these a right restart needs no second one to be believed.
 HARMLESS = frozenset({"open", "read", "stat", "list", "map", "lock"})
-# What the state file says that does not depend on when a delta was taken or merged.
-_DECISIONS = ("held", "abandoned", "paused", "pinned", "canary", "quarantine", "budget", "sessions", "allowed")
 
 
 WRONG = "wrong answers"
@@ -50,8 +48,8 @@ class Wanted:
     decided: Decided
 
     def state_differs(self, state: dict[str, Any]) -> str:
-        """Names of what the state file says otherwise."""
-        names = _DECISIONS if self.decided.on_the_way else tuple(self.state)
+        """Names of what the state file says otherwise; where deltas are taken, of decisions alone."""
+        names = sorted(DECISIONS | {"quarantine"}) if self.decided.on_the_way else list(self.state)
         return ", ".join(name for name in names if state.get(name) != self.state.get(name))
 
 
@@ -102,9 +100,11 @@ def differences(seen: Seen, wanted: Seen) -> str:
     if not seen.ready:
         return f"not ready: {seen.reason}"
     parts = [seen.wrong] if seen.wrong else []
-    for name in ("served", "mode", "canary"):
-        if getattr(seen, name) != getattr(wanted, name):
-            parts.append(f"{name} {getattr(seen, name)!r} for {getattr(wanted, name)!r}")
+    parts += [
+        f"{name} {getattr(seen, name)!r} for {getattr(wanted, name)!r}"
+        for name in ("served", "mode", "canary")
+        if getattr(seen, name) != getattr(wanted, name)
+    ]
     parts += [f"{name} differs" for name, value in wanted.facts.items() if seen.facts.get(name) != value]
     if seen.answers != wanted.answers:
         parts.append(f"answers: {sorted(set(seen.answers.values()))}")
