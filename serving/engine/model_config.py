@@ -30,7 +30,7 @@ from serving.gpu.driver import Gpus
 from serving.model_folders import CONFIG
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature
-from storage.errors import ConfigError
+from storage.errors import ConfigError, ReadError
 
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -235,8 +235,10 @@ def _read_labels(proto: Any, model_dir: Path) -> dict[str, tuple[str, ...]]:
                 raise config_error(where, f"{name!r} has over {MAX_CONFIG_BYTES} bytes")
             lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
             labels[output.name] = tuple(line.removesuffix("\r") for line in lines)
-        except (OSError, UnicodeDecodeError) as error:
+        except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:
             raise config_error(where, f"{name!r}: {getattr(error, 'strerror', None) or error}") from None
+        except OSError as error:
+            raise ReadError(f"{path}: cannot be read now: {error.strerror}; try again") from error
     return labels
 
 

@@ -368,6 +368,7 @@ class ModelRepository:
             return
         self._look_for_models()
         for name, updater in self._models.items():
+            updater.follow()  # where there was no thread for it so far
             place = self._root.absolute() / name
             if not folders:
                 updater.look()

@@ -19,7 +19,7 @@ from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import WireTensor, checked_shape
 from storage.checkpoint import Golden
-from storage.errors import ConfigError, InvalidInput
+from storage.errors import ConfigError, InvalidInput, ReadError
 from storage.features import Column
 
 FOLDER = "warmup"
@@ -121,8 +121,10 @@ def _file(field: str, model_dir: Path, name: str) -> bytes:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise config_error(f"{field}.input_data_file", f"{path} has over {MAX_FILE_BYTES} bytes")
         return path.read_bytes()
-    except OSError as error:
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise config_error(f"{field}.input_data_file", f"{path}: {error.strerror}") from None
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read now: {error.strerror}; try again") from error
 
 
 def failed(warm_up: WarmUp, error: BaseException) -> ConfigError:

@@ -51,6 +51,7 @@ def resume(model: LiveModel) -> None:
     with model.lock:
         if model.default is None and model.knows_facts and not model.stopping.is_set() and _is_bound(model.facts):
             model.keep_decision(model.facts.model_copy(update={"held": (), "paused": False, "pinned": False}))
+            model.trouble = model.waiting = ""  # the next try says what there is to wait for
             return
         line = _line(model)
         facts, view = model.facts, line.view

@@ -92,14 +92,18 @@ class ModelUpdater:
         self.advance()
 
     def follow(self) -> None:
-        """Starts to follow the folder, unless it does so already."""
+        """Starts to follow the folder, as far as it does not do so already."""
         name = self.model.name
         with self.model.lock:
-            if self._threads or self.model.stopping.is_set():
+            if self.model.stopping.is_set():
                 return
-            for target, label in ((self._follow, "follow"), (self._merge, "merge")):
+            for target, label in ((self._follow, "follow"), (self._merge, "merge"))[len(self._threads) :]:
                 thread = threading.Thread(target=target, name=f"emberline-{label}-{name}", daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no thread is left on the machine
+                    logger.error("%s: its folder is not followed so far: %s", name, error)
+                    return
                 self._threads.append(thread)
 
     def wake(self) -> None:

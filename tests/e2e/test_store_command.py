@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from serving.updates.store_lock import locked
 from tests.integration.storage.trouble import FIRST, ROOT, check_rows, merged, opened
 
 
@@ -51,3 +53,15 @@ def test_a_folder_without_a_store_and_a_store_in_use_are_named(tmp_path: Path) -
         used = store("verify", tmp_path / "used")
     assert used.returncode == 1
     assert "another process" in used.stderr
+
+
+def test_a_store_whose_server_is_only_starting_is_not_repaired(tmp_path: Path) -> None:
+    folder = tmp_path / "store" / "model" / "1"
+    folder.parent.mkdir(parents=True)
+    with opened(folder):
+        pass
+    with locked(folder.parent):
+        refused = store("repair", folder)
+    assert refused.returncode == 1
+    assert f"({os.getpid()} on" in refused.stderr
+    assert store("repair", folder).returncode == 0

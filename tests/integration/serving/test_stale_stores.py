@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from serving.engine.stale_stores import remove_stale_stores
 from storage import SsdTier
@@ -36,3 +40,17 @@ def test_an_open_store_of_another_process_stays_until_it_is_closed(tmp_path: Pat
     assert holder.returncode == 0
     remove_stale_stores(tmp_path, {"3"})
     assert [entry.name for entry in tmp_path.iterdir()] == ["3"]
+
+
+def test_a_store_of_which_nothing_is_known_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SsdTier.open(tmp_path / "1").close()
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        remove_stale_stores(tmp_path, set())
+    assert (tmp_path / "1" / "rocksdb").is_dir()
+    remove_stale_stores(tmp_path, set())
+    assert not (tmp_path / "1").exists()

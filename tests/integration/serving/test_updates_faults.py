@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -183,9 +184,10 @@ def test_what_is_pinned_and_gone_is_not_replaced_before_resume(live: Live, decid
     shutil.rmtree(kept)
     live.start()
     assert "emberline resume" in reason(live)
-    live.repository.resume(NAME)
+    state = live.repository.resume(NAME)
+    assert (state["mode"], state["served"]) == ("following", None)
+    assert "pinned" not in (state["waiting"] or "")
     live.reaches(newer)
-    assert live.report()["mode"] == "following"
     live.stop()
     live.start()
     live.reaches(newer)
@@ -273,6 +275,22 @@ def test_an_update_for_which_the_machine_has_no_room_is_taken_later(
         live.until(lambda: str(live.report()["waiting"]).startswith(("can't start", "[enforce")))
     live.reaches(one)
     assert live.refused() == []
+
+
+def test_a_model_without_threads_is_followed_once_there_are_some(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = live.version()
+    real = threading.Thread.start
+
+    def begin(thread: threading.Thread) -> None:
+        if thread.name.startswith(("emberline-follow", "emberline-merge")):
+            no_thread()
+        real(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", begin)
+        live.start()
+    assert live.served() is start
+    live.reaches(live.delta(start))
 
 
 # ---- two servers

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from tritonclient.grpc import model_config_pb2
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
 from serving.protocol.signature import ModelSignature
 from storage.checkpoint import Golden, GraphOutput
-from storage.errors import ConfigError
+from storage.errors import ConfigError, ReadError
 from storage.features import Column, FeatureSpec
 
 SPEC = FeatureSpec.model_validate(
@@ -92,6 +95,20 @@ def test_a_wrong_field_is_named(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=reason) as refused:
         read(text, tmp_path)
     assert refused.value.field.startswith("model_warmup[0]")
+
+
+def test_a_file_that_cannot_be_read_now_is_no_error_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "ids").write_bytes(bytes(8))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(io, "open", fail)
+    with pytest.raises(ReadError, match=r"ids: cannot be read now: Input/output error"):
+        read(sample(user='input_data_file: "ids"'), tmp_path)
 
 
 @pytest.mark.parametrize(("rows", "batches"), [(256, [1, 64]), (20, [1, 20]), (1, [1]), (0, [])])
