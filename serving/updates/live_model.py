@@ -76,6 +76,8 @@ class LiveModel:
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, str] = {}
         self.trouble = ""
+        # Versions that are served, and whose files are not what was published any more.
+        self.damaged: dict[int, str] = {}
         # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
         self.free_since_ns = time.time_ns()
         self.stopping = threading.Event()

@@ -21,6 +21,7 @@ from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, dec
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, close_line
 from serving.updates.merging import merge_loop
+from serving.updates.rechecking import recheck
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import restore_line
 from serving.updates.sharing import take_on_store
@@ -74,6 +75,7 @@ class ModelUpdater:
         self._turn = threading.Lock()
         self._restored = False
         self._threads: list[threading.Thread] = []
+        self._follows = False
         self._retry_s = 0.0
         self._not_before = 0.0
 
@@ -86,14 +88,12 @@ class ModelUpdater:
 
     def follow(self) -> None:
         """Starts to follow the folder, unless it does so already."""
-        name = self.model.name
         with self.model.lock:
-            if self._threads or self.model.stopping.is_set():
+            if self._follows or self.model.stopping.is_set():
                 return
-            for target, label in ((self._follow, "follow"), (self._merge, "merge")):
-                thread = threading.Thread(target=target, name=f"emberline-{label}-{name}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            self._follows = True
+            self._run(self._follow, "follow")
+            self._run(self._merge, "merge")
 
     def wake(self) -> None:
         """Something changed in the folder, or an operator said something: what failed before is tried again now."""
@@ -147,6 +147,11 @@ class ModelUpdater:
             return True
         finally:
             self._turn.release()
+
+    def _run(self, target: Callable[[], None], label: str) -> None:
+        thread = threading.Thread(target=target, name=f"emberline-{label}-{self.model.name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def _follow(self) -> None:
         model = self.model
@@ -233,6 +238,7 @@ class ModelUpdater:
         if default is not None:
             logger.info("%s: serves %s again", model.name, default.view.current.snapshot)
             remove_stores(model)
+            self._run(partial(recheck, model), "recheck")
         return True
 
     def _read_config(self) -> ModelConfig:

@@ -166,6 +166,7 @@ def waiting(model: LiveModel) -> str | None:
     """What is waited for, in words; None for nothing."""
     canary = model.facts.canary
     parts = [*model.awaiting.values(), model.waiting, model.trouble]
+    parts += [reason for number, reason in model.damaged.items() if str(number) in model.routes.by_version]
     if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
@@ -205,6 +206,9 @@ def versions(model: LiveModel) -> list[VersionEntry]:
         for entry in entries.values():
             if entry.loaded is not None and entry.loaded.trouble:
                 entry.state, entry.reason = "UNAVAILABLE", entry.loaded.trouble
+        for number, reason in model.damaged.items():
+            if number in entries and not entries[number].reason:
+                entries[number].reason = reason
         for number, reason in model.awaiting.items():
             entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", reason))
         for number, reasons in refused.items():
