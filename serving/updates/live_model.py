@@ -94,6 +94,8 @@ class LiveModel:
         self.merge_trouble = ""
         self.mend_trouble = ""
         self.on_damage: Callable[[], None] = lambda: None
+        # By snapshot: versions that are served, and whose files are not what was published any more.
+        self.damaged: dict[str, str] = {}
         # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
         self.free_since_ns = time.time_ns()
         self.stopping = threading.Event()

@@ -24,6 +24,7 @@ from serving.updates.loading import DRAIN_S, close_line
 from serving.updates.made_anew import facts_for_folder
 from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
+from serving.updates.rechecking import recheck
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import give_up_lost, restore_line, without_lost_canary
 from serving.updates.sharing import take_on_store
@@ -80,7 +81,7 @@ class ModelUpdater:
         self._wake = threading.Event()
         self._turn = threading.Lock()
         self._restored = False
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, threading.Thread] = {}
         self._retry_s = 0.0
         self._not_before = 0.0
 
@@ -93,18 +94,12 @@ class ModelUpdater:
 
     def follow(self) -> None:
         """Starts to follow the folder, as far as it does not do so already."""
-        name = self.model.name
         with self.model.lock:
             if self.model.stopping.is_set():
                 return
-            for target, label in ((self._follow, "follow"), (self._merge, "merge"))[len(self._threads) :]:
-                thread = threading.Thread(target=target, name=f"emberline-{label}-{name}", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # no thread is left on the machine
-                    logger.error("%s: its folder is not followed so far: %s", name, error)
+            for target, label in ((self._follow, "follow"), (self._merge, "merge")):
+                if label not in self._threads and not self._run(target, label):
                     return
-                self._threads.append(thread)
 
     def wake(self) -> None:
         """Something changed in the folder, or an operator said something: what failed before is tried again now."""
@@ -138,7 +133,7 @@ class ModelUpdater:
         deadline = time.monotonic() + timeout_s
         self.give_up()
         with model.lock:
-            threads = (*self._threads, *model.retiring)
+            threads = (*self._threads.values(), *model.retiring)
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if not self._turn.acquire(timeout=max(0.01, deadline - time.monotonic())):
@@ -159,6 +154,17 @@ class ModelUpdater:
             return True
         finally:
             self._turn.release()
+
+    def _run(self, target: Callable[[], None], label: str) -> bool:
+        """Starts a thread; False when no thread is left on the machine, which is logged."""
+        thread = threading.Thread(target=target, name=f"emberline-{label}-{self.model.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.error("%s: the thread %r cannot be started so far: %s", self.model.name, label, error)
+            return False
+        self._threads[label] = thread
+        return True
 
     def _follow(self) -> None:
         model = self.model
@@ -264,6 +270,7 @@ class ModelUpdater:
         if default is not None:
             logger.info("%s: serves %s again", model.name, default.view.current.snapshot)
             remove_stores(model)
+            self._run(partial(recheck, model), "recheck")
         return True
 
     def _read_config(self) -> ModelConfig:

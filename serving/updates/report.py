@@ -166,7 +166,7 @@ def waiting(model: LiveModel) -> str | None:
     """What is waited for, in words; None for nothing."""
     canary = model.facts.canary
     awaiting = [each.reason for each in model.awaiting.values()]
-    parts = [*awaiting, model.waiting, model.trouble, model.damage, model.merge_trouble]
+    parts = [*awaiting, model.waiting, model.trouble, model.damage, model.merge_trouble, *_damaged(model).values()]
     if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
@@ -213,10 +213,12 @@ def versions(model: LiveModel) -> list[VersionEntry]:
                 entry.reason = entry.loaded.trouble or model.damage or entry.loaded.unready
         for number, awaiting in model.awaiting.items():
             entries.setdefault(number, VersionEntry(model.name, str(number), "UNAVAILABLE", awaiting.reason))
+        damaged = _damaged(model)
         for number, entry in entries.items():
             if entry.state == "READY":
                 deltas = f"refused deltas: {'; '.join(refused[number][-8:])}" if number in refused else ""
-                entry.reason = "; ".join(text for text in (entry.reason, deltas, model.merge_trouble) if text)
+                texts = (entry.reason, damaged.get(number, ""), deltas, model.merge_trouble)
+                entry.reason = "; ".join(text for text in texts if text)
         if entries and model.default is None and model.trouble:
             entries[0] = VersionEntry(model.name, "", "UNAVAILABLE", model.trouble)
         if entries:
@@ -225,6 +227,13 @@ def versions(model: LiveModel) -> list[VersionEntry]:
             return [VersionEntry(model.name, "", "UNAVAILABLE", "unloaded")]
         reason = model.trouble or model.damage
         return [VersionEntry(model.name, "", "UNAVAILABLE" if model.trouble else "LOADING", reason)]
+
+
+def _damaged(model: LiveModel) -> dict[int, str]:
+    """What is wrong with the published files of versions that are served, by number."""
+    lanes = [lane for line in model.lines for lane in line.lanes.values()]
+    texts = {lane.version: model.damaged.get(lane.published.snapshot, "") for lane in lanes}
+    return {number: text for number, text in texts.items() if text}
 
 
 def _state(model: LiveModel, line: StoreLine, position: int, canary: tuple[StoreLine, Entry, float] | None) -> str:

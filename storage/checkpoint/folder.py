@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -30,6 +30,7 @@ _MAX_BYTES = {
 }
 MAX_SHARD_BYTES = 1 << 30
 _READ_BYTES = 16 << 20
+_CHECK_BYTES = 1 << 20
 # Not followed when it is a link, not waited for when it is a pipe.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -56,13 +57,21 @@ class VerifiedFolder:
         buffer.setflags(write=False)
         return buffer
 
-    def check(self) -> None:
-        """Computes every digest. Raises IntegrityError naming the first file that differs, ReadError."""
+    def check(self, on_piece: Callable[[], None] = lambda: None) -> None:
+        """Computes every digest. Raises IntegrityError naming the first file that differs, ReadError.
+
+        on_piece: called after each MiB or less.
+        """
+        buffer = memoryview(bytearray(_CHECK_BYTES))
         for name, entry in self._files.items():
             check_size(name, entry.size)
             with self._opened(name) as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                    raise self._changed(name)
+                digest = hashlib.sha256()
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+                    on_piece()
+            if digest.hexdigest() != entry.sha256:
+                raise self._changed(name)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[FileIO]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -47,6 +48,10 @@ class Published(Generic[M]):
     def size_bytes(self) -> int:
         """Bytes of its files; the deltas of a version are not counted."""
         return self._manifest_bytes + sum(entry.size for entry in self.manifest.files)
+
+    def check(self, on_piece: Callable[[], None] = lambda: None) -> None:
+        """Computes every digest. on_piece: called after each MiB. Raises IntegrityError that names the file."""
+        self._folder.check(on_piece)
 
     @staticmethod
     def _spec(entry: TableEntry | DeltaTableEntry) -> TableSpec:

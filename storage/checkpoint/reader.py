@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.fingerprint import MASK, fingerprint_hex
-from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
+from storage.checkpoint.folder import check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
 from storage.checkpoint.manifest import MANIFEST, Manifest
 from storage.checkpoint.published import Published
@@ -121,7 +121,7 @@ def open_version(path: Path | str, *, verify: bool = True, threads: int = 1) -> 
     check_listing(path, sizes, manifest.files)
     version = PublishedVersion(path, manifest, sizes[MANIFEST], threads)
     if verify:
-        VerifiedFolder(path, manifest.files).check()
+        version.check()
     if path.name.isdecimal() and int(path.name) != manifest.version:
         raise IntegrityError(f"{path}: the manifest is that of version {manifest.version}")
     return version

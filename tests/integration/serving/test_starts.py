@@ -1,0 +1,105 @@
+"""What the store has verified is not read again before a model is ready, and is checked again behind requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.checkpoint.reader import PublishedVersion
+from storage.tiers.tiered import TieredStore
+from tests.integration.serving.live import Live
+from tests.integration.serving.planted import NAME
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    with Live(tmp_path) as live:
+        yield live
+
+
+def shard_of(live: Live) -> Path:
+    return next((live.world.repository / NAME / "1" / "tables").glob("item*"))
+
+
+@pytest.mark.parametrize("budget", [None, 4000])
+def test_a_restart_reads_no_shard_of_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int | None
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise AssertionError("a shard was read")
+
+    with Live(tmp_path, **({} if budget is None else {"dram_bytes": budget})) as live:
+        start = live.version()
+        live.start()
+        chain = live.chain(start, 7)
+        live.reaches(chain[-1])
+        live.until(lambda: live.repository.update_counters(NAME).merges >= 2)
+        live.stop()
+        monkeypatch.setattr(PublishedVersion, "shards", unreachable)
+        live.start()
+        assert live.served() is chain[-1]
+        line = live.repository._models[NAME].model.default
+        live.until(lambda: line.store.wait_filled(1))
+        line.store.check_integrity()
+        assert line.store.is_complete(0) == (budget is None)
+
+
+def test_damage_to_files_that_were_verified_before_is_said_and_no_wrong_row_is_served(live: Live) -> None:
+    start = live.version()
+    live.start()
+    live.stop()
+    shard = shard_of(live)
+    data = bytearray(shard.read_bytes())
+    data[-len(data) // 2] ^= 1
+    shard.write_bytes(bytes(data))  # in place: what the store keeps by link is damaged too
+    live.start()
+    assert live.served() is start
+    live.until(lambda: "is not what was published" in (live.repository.update_counters(NAME).waiting or ""))
+    (entry,) = live.repository.index()
+    assert entry.state == "READY"
+    assert shard.name in entry.reason
+
+
+def test_a_damaged_version_that_no_store_has_verified_is_refused(live: Live) -> None:
+    live.version()
+    shard = shard_of(live)
+    data = bytearray(shard.read_bytes())
+    data[-len(data) // 2] ^= 1
+    shard.write_bytes(bytes(data))
+    live.start()
+    (entry,) = live.repository.index()
+    assert entry.state == "UNAVAILABLE"
+    assert shard.name in entry.reason
+
+
+def test_a_model_is_ready_before_dram_is_filled_and_after_where_it_is_to_be_warm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, parameters in (("loaded", {}), ("warm", {"ready_when": "warm"})):
+        go_on = threading.Event()
+        real = PublishedVersion.uses
+
+        def held(
+            version: PublishedVersion, table: str, go_on: threading.Event = go_on, real: object = real
+        ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            assert go_on.wait(60)
+            return real(version, table)  # type: ignore[operator, no-any-return]
+
+        monkeypatch.setattr(PublishedVersion, "uses", held)
+        with Live(tmp_path / name, **parameters) as live:
+            start = live.version()
+            if name == "warm":
+                threading.Timer(0.5, go_on.set).start()
+            live.start()
+            store: TieredStore = live.repository._models[NAME].model.default.store
+            assert store.is_complete(0) == (name == "warm")
+            assert go_on.is_set() == (name == "warm")
+            assert live.served() is start
+            go_on.set()
+            live.until(lambda store=store: store.is_complete(0) and store.is_complete(1))  # type: ignore[misc]
+            assert live.served() is start
+        monkeypatch.undo()
