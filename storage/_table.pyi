@@ -234,6 +234,16 @@ class Cache:
         the capacity were seen.
         """
 
+    def curve_parts(
+        self,
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.float64]
+    ]:
+        """
+        `curve` of all tables, and the hit rates of eighths of the sampled ids, each alone: rows (k,), hit rates (k,),
+        hit rates (8 * k,), one eighth after the other.
+        """
+
     def predict(self, capacity_rows: int, table: int | None = None) -> float | None:
         """
         The hit rate of all lookups, or of one table's, with so many rows in all. None until enough was seen.

@@ -49,6 +49,8 @@ def budget_line(state: Mapping[str, Any]) -> str:
     else:
         text += f"budget {human_bytes(state['dram_bytes'])}"
     text += f"; {human_bytes(state['used_bytes'])} used for {sum(s['rows']['dram'] for s in state['stores']):,} rows"
+    if state["fixed_bytes"]:
+        text += f"; {human_bytes(state['fixed_bytes'])} beside it for empty caches, however small the budget is"
     if state["dram_bytes"] != state["configured_bytes"]:
         said = state["configured_bytes"]
         text += f"; config.pbtxt says {'none' if said is None else human_bytes(said)}"

@@ -17,7 +17,7 @@ from emberline.cli.sizes import BYTES, human_bytes
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from storage.tiers.budget_report import StoreForecast
+    from storage.tiers.forecast import StoreForecast
     from storage.tiers.planning import Plan, PlanRow
 
 _VERSION_IDS = 13_312
@@ -63,8 +63,10 @@ def command(
     """Say what hit rate and lookup time other DRAM budgets would give.
 
     From a running model: by the miss-ratio curve of its own traffic and by the times of its own lookups; beside the
-    prediction for the present budget stands what was measured. From a published version: by the use counts that the
-    trainer saw, and by times measured now with rows of this size, on this machine and its disk.
+    prediction for the present budget stands what was measured. A running model without a budget samples no traffic: its
+    hit rates are those of the use counts that came with its rows. From a published version: by the use counts that the
+    trainer saw, and by times measured now with rows of this size, on this machine and its disk. Other traffic of the
+    same kind is expected to lie between the two numbers in brackets.
     """
     from storage.tiers.planning import make_plan
 
@@ -81,13 +83,7 @@ def _of_server(model: str, url: str, timeout: float) -> StoreForecast:
     from storage.tiers.budget_report import read_report
 
     state, _ = call_server(url, model_path(model, "budget"), timeout)
-    served = state["stores"][0]
-    if not served["slabs"]:
-        raise InvalidInput(
-            f"model {model!r} has no DRAM budget: it holds every row, so no curve is sampled. Give it one (`emberline "
-            "budget`), or plan from the version's folder"
-        )
-    return read_report(served)
+    return read_report(state["stores"][0])
 
 
 def _of_version(path: Path, ids: int, scratch: Path | None) -> StoreForecast:
@@ -100,7 +96,8 @@ def _of_version(path: Path, ids: int, scratch: Path | None) -> StoreForecast:
     largest = max(version.tables, key=lambda spec: spec.rows * spec.row_bytes, default=None)
     if largest is None:
         raise InvalidInput(f"{path} has no tables")
-    return version_forecast(version, measure_costs(largest, scratch or stores_dir(), ids))
+    features = max(1, len(version.spec.ids_features))
+    return version_forecast(version, measure_costs(largest, scratch or stores_dir(), ids, features))
 
 
 def _show(target: str, plan: Plan, known: StoreForecast) -> None:
@@ -117,13 +114,15 @@ def _show(target: str, plan: Plan, known: StoreForecast) -> None:
         table.add_row(
             human_bytes(row.dram_bytes),
             f"{row.share:.1%}",
-            f"{row.hit_rate:.2%}",
-            "" if row.lookup_ms is None else f"{row.lookup_ms:.3f}",
+            f"{row.hit_rate:.1%} ({row.hit_low:.1%} to {row.hit_high:.1%})",
+            _ms(row),
             f"{measured.hit_rate:.2%}" if seen else "",
             f"{measured.ms:.3f} ({measured.ids:,.0f} ids)" if seen else "",
             row.note,
         )
     console.print(table)
+    for line in _remarks(plan, known):
+        console.print(f"- {line}", markup=False, soft_wrap=True)
     if plan.now is not None and plan.twice is not None:
         console.print(f"twice the memory: {_change(plan.now, plan.twice)}")
     if plan.target_ms is not None:
@@ -134,6 +133,25 @@ def _show(target: str, plan: Plan, known: StoreForecast) -> None:
                 f"{plan.target_ms:g} ms: from {human_bytes(plan.smallest.dram_bytes)} "
                 f"({plan.smallest.dram_bytes} bytes) on, hit rate {plan.smallest.hit_rate:.2%}"
             )
+
+
+def _ms(row: PlanRow) -> str:
+    if row.lookup_ms is None or row.ms_low is None or row.ms_high is None:
+        return "cannot be told"
+    return f"{row.lookup_ms:.3f} ({row.ms_low:.3f} to {row.ms_high:.3f})"
+
+
+def _remarks(plan: Plan, known: StoreForecast) -> list[str]:
+    """What must be known beside the numbers."""
+    found: list[str] = []
+    if known.source == "published":
+        found.append(
+            "hit rates are those of requests that ask for ids as the training data did; other requests get less. A "
+            "model with a budget samples its own requests (`emberline plan MODEL --url ...`)"
+        )
+    if plan.doubt:
+        found.append(f"times of other budgets: {plan.doubt}")
+    return found
 
 
 def _change(now: PlanRow, then: PlanRow) -> str:

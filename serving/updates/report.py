@@ -69,6 +69,7 @@ def budget(model: LiveModel) -> dict[str, JsonValue]:
         "dram_bytes": model.budget.total,
         "configured_bytes": configured,
         "used_bytes": sum(store["used_bytes"] for store in stores),  # type: ignore[call-overload, index, misc]
+        "fixed_bytes": sum(store["fixed_bytes"] for store in stores),  # type: ignore[call-overload, index, misc]
         "stores": stores,
     }
 

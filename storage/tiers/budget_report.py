@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from storage.errors import InvalidInput
 from storage.tiers.cost import CostModel
-from storage.tiers.forecast import Forecast, SlabCurve
+from storage.tiers.forecast import Forecast, Measured, SlabCurve, StoreForecast
+from storage.tiers.version_forecast import counts_forecast
 
 if TYPE_CHECKING:
     from storage.tiers.tiered import TieredStore
@@ -19,46 +20,38 @@ if TYPE_CHECKING:
 _MAX_POINTS = 128
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What lookups were: how many, ids and milliseconds of one in the mean, share of the rows that DRAM had."""
-
-    lookups: float
-    ids: float
-    ms: float
-    hit_rate: float
-
-
-@dataclass(frozen=True)
-class StoreForecast:
-    """now: bytes of each slab. costs: None before the first lookup."""
-
-    forecast: Forecast
-    now: tuple[int, ...]
-    costs: CostModel | None
-    measured: Measured
-
-
 def budget_report(store: TieredStore) -> dict[str, Any]:
-    """Of one store. slabs: one for each row size, none when it has no budget."""
+    """Of one store. slabs: one for each row size.
+
+    used_bytes: of the budget; fixed_bytes: what the caches take beside it, whatever it is. measured: its hit rate is
+    that of late, since the budget was changed.
+    """
     stats = store.stats()
     costs = store.costs()
-    forecast = store.forecast()
+    cache, recent = store.dram_of_late()
+    forecast, source = store.forecast(), "traffic"
+    now = store.slab_bytes()
+    if forecast is None:
+        # Nothing is sampled where every row is held: what there is are the counts that came with the rows.
+        forecast = counts_forecast(store.tables, lambda table: (shard.freq for shard in cache.exported(table)))
+        source, now = "published", [slab.whole_bytes for slab in forecast.slabs]
     model = costs.model()
-    found = stats.hits["dram"] + stats.hits["ssd"]
+    dram, ssd = recent.counts()[:, :2].sum(0).tolist()
+    fixed = cache.fixed_bytes()
     return {
         "dram_bytes": store.dram_bytes,
-        "used_bytes": stats.bytes["dram"],
+        "used_bytes": max(0, stats.bytes["dram"] - fixed),
+        "fixed_bytes": fixed,
         "rows": {tier: stats.rows[tier] for tier in ("dram", "ssd")},
-        "slabs": []
-        if forecast is None
-        else [_slab(slab, dram_bytes) for slab, dram_bytes in zip(forecast.slabs, store.slab_bytes(), strict=True)],
+        "source": source,
+        "slabs": [_slab(slab, dram_bytes) for slab, dram_bytes in zip(forecast.slabs, now, strict=True)],
+        "windows": list(forecast.windows),
         "costs": None if model is None else asdict(model),
         "measured": {
-            "lookups": costs.lookups.count,
+            "lookups": costs.count,
             "ids": costs.mean_ids(),
             "ms": costs.mean_ms(),
-            "hit_rate": stats.hits["dram"] / found if found else 0.0,
+            "hit_rate": dram / (dram + ssd) if dram + ssd else 0.0,
         },
     }
 
@@ -75,15 +68,20 @@ def read_report(content: Mapping[str, Any]) -> StoreForecast:
                 float(slab["lookups"]),
                 np.array(slab["curve"]["rows"], np.int64),
                 np.array(slab["curve"]["hit_rate"], np.float64),
+                np.array(slab["curve"]["parts"], np.float64),
+                None if slab["curve"]["most"] is None else np.array(slab["curve"]["most"], np.float64),
             )
             for slab in content["slabs"]
         )
         costs = content["costs"]
+        if costs is not None:
+            costs = CostModel(**{**costs, "without": tuple(tuple(each) for each in costs["without"])})
         return StoreForecast(
-            Forecast(slabs),
+            Forecast(slabs, tuple(content["windows"])),
             tuple(int(slab["dram_bytes"]) for slab in content["slabs"]),
-            None if costs is None else CostModel(**costs),
+            costs,
             Measured(**content["measured"]),
+            content["source"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"not a report of a DRAM budget: {error}") from error
@@ -99,5 +97,10 @@ def _slab(slab: SlabCurve, dram_bytes: int) -> dict[str, Any]:
         "rows": slab.rows,
         "dram_bytes": dram_bytes,
         "lookups": slab.lookups,
-        "curve": {"rows": slab.curve_rows[kept].tolist(), "hit_rate": slab.curve_hits[kept].tolist()},
+        "curve": {
+            "rows": slab.curve_rows[kept].tolist(),
+            "hit_rate": slab.curve_hits[kept].tolist(),
+            "parts": [part[kept].tolist() for part in slab.parts],
+            "most": None if slab.most_hits is None else slab.most_hits[kept].tolist(),
+        },
     }

@@ -235,6 +235,10 @@ class DramCache:
             for slab in self.slabs.all:
                 slab.cache.check_integrity()
 
+    def fixed_bytes(self) -> int:
+        """What of `memory_bytes` is taken beside the budget, however small it is; 0 without one."""
+        return 0 if self.slabs is None else self.slabs.fixed_bytes()
+
     def memory_bytes(self) -> int:
         """Bytes that the tables take."""
         if self.slabs is not None:

@@ -8,7 +8,7 @@ above it), whose pieces are taken steepest first; that split is the best one for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,13 +16,19 @@ from storage.errors import InvalidInput
 from storage.tiers.cost import CostModel
 from storage.tiers.use_codes import uses_of_codes
 
+_SIGMAS = 2.0
+# What a real cache differs from its curve beside chance: measured, not derived (docs/store.md).
+_LEFT_OUT = 0.01
+
 
 @dataclass(frozen=True)
 class SlabCurve:
     """The tables of one row size. row_cost: bytes of DRAM that a row takes, index included. rows: of all its tables.
 
-    lookups: ids that were looked up in it; only the ratio to other slabs' counts. curve_rows: (k,) ascending from 0;
-    curve_hits: (k,) the share of the lookups found at so many rows, ascending; straight in between.
+    lookups: ids with a row that were looked up in it; only the ratio to other slabs' counts. curve_rows: (k,) ascending
+    from 0; curve_hits: (k,) the share of the lookups found at so many rows, ascending; straight in between.
+    parts: (p, k) the same by parts of the sample alone, whose spread says how good it is. most_hits: (k,) what no cache
+    of so many rows can pass, where that is known.
     """
 
     tables: tuple[str, ...]
@@ -32,6 +38,8 @@ class SlabCurve:
     lookups: float
     curve_rows: np.ndarray
     curve_hits: np.ndarray
+    parts: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    most_hits: np.ndarray | None = None
 
     @property
     def whole_bytes(self) -> int:
@@ -40,9 +48,20 @@ class SlabCurve:
 
     def hit_rate(self, dram_bytes: float) -> float:
         """Share of its lookups that so many bytes would answer."""
+        return self._at(dram_bytes, self.curve_hits)
+
+    def part_hit_rates(self, dram_bytes: float) -> list[float]:
+        """The same by each part of the sample."""
+        return [self._at(dram_bytes, part) for part in self.parts]
+
+    def most_hit_rate(self, dram_bytes: float) -> float:
+        """What no cache of so many bytes can pass; 1 where that is not known."""
+        return 1.0 if self.most_hits is None else self._at(dram_bytes, self.most_hits)
+
+    def _at(self, dram_bytes: float, hits: np.ndarray) -> float:
         if len(self.curve_rows) == 0:
             return 0.0
-        return float(np.interp(dram_bytes / self.row_cost, self.curve_rows, self.curve_hits))
+        return float(np.interp(dram_bytes / self.row_cost, self.curve_rows, hits))
 
     def hull(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes and hits (lookups found) of the corners of the concave hull, from (0, 0) on."""
@@ -60,9 +79,10 @@ class SlabCurve:
 
 @dataclass(frozen=True)
 class Forecast:
-    """All slabs of a store."""
+    """All slabs of a store. windows: hit rates of stretches of the traffic at the present budget, in order."""
 
     slabs: tuple[SlabCurve, ...]
+    windows: tuple[float, ...] = ()
 
     @property
     def whole_bytes(self) -> int:
@@ -101,6 +121,27 @@ class Forecast:
         hits = sum(slab.lookups * slab.hit_rate(share) for slab, share in zip(self.slabs, shares, strict=True))
         return hits / lookups if lookups else 0.0
 
+    def hit_range_of(self, shares: Sequence[float]) -> tuple[float, float]:
+        """Between which hit rates other traffic of this kind is expected, for so many bytes of each slab.
+
+        Two standard errors each way: of the sample, by how far apart its parts lie, and of the traffic, by how far
+        apart its stretches lie; and a margin for what the curve leaves out of how a cache works.
+        """
+        rate = self.hit_rate_of(shares)
+        lookups = sum(slab.lookups for slab in self.slabs)
+        if lookups == 0 or all(share >= slab.whole_bytes for slab, share in zip(self.slabs, shares, strict=True)):
+            return rate, rate
+        variance = float(np.var(self.windows, ddof=1)) if len(self.windows) > 1 else 0.0
+        most = 0.0
+        for slab, share in zip(self.slabs, shares, strict=True):
+            weight = slab.lookups / lookups
+            parts = slab.part_hit_rates(share)
+            if len(parts) > 1:
+                variance += weight**2 * float(np.var(parts, ddof=1)) / len(parts)
+            most += weight * slab.most_hit_rate(share)
+        half = _LEFT_OUT + _SIGMAS * variance**0.5
+        return max(0.0, rate - half), min(1.0, most, rate + half)
+
     def smallest(self, target_ms: float, ids: float, costs: CostModel) -> int | None:
         """The smallest budget, to 1/1000, with which a lookup of so many ids takes target_ms; None: not even all."""
         if target_ms <= 0 or ids <= 0:
@@ -117,18 +158,53 @@ class Forecast:
         return high
 
 
-def curve_of_codes(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """The curve of a cache that always holds the most used rows.
+@dataclass(frozen=True)
+class Measured:
+    """What lookups were: how many, ids and milliseconds of one in the mean, share of the rows that DRAM had."""
 
-    histogram: (256,) rows by their logarithmic use count. Returns rows (k,), hit rates (k,), and the uses in all.
+    lookups: float
+    ids: float
+    ms: float
+    hit_rate: float
+
+
+@dataclass(frozen=True)
+class StoreForecast:
+    """now: bytes of each slab. costs: None before the first lookup. source: what the curves are of, "traffic" or
+    "published", the use counts of the version.
     """
+
+    forecast: Forecast
+    now: tuple[int, ...]
+    costs: CostModel | None
+    measured: Measured
+    source: str = "published"
+
+
+def curve_of_codes(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """The curve of a cache that holds the most used rows, judged by uses that it did not choose them by.
+
+    histogram: (256,) rows by their logarithmic use count. Returns rows (k,), hit rates (k,), the hit rates (k,) that
+    the same uses would promise, and the uses in all. Each use is judged by the count of its row without it
+    (leave-one-out, which is I. J. Good's estimate of what was not seen). To choose and to judge by the same uses
+    flatters every size.
+    """
+    uses = uses_of_codes()
+    widths = np.maximum(1.0, np.append(np.diff(uses), 1.0))  # counts that a code stands for
     order = np.arange(255, -1, -1)
     rows = np.concatenate([[0], np.cumsum(histogram[order])])
-    uses = np.concatenate([[0.0], np.cumsum(histogram[order] * uses_of_codes()[order])])
-    total = float(uses[-1])
+    of_code = histogram[order] * (uses + (widths - 1) / 2)[order]
+    most = np.concatenate([[0.0], np.cumsum(of_code)])
+    # Of a code that stands for w counts, one row in w has the next lower code without one of its uses.
+    kept_of_code = of_code * (1 - 1 / widths[order])
+    judged = np.concatenate([[0.0], most[:-1] + kept_of_code])
+    total = float(most[-1])
     kept = np.concatenate([[True], np.diff(rows) > 0])
-    hits = uses / total if total else np.zeros_like(uses)
-    return rows[kept], hits[kept], total
+    # What is left out of the least used rows finds no row at all: it is an absent id, and no lookup of a row.
+    judged, most = judged[kept], most[kept]
+    found = float(judged[-1])
+    judged, most = (np.minimum(1.0, each / found) if found else np.zeros_like(each) for each in (judged, most))
+    return rows[kept], judged, most, total
 
 
 def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:

@@ -19,11 +19,15 @@ _STORE_BYTES = 128 << 20
 _LEAST_ROWS = 8192
 _HOT, _COLD = 200, 1
 _REPEATS = 9
+# Rows of lookups that read: together less than the cold quarter of the smallest store.
+_COLD_READS = (1, 16, 64, 128)
 _SHARD_ROWS = 1 << 16
 
 
-def measure_costs(spec: TableSpec, folder: Path, ids: int) -> CostModel:
+def measure_costs(spec: TableSpec, folder: Path, ids: int, features: int = 1) -> CostModel:
     """For rows like a table's, on the disk that `folder` lies on; it is left as it was. ids: of a large lookup.
+
+    features: of the model, over which the ids of a lookup are spread; each has a cost of its own.
 
     Rough where other work shares the machine. Raises StoreError.
     """
@@ -36,17 +40,17 @@ def measure_costs(spec: TableSpec, folder: Path, ids: int) -> CostModel:
         TieredStore.open(Path(place), made.tables, dram_bytes=rows * row_cost(spec) // 2) as store,
     ):
         store.load(made)
-        plan = store.plan([LookupSpec("x", "t", "none", 1)])
+        plan = store.plan([LookupSpec(f"x{number}", "t", "sum", 0) for number in range(features)])
         hot = made.ids[: rows // 4]
         for _ in range(_REPEATS):
             for count in sorted({64, max(1, ids // 16), max(1, ids // 4), ids}):
-                plan.lookup(count, [_each(rng.choice(hot, count))])
+                plan.lookup(1, _spread(rng.choice(hot, count), features))
         cold = rng.permutation(made.ids[rows * 3 // 4 :])
         start = 0
-        for count in (1, 16, 64, 256) * _REPEATS:
+        for count in _COLD_READS * _REPEATS:
             if start + count > len(cold):
                 break
-            plan.lookup(count, [_each(cold[start : start + count])])
+            plan.lookup(1, _spread(cold[start : start + count], features))
             start += count
         model = store.costs().model()
     assert model is not None
@@ -80,5 +84,6 @@ class _Made:
         return "made"
 
 
-def _each(ids: np.ndarray) -> Jagged:
-    return Jagged(ids, np.arange(len(ids) + 1))
+def _spread(ids: np.ndarray, features: int) -> list[Jagged]:
+    """The ids as one bag of each feature."""
+    return [Jagged(part, np.array([0, len(part)])) for part in np.array_split(ids, features)]

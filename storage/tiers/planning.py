@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from storage.errors import InvalidInput
-from storage.tiers.budget_report import StoreForecast
+from storage.tiers.cost import CostModel
+from storage.tiers.forecast import StoreForecast
 
+_NOTHING_KNOWN = {
+    "traffic": "too little is known of the traffic: a curve needs lookups worth 16 times the rows that fit, and at "
+    "least 65,536 ids, since the start; send requests, then ask again",
+    "published": "the rows have no use counts, and without a DRAM budget no lookups are sampled; give the model a "
+    "budget (`emberline budget MODEL --dram-bytes ...`), send requests, then ask again",
+}
 _BESIDE_NOW = (0.25, 0.5, 1.0, 2.0, 4.0)
+# Lookups whose ids differ from the mean by less than this share are of the same size.
+_SAME_IDS = 0.1
 _OF_WHOLE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One budget. share: of what all rows would take. lookup_ms: None when no costs are known."""
+    """One budget. share: of what all rows would take.
+
+    hit_low, hit_high, ms_low, ms_high: what other traffic of the same kind is expected to give lies between them.
+    lookup_ms: None where it cannot be told; `Plan.doubt` says why.
+    """
 
     dram_bytes: int
     share: float
     hit_rate: float
+    hit_low: float
+    hit_high: float
     lookup_ms: float | None
+    ms_low: float | None = None
+    ms_high: float | None = None
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """rows: budgets ascending. twice: what twice the present budget would give. smallest: for the target, or None."""
+    """rows: budgets ascending. twice: what twice the present budget would give. smallest: for the target, or None.
+
+    doubt: why times of other budgets than the present one cannot be told, and what would help; "" where they can.
+    """
 
     rows: tuple[PlanRow, ...]
     ids: int
@@ -34,22 +54,30 @@ class Plan:
     twice: PlanRow | None
     target_ms: float | None
     smallest: PlanRow | None
+    doubt: str = ""
 
 
 def make_plan(known: StoreForecast, *, ids: int, budgets: Iterable[int] = (), target_ms: float | None = None) -> Plan:
     """ids: of a lookup. budgets: that are looked at; none: a range. Raises InvalidInput when nothing is known yet."""
     forecast = known.forecast
     if not any(len(slab.curve_rows) for slab in forecast.slabs):
-        raise InvalidInput("nothing is known of the traffic yet: send requests, then ask again")
+        raise InvalidInput(_NOTHING_KNOWN[known.source])
     whole = forecast.whole_bytes
     present = sum(known.now)
 
-    def row(dram_bytes: float, note: str = "", hit_rate: float | None = None) -> PlanRow:
-        rate = forecast.hit_rate(dram_bytes) if hit_rate is None else hit_rate
-        ms = None if known.costs is None else known.costs.lookup_ms(ids, rate)
-        return PlanRow(int(dram_bytes), min(1.0, dram_bytes / whole) if whole else 1.0, rate, ms, note)
+    doubt = time_doubt(known, ids)
 
-    now = row(present, "now", forecast.hit_rate_of(known.now)) if present else None
+    def row(dram_bytes: float, note: str = "", present_shares: Sequence[float] | None = None) -> PlanRow:
+        shares = forecast.split(dram_bytes) if present_shares is None else present_shares
+        rate = forecast.hit_rate_of(shares)
+        low, high = forecast.hit_range_of(shares)
+        share = min(1.0, dram_bytes / whole) if whole else 1.0
+        times: tuple[float | None, float | None, float | None] = None, None, None
+        if known.costs is not None and (not doubt or present_shares is not None):
+            times = _times(known.costs, ids, rate, low, high)
+        return PlanRow(int(dram_bytes), share, rate, low, high, *times, note)
+
+    now = row(present, "now", known.now) if present else None
     chosen = list(budgets)
     if not chosen:
         chosen = [int(present * part) for part in _BESIDE_NOW] if present else [int(whole * part) for part in _OF_WHOLE]
@@ -59,9 +87,34 @@ def make_plan(known: StoreForecast, *, ids: int, budgets: Iterable[int] = (), ta
         rows[present] = now
     smallest: PlanRow | None = None
     if target_ms is not None:
-        if known.costs is None:
-            raise InvalidInput("no lookup was measured yet, so no budget can be named for a time: send requests first")
+        if known.costs is None or doubt:
+            raise InvalidInput(f"no budget can be named for a time: {doubt}", field="target_ms")
         found = forecast.smallest(target_ms, ids, known.costs)
         smallest = None if found is None else row(found, "target")
     twice = None if now is None else row(min(2 * present, whole), "twice")
-    return Plan(tuple(rows[each] for each in sorted(rows)), ids, whole, now, twice, target_ms, smallest)
+    return Plan(tuple(rows[each] for each in sorted(rows)), ids, whole, now, twice, target_ms, smallest, doubt)
+
+
+def time_doubt(known: StoreForecast, ids: float) -> str:
+    """Why the time of a lookup of so many ids at other hit rates cannot be told, and what would help; "" if it can."""
+    costs = known.costs
+    if costs is None:
+        return "no lookup was timed yet; send requests, then ask again"
+    if costs.doubt:
+        return (
+            f"{costs.doubt}, so what a read costs cannot be told; send requests of different sizes, or plan from the "
+            "folder of the published version, for which reads are measured on this machine's disk"
+        )
+    if costs.ids_doubt and abs(ids - known.measured.ids) > _SAME_IDS * known.measured.ids:
+        return (
+            f"{costs.ids_doubt}, some {known.measured.ids:,.0f}, so nothing can be told of {ids:,}; send requests of "
+            "different sizes, or leave out --ids"
+        )
+    return ""
+
+
+def _times(costs: CostModel, ids: int, rate: float, low: float, high: float) -> tuple[float, float, float]:
+    """Milliseconds of a lookup, and between what they are expected to lie."""
+    least = costs.lookup_ms(ids, high) - costs.error_ms(ids, high)
+    most = costs.lookup_ms(ids, low) + costs.error_ms(ids, low)
+    return costs.lookup_ms(ids, rate), max(0.0, least), most

@@ -14,6 +14,7 @@ from storage.specs import TableSpec
 from storage.tiers.budget import INDEX_BYTES_PER_ROW, split_bytes
 from storage.tiers.dram import DramTier
 from storage.tiers.forecast import Forecast, SlabCurve
+from storage.tiers.statistics import RecentLookups
 
 # Beside a quarter more than there are: room for rows that deltas add, before a slab has to grow for them.
 _SPARE_ROWS = 1024
@@ -22,6 +23,13 @@ _LEAST_SHARE = 0.02
 # How much of the budget one step of balancing moves, and how many more hits it must promise.
 _STEP_SHARE = 0.05
 _LEAST_GAIN = 0.001
+# A cache of fewer rows is mostly its fixed parts.
+_LEAST_CAPACITY = 256
+_PARTS = 8  # of the sample, as the cache cuts it
+# Curves are scaled to the hits counted over at least so many rows, unless nearly all hit, by this factor at most.
+_LEAST_FOUND = 2000
+_LEAST_MISSES = 0.002
+_MOST_ANCHORED = 2.0
 
 
 def slab_bytes(row_bytes: int, rows: int, tables: int) -> int:
@@ -53,8 +61,9 @@ class Slab:
     def rows_in(self, dram_bytes: int) -> int:
         """Rows that so many bytes hold; no more than may be wanted."""
         count = len(self.members)
-        fixed = Cache.bytes_of(self.row_bytes, 0, count)
-        return min(Cache.capacity_for(self.row_bytes, dram_bytes + fixed, count), self.rows * 5 // 4 + _SPARE_ROWS)
+        return min(
+            Cache.capacity_for(self.row_bytes, dram_bytes + self.fixed_bytes, count), self.rows * 5 // 4 + _SPARE_ROWS
+        )
 
     def give(self, dram_bytes: int) -> None:
         """Sets its budget; the rows that do not fit go, the coldest first, before this returns."""
@@ -64,11 +73,43 @@ class Slab:
             with _no_memory():
                 self.cache.resize(rows)
 
-    def curve(self, lookups: float) -> SlabCurve:
-        """Its miss-ratio curve now. lookups: ids that were looked up in it."""
-        rows, hits = self.cache.curve()
+    @property
+    def fixed_bytes(self) -> int:
+        """What its cache takes without any row, beside its budget."""
+        return Cache.bytes_of(self.row_bytes, 0, len(self.members))
+
+    @property
+    def row_cost(self) -> float:
+        """Bytes of its budget that a row takes, index included."""
+        capacity = int(self.cache.capacity_rows)
+        if capacity < _LEAST_CAPACITY:
+            return float(self.row_bytes + INDEX_BYTES_PER_ROW)
+        return slab_bytes(self.row_bytes, capacity, len(self.members)) / capacity
+
+    def curve(self, counts: np.ndarray) -> SlabCurve:
+        """Its miss-ratio curve now. counts: (T, 4) of its tables' lookups: DRAM, SSD, absent, unresolved."""
+        rows, hits, parts = self.cache.curve_parts()
+        parts = parts.reshape(_PARTS, len(rows))
+        dram, ssd, absent, unresolved = counts.sum(0).tolist()
+        found, asked = dram + ssd, dram + ssd + absent + unresolved
+        if found > 0:
+            # The cache's share is of all lookups, of which those of ids without a row never miss.
+            hits, parts = (np.clip(1 - (1 - of) * asked / found, 0.0, 1.0) for of in (hits, parts))
+        if len(rows) > 0 and rows[-1] < self.rows:
+            # Rows that nobody asked for of late are filled in by chance, and all rows answer everything.
+            rows, hits = np.append(rows, self.rows), np.append(hits, 1.0)
+            parts = np.hstack([parts, np.ones((len(parts), 1))])
+        seen = dram / found if found >= _LEAST_FOUND else None
+        capacity = int(self.cache.capacity_rows)
         return SlabCurve(
-            self.names, self.row_bytes, self.row_bytes + INDEX_BYTES_PER_ROW, self.rows, lookups, rows, hits
+            self.names,
+            self.row_bytes,
+            self.row_cost,
+            self.rows,
+            found,
+            rows,
+            _anchored(rows, hits, capacity, seen),
+            np.array([_anchored(rows, part, capacity, seen) for part in parts]),
         )
 
 
@@ -94,9 +135,10 @@ class Slabs:
             shares = split_bytes([slab.needed_bytes for slab in self.all], self._weights, dram_bytes)
             self._give_each(shares)
 
-    def forecast(self, lookups: Sequence[float]) -> Forecast:
-        """By the curves now. lookups: by table, ids that were looked up."""
-        return Forecast(tuple(slab.curve(sum(lookups[index] for index in slab.members)) for slab in self.all))
+    def forecast(self, recent: RecentLookups) -> Forecast:
+        """By the curves now, and by what lookups of late found."""
+        counts = recent.counts()
+        return Forecast(tuple(slab.curve(counts[list(slab.members)]) for slab in self.all), tuple(recent.windows))
 
     def balance(self, forecast: Forecast) -> bool:
         """Moves some of the budget to where the curves say that it brings more hits; False when it stays as it is."""
@@ -136,6 +178,10 @@ class Slabs:
         """What they take."""
         return sum(slab.cache.memory_bytes() for slab in self.all)
 
+    def fixed_bytes(self) -> int:
+        """What they take without any row, beside the budget."""
+        return sum(slab.fixed_bytes for slab in self.all)
+
     def _balance(self, forecast: Forecast) -> bool:
         now = [slab.dram_bytes for slab in self.all]
         total = sum(now)
@@ -161,6 +207,16 @@ class Slabs:
         pairs = list(zip(self.all, shares, strict=True))
         for slab, share in sorted(pairs, key=lambda pair: pair[1] - pair[0].dram_bytes):
             slab.give(share)
+
+
+def _anchored(rows: np.ndarray, hits: np.ndarray, capacity: int, seen: float | None) -> np.ndarray:
+    """A curve whose misses are scaled so that it says at the present capacity what was seen there."""
+    if seen is None or len(rows) == 0:
+        return hits
+    said = float(np.interp(capacity, rows, hits))
+    if said > 1 - _LEAST_MISSES or seen > 1 - _LEAST_MISSES:
+        return hits
+    return np.asarray(1 - (1 - hits) * min(_MOST_ANCHORED, max(1 / _MOST_ANCHORED, (1 - seen) / (1 - said))))
 
 
 @contextmanager

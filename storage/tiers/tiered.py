@@ -357,9 +357,13 @@ class TieredStore:
         return self._plans.total().costs
 
     def forecast(self) -> Forecast | None:
-        """What other budgets would give, by the lookups of late; None for a store without a budget."""
+        """What other budgets would give, by the lookups of late; None without a budget: then none is sampled."""
         slabs = self._cache.slabs
-        return None if slabs is None else slabs.forecast(self._lookups.by_table())
+        return None if slabs is None else slabs.forecast(self._lookups)
+
+    def dram_of_late(self) -> tuple[DramCache, RecentLookups]:
+        """What DRAM has, and what lookups found there since the budget was changed, for `budget_report`."""
+        return self._cache, self._lookups
 
     def slab_bytes(self) -> list[int]:
         """How the budget is divided among the row sizes now, in the order of `forecast().slabs`; empty without one."""
@@ -381,6 +385,7 @@ class TieredStore:
             elif dram_bytes is not None:
                 self._bound(dram_bytes)
             self._dram_bytes = dram_bytes
+            self._lookups.restart()
         self._upkeep.wake(FILLING)
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
@@ -393,7 +398,7 @@ class TieredStore:
             if self._closed or self._cache.slabs is None:
                 return False
             self._lookups.fade()
-            return self._cache.slabs.balance(self._cache.slabs.forecast(self._lookups.by_table()))
+            return self._cache.slabs.balance(self._cache.slabs.forecast(self._lookups))
 
     def save_hot_ids(self) -> None:
         """Writes down which ids are in DRAM, for the next opening. Raises StoreError."""

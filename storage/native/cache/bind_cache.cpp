@@ -119,6 +119,20 @@ void bind_whole_cache(nb::module_& module) {
           "The hit rate at growing numbers of rows, as estimated from recent lookups: rows (k,),\nhit rates (k,), 0 rows first.\n\n"
           "Of all tables, or of one by the rows that it has itself. Empty until lookups worth 16 times\nthe capacity were seen.")
       .def(
+          "curve_parts",
+          [](const Cache& cache) {
+            std::pair<std::vector<CurvePoint>, std::vector<double>> found;
+            {
+              const nb::gil_scoped_release release;
+              found = cache.curve_and_parts();
+            }
+            return points(found.first) + nb::make_tuple(to_numpy(std::move(found.second)));
+          },
+          nb::sig("def curve_parts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64], "
+                  "numpy.typing.NDArray[numpy.float64]]"),
+          "`curve` of all tables, and the hit rates of eighths of the sampled ids, each alone: rows (k,), hit rates (k,),\n"
+          "hit rates (8 * k,), one eighth after the other.")
+      .def(
           "predict",
           [](const Cache& cache, std::uint64_t capacity_rows, std::optional<std::uint64_t> table) -> std::optional<double> {
             const std::optional<std::uint32_t> of = table ? std::optional(table_of(cache, *table)) : std::nullopt;

@@ -84,6 +84,13 @@ std::vector<CurvePoint> Cache::curve_of(std::uint32_t table) const {
   return curve_.curve_of(table);
 }
 
+std::pair<std::vector<CurvePoint>, std::vector<double>> Cache::curve_and_parts() const {
+  const Turn turn(*this);
+  std::vector<CurvePoint> all = curve_.curve();
+  std::vector<double> parts = curve_.parts(all);
+  return {std::move(all), std::move(parts)};
+}
+
 double Cache::predict(std::uint64_t rows) const {
   const Turn turn(*this);
   return curve_.predict(rows);

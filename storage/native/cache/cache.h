@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cache/curve.h"
@@ -84,6 +85,8 @@ class Cache {
 
   std::vector<CurvePoint> curve() const;
   std::vector<CurvePoint> curve_of(std::uint32_t table) const;
+  // The curve of all tables, and the same by each of kParts parts of the sample alone: (kParts, points) hit rates.
+  std::pair<std::vector<CurvePoint>, std::vector<double>> curve_and_parts() const;
   double predict(std::uint64_t rows) const;
   double predict_of(std::uint32_t table, std::uint64_t rows) const;
 
@@ -166,7 +169,7 @@ class Cache {
   std::atomic<std::uint64_t> size_{0};
   std::vector<TableState> states_;
   std::atomic<const View*> view_;
-  std::atomic<std::uint64_t> sample_mask_{0};
+  std::atomic<std::uint64_t> sample_mask_{0}, skip_mask_{0};
   mutable UseLog log_;  // what const readers tell
 
   mutable std::mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace emberline {
 namespace {
@@ -26,6 +27,7 @@ CachePipeline::CachePipeline(const CacheTable& table, const std::int64_t* ids, s
       cache_(table.cache_),
       view_(*table.cache_.view_.load(std::memory_order_acquire)),
       sample_mask_(table.cache_.sample_mask_.load(std::memory_order_relaxed)),
+      skip_mask_(table.cache_.skip_mask_.load(std::memory_order_relaxed)),
       random_(thread_random()),
       row_bytes_(table.cache_.row_bytes_) {
   prefetch_lines();
@@ -73,7 +75,6 @@ void CachePipeline::match_block() {
     for (std::size_t i = 0; i < end - start; ++i) {
       const CacheLine& head = view_.fresh->first(mixed[i]);
       const std::uint64_t seen = head.words[0].load(std::memory_order_acquire) & word::kFlags;
-      if (MissRatioCurve::sampled(mixed[i], sample_mask_)) told.sampled[told.samples++] = {mixed[i], table_.table_};
       if (const Match match = probe(head, ids_[start + i], table_.table_); match.at >= 0) {
         take(start + i, head, match, told);
       } else {
@@ -88,6 +89,13 @@ void CachePipeline::match_block() {
       const Match match = view_.fresh->find_on(ids_[start + i], table_.table_, mixed[i], flags[k], &where);
       take(start + i, *where, match, told);
     }
+    for (std::size_t i = 0; i < end - start; ++i) {
+      if (MissRatioCurve::sampled(mixed[i], sample_mask_)) {
+        told.sampled[told.samples++] = {mixed[i], table_.table_, rows_[start + i] != nullptr};
+      }
+    }
+    // By chance and not by place: where the log fills up within a batch, it would know the batch's first tables alone.
+    if (((random_ >> 20) & skip_mask_) != 0) skipped_ += std::exchange(told.samples, 0u);
     if (told.uses + told.samples == 0 || cache_.log_.add(told.positions, told.uses, told.sampled, told.samples)) {
       told_lookups_ += end - start;
       told_hits_ += hits_ - hits_before;
@@ -99,6 +107,7 @@ void CachePipeline::match_block() {
     state.lookups.fetch_add(count_, std::memory_order_relaxed);
     state.hits.fetch_add(hits_, std::memory_order_relaxed);
     if (told_lookups_ > 0) state.told_lookups.fetch_add(told_lookups_, std::memory_order_relaxed);
+    if (skipped_ > 0) cache_.log_.skip(skipped_);
     if (told_hits_ > 0) state.told_hits.fetch_add(told_hits_, std::memory_order_relaxed);
   }
 }

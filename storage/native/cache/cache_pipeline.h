@@ -30,10 +30,11 @@ class CachePipeline final : public RowPipeline {
   Cache& cache_;
   Cache::View view_;
   std::uint64_t sample_mask_;
+  std::uint64_t skip_mask_;
   std::uint64_t random_;
   std::size_t row_bytes_;
   std::size_t hits_ = 0;
-  std::size_t told_lookups_ = 0, told_hits_ = 0;
+  std::size_t told_lookups_ = 0, told_hits_ = 0, skipped_ = 0;
   std::size_t mixed_end_ = 0;
   std::uint64_t mixed_[2][kBlock];
 };

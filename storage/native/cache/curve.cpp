@@ -8,8 +8,10 @@
 namespace emberline {
 namespace {
 
-constexpr float kKeep = 0.75f;        // of the past, a period
+constexpr float kKeep = 0.9f;         // of the past, a period
 constexpr float kForgotten = 0.05f;   // uses that are not worth a cell
+constexpr std::uint64_t kLostOne = 50;  // when more than one sample in so many is lost, half of all blocks are skipped
+constexpr std::uint64_t kMostSkipped = 255;
 constexpr double kPointStep = 1.189207115002721;  // four points an octave
 
 }  // namespace
@@ -32,7 +34,14 @@ MissRatioCurve::Cell& MissRatioCurve::place(std::uint64_t owner) {
   return cells_[at];
 }
 
-void MissRatioCurve::add(std::uint64_t mixed, std::uint32_t table) {
+std::uint32_t MissRatioCurve::part_of(std::uint64_t owner) { return static_cast<std::uint32_t>(mix(owner) >> 40) % kParts; }
+
+void MissRatioCurve::offer(std::uint64_t mixed, std::uint32_t table) {
+  if (!sampled(mixed, mask_)) return;
+  if (Cell& cell = place(owner_of(mixed, table)); cell.owner != 0) cell.real = 1;
+}
+
+void MissRatioCurve::add(std::uint64_t mixed, std::uint32_t table, bool hit) {
   if (!sampled(mixed, mask_)) return;  // sampled before the mask was narrowed
   ++now_kept_;
   const std::uint64_t owner = owner_of(mixed, table);
@@ -46,7 +55,8 @@ void MissRatioCurve::add(std::uint64_t mixed, std::uint32_t table) {
     cell->owner = owner;
     ++used_;
   }
-  if (cell->now < UINT16_MAX) ++cell->now;
+  if (cell->now < kMostUses) ++cell->now;
+  if (hit) cell->real = 1;
 }
 
 bool MissRatioCurve::pass(std::uint64_t lookups) {
@@ -65,9 +75,10 @@ void MissRatioCurve::end_period() {
     if (cell.past >= kForgotten || cell.last > 0) kept.push_back(cell);
   }
   rebuild(std::move(kept));
-  const std::uint64_t seen = now_kept_ + now_lost_;
+  const std::uint64_t seen = now_kept_ + now_lost_ + now_skipped_;
   last_kept_share_ = seen == 0 ? 1.0 : static_cast<double>(now_kept_) / static_cast<double>(seen);
-  now_kept_ = now_lost_ = passed_ = 0;
+  if (now_lost_ * kLostOne > seen && skip_mask_ < kMostSkipped) skip_mask_ = skip_mask_ * 2 + 1;
+  now_kept_ = now_lost_ = now_skipped_ = passed_ = 0;
   std::swap(last_lookups_, now_lookups_);
   std::fill(now_lookups_.begin(), now_lookups_.end(), 0);
   ++periods_;
@@ -85,6 +96,8 @@ void MissRatioCurve::thin() {
     mask_ = mask_ * 2 + 1;
     now_kept_ /= 2;
     now_lost_ /= 2;
+    now_skipped_ /= 2;
+    skip_mask_ /= 2;  // half as many samples: there is room for them again
     std::vector<Cell> kept;
     for (const Cell& cell : cells_) {
       if (cell.owner != 0 && (cell.owner & mask_) == 0) kept.push_back(cell);
@@ -97,7 +110,7 @@ std::vector<MissRatioCurve::Ranked> MissRatioCurve::ranked(bool all, std::uint32
   std::vector<Ranked> rows;
   rows.reserve(used_);
   for (const Cell& cell : cells_) {
-    if (cell.owner == 0 || (!all && (cell.owner >> 48) != table)) continue;
+    if (cell.owner == 0 || cell.real == 0 || (!all && (cell.owner >> 48) != table)) continue;
     rows.push_back({cell.owner, cell.past, cell.last});
   }
   // Equals in an order that means nothing.
@@ -154,6 +167,28 @@ std::vector<CurvePoint> MissRatioCurve::points(bool all, std::uint32_t table) co
     }
     if (rows >= end) return out;
   }
+}
+
+std::vector<double> MissRatioCurve::parts(const std::vector<CurvePoint>& at) const {
+  std::vector<double> out(at.size() * kParts, 0.0);
+  if (at.empty()) return out;
+  std::vector<std::vector<Ranked>> of_part(kParts);
+  for (const Ranked& rank : ranked(true, 0)) of_part[part_of(rank.owner)].push_back(rank);
+  const double total = expected(true, 0) / kParts;
+  for (std::uint32_t part = 0; part < kParts; ++part) {
+    const std::vector<Ranked>& ranks = of_part[part];
+    double missed = 0;
+    for (const Ranked& rank : ranks) missed += rank.last;
+    std::size_t whole = 0;
+    for (std::size_t point = 0; point < at.size(); ++point) {
+      const double inside = static_cast<double>(at[point].rows) * rate() / kParts;
+      for (; whole < ranks.size() && static_cast<double>(whole + 1) <= inside && ranks[whole].past > 0; ++whole) missed -= ranks[whole].last;
+      const bool more = whole < ranks.size() && ranks[whole].past > 0;
+      const double begun = more ? ranks[whole].last * std::clamp(inside - static_cast<double>(whole), 0.0, 1.0) : 0.0;
+      out[part * at.size() + point] = at[point].rows == 0 ? 0.0 : std::clamp(1 - (missed - begun) / total, 0.0, 1.0);
+    }
+  }
+  return out;
 }
 
 std::vector<CurvePoint> MissRatioCurve::curve() const { return points(true, 0); }

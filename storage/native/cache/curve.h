@@ -20,14 +20,22 @@ struct CurvePoint {
 
 class MissRatioCurve {
  public:
+  static constexpr std::uint32_t kParts = 8;
+
   // cells: a power of two, 16 bytes each. period: lookups.
   MissRatioCurve(std::uint64_t cells, std::uint32_t tables, std::uint64_t period);
 
   static bool sampled(std::uint64_t mixed, std::uint64_t mask) { return ((mixed >> 16) & mask) == 0; }
   std::uint64_t mask() const { return mask_; }
 
-  void add(std::uint64_t mixed, std::uint32_t table);  // a sampled lookup
-  void lose(std::uint64_t samples) { now_lost_ += samples; }
+  // Blocks of lookups whose bits of chance are 0 under it are told of: narrower while samples got lost for want of room.
+  std::uint64_t skip_mask() const { return skip_mask_; }
+
+  void add(std::uint64_t mixed, std::uint32_t table, bool hit = true);  // a sampled lookup
+  // The id has a row. An id that was neither found nor offered has none: it can hit at no size, and is left out.
+  void offer(std::uint64_t mixed, std::uint32_t table);
+  // Sampled lookups that nobody told of: for want of room, and those that were skipped by chance.
+  void lose(std::uint64_t samples, std::uint64_t skipped) { now_lost_ += samples, now_skipped_ += skipped; }
   // So many lookups went by, of all tables. True when the period is over: tell the share of each table, then end it.
   bool pass(std::uint64_t lookups);
   void tell(std::uint32_t table, std::uint64_t lookups) { now_lookups_[table] += lookups; }
@@ -38,6 +46,8 @@ class MissRatioCurve {
   // periods have passed.
   std::vector<CurvePoint> curve() const;
   std::vector<CurvePoint> curve_of(std::uint32_t table) const;
+  // For each part of the sample alone, the hit rates at the points `at`: how far apart they lie says how good the sample is.
+  std::vector<double> parts(const std::vector<CurvePoint>& at) const;
   // The hit rate with so many rows in all: of all lookups, or of one table's. Negative until two periods have passed.
   double predict(std::uint64_t rows) const;
   double predict_of(std::uint32_t table, std::uint64_t rows) const;
@@ -48,13 +58,16 @@ class MissRatioCurve {
   struct Cell {
     std::uint64_t owner = 0;  // table in the high 16 bits, mixed id in the others; 0: empty
     float past = 0;
-    std::uint16_t last = 0, now = 0;
+    std::uint16_t last = 0;
+    std::uint16_t now : 15 = 0, real : 1 = 0;
   };
+  static constexpr std::uint16_t kMostUses = (1u << 15) - 1;
   struct Ranked {
     std::uint64_t owner;
     float past;
     std::uint32_t last;
   };
+  static std::uint32_t part_of(std::uint64_t owner);
   static std::uint64_t owner_of(std::uint64_t mixed, std::uint32_t table);
   Cell& place(std::uint64_t owner);
   void rebuild(std::vector<Cell> kept);
@@ -71,7 +84,8 @@ class MissRatioCurve {
   std::uint64_t period_;
   std::uint64_t periods_ = 0;
   std::uint64_t passed_ = 0;
-  std::uint64_t now_kept_ = 0, now_lost_ = 0;
+  std::uint64_t now_kept_ = 0, now_lost_ = 0, now_skipped_ = 0;
+  std::uint64_t skip_mask_ = 0;
   double last_kept_share_ = 1;
   std::vector<std::uint64_t> last_lookups_, now_lookups_;  // by table
 };

@@ -12,6 +12,7 @@ namespace emberline {
 struct SampledLookup {
   std::uint64_t mixed;
   std::uint32_t table;
+  bool hit;
 };
 
 class UseLog {
@@ -38,6 +39,10 @@ class UseLog {
     if (m > 0) lost_samples_.fetch_add(m, std::memory_order_relaxed);
     return n == 0;
   }
+
+  // Sampled lookups that a reader did not tell of, to leave room for those of others.
+  void skip(std::uint64_t samples) { skipped_samples_.fetch_add(samples, std::memory_order_relaxed); }
+  std::uint64_t take_skipped() { return skipped_samples_.exchange(0, std::memory_order_relaxed); }
 
   // For the writer: use(position), sample(SampledLookup) for all that was told. Returns how many samples were dropped.
   template <class Use, class Sample>
@@ -67,7 +72,7 @@ class UseLog {
   };
   Stripe stripes_[kStripes];
   std::size_t uses_ = 0;
-  std::atomic<std::uint64_t> lost_samples_{0};
+  std::atomic<std::uint64_t> lost_samples_{0}, skipped_samples_{0};
 };
 
 }  // namespace emberline

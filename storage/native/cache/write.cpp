@@ -64,6 +64,7 @@ std::size_t Cache::insert_and_evict(std::uint32_t table, const std::int64_t* ids
       }
       const std::uint64_t mixed = mixed_of(ids[i], table);
       if (find_place(ids[i], table, mixed).line != nullptr) continue;
+      curve_.offer(mixed, table);
       const std::uint32_t units = policy_.asked(mixed, freq != nullptr ? freq[i] : std::uint8_t{0});
       if (size() >= capacity_rows()) {
         const Place victim = coldest(kSearch);
@@ -216,7 +217,8 @@ void Cache::note_readers() {
     if (word::slot(held) == 0) return;
     store_word(line, at, word::make(word::slot(held), word::table(held), FrequencyPolicy::stepped(word::count(held))));
   };
-  curve_.lose(log_.drain(use, [this](const SampledLookup& lookup) { curve_.add(lookup.mixed, lookup.table); }));
+  const std::uint64_t skipped = log_.take_skipped();
+  curve_.lose(log_.drain(use, [this](const SampledLookup& lookup) { curve_.add(lookup.mixed, lookup.table, lookup.hit); }), skipped);
   if (until_sum_-- == 0) {
     until_sum_ = tables() / kSumTables;
     std::uint64_t lookups = 0, told_lookups = 0, told_hits = 0;
@@ -238,6 +240,7 @@ void Cache::note_readers() {
     seen_told_hits_ = told_hits;
   }
   sample_mask_.store(curve_.mask(), std::memory_order_relaxed);
+  skip_mask_.store(curve_.skip_mask(), std::memory_order_relaxed);
   age_lines();
 }
 

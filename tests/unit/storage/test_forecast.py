@@ -68,16 +68,36 @@ def test_the_codes_are_those_of_the_trainer() -> None:
     assert (uses > counts * (1 - 1 / 16) - 1).all()
 
 
-def test_a_curve_of_published_frequencies_is_the_best_static_choice() -> None:
-    codes = np.array([255, 3, 3, 0, 1, 17, 0, 0])
-    rows, hits, total = curve_of_codes(np.bincount(codes, minlength=256))
-    uses = np.sort(uses_of_codes()[codes])[::-1]
-    assert total == uses.sum()
-    for count, hit in zip(rows.tolist(), hits.tolist(), strict=True):
-        assert hit == pytest.approx(uses[:count].sum() / total)
-    assert rows[-1] == len(codes)
-    rows, hits, total = curve_of_codes(np.zeros(256, np.int64))
+def test_a_curve_of_published_frequencies_judges_each_use_without_itself() -> None:
+    codes = np.array([9, 5, 5, 1, 1, 1])
+    rows, hits, most, total = curve_of_codes(np.bincount(codes, minlength=256))
+    assert (rows.tolist(), total) == ([0, 1, 3, 6], 22)
+    # Without its one use a row would not be there: 19 uses find a row. One of the nine finds its row with eight uses,
+    # which is not among the rows with nine.
+    assert hits.tolist() == pytest.approx([0, 0, 9 / 19, 1])
+    assert most.tolist() == pytest.approx([0, 9 / 19, 1, 1])
+    rows, hits, _, total = curve_of_codes(np.zeros(256, np.int64))
     assert (rows.tolist(), hits.tolist(), total) == ([0], [0.0], 0.0)
+
+
+@pytest.mark.parametrize(("uses", "rows"), [(20_000, 20_000), (100_000, 20_000), (400_000, 5_000)])
+def test_published_counts_predict_traffic_that_did_not_make_them(uses: int, rows: int) -> None:
+    rng = np.random.default_rng(3)
+    weights = np.arange(1, rows + 1) ** -0.9
+    train, test = (rng.choice(rows, uses, p=weights / weights.sum()) for _ in range(2))
+    counts = np.bincount(train, minlength=rows)
+    held = counts > 0  # a row is published when it was seen
+    at, hits, most, _ = curve_of_codes(np.bincount(frequency_byte(counts[held].astype(np.uint32)), minlength=256))
+    found = held[test]
+    # Rows of one count are alike: the cache holds any of them.
+    order = np.lexsort((rng.random(rows), -counts))
+    place = np.empty(rows, np.int64)
+    place[order] = np.arange(rows)
+    for share in (0.05, 0.1, 0.2, 0.4):
+        size = int(held.sum() * share)
+        truth = float((place[test[found]] < size).mean())
+        assert np.interp(size, at, most) > truth - 0.002
+        assert float(np.interp(size, at, hits)) == pytest.approx(truth, abs=0.02)
 
 
 def test_the_smallest_budget_meets_the_target_and_a_little_less_does_not() -> None:
