@@ -140,10 +140,7 @@ class LoadedModel(Endpoint):
             return found
         specs = {spec.name: spec for spec in self._store.tables}
         if name not in specs:
-            raise NotFound(
-                f"model {self.name!r} has no table {name[:100]!r}{did_you_mean(name[:100], specs)}; its tables are "
-                f"{', '.join(map(repr, specs))}"
-            )
+            raise NotFound(f"model {self.name!r} has no table {name[:100]!r}{did_you_mean(name[:100], specs)}")
         with self._opening:
             if self._closed:
                 raise Unavailable(f"model {self.name!r} version {self.version} is shutting down")

@@ -34,6 +34,11 @@ from storage.errors import ConfigError, ReadError
 
 MAX_CONFIG_BYTES = 1 << 20
 
+# What a configuration of one of Triton's own backends is told.
+_OTHERS = (
+    "this server runs versions that emberline.publish or the trainer wrote, and no TensorFlow, ONNX, TensorRT or "
+    "Python models: leave the line out, and publish the PyTorch module"
+)
 _KNOWN = ("name", "platform", "backend", "version_policy", "max_batch_size", "input", "output", "instance_group")
 _KNOWN_FIELDS = (*_KNOWN, "dynamic_batching", "parameters", "metric_tags", "model_warmup", "optimization")
 _TENSOR_FIELDS = ("name", "data_type", "dims", "optional")
@@ -132,15 +137,15 @@ def refuse_unknown(proto: Any, known: Iterable[str]) -> None:
 
 def check_model_config(name: str, proto: Any) -> ModelConfig:
     """Checks a parsed ModelConfig of the model in folder `name`. Raises ConfigError with the field's name."""
-    refuse_unknown(proto, _KNOWN_FIELDS)
-    if proto.name and proto.name != name:
-        raise config_error("name", f"is {proto.name!r}, but the folder is called {name!r}")
     if proto.backend == "identity":
         raise config_error("backend", "is 'identity' now, and was 'emberline'; restart the server")
     if proto.backend not in ("", "emberline"):
-        raise config_error("backend", f"is {proto.backend!r}, expected 'emberline', 'identity' or nothing")
+        raise config_error("backend", f"is {proto.backend!r}, expected 'emberline', 'identity' or nothing; {_OTHERS}")
     if proto.platform not in ("", "emberline"):
-        raise config_error("platform", f"is {proto.platform!r}, expected nothing")
+        raise config_error("platform", f"is {proto.platform!r}, expected 'emberline' or nothing; {_OTHERS}")
+    refuse_unknown(proto, _KNOWN_FIELDS)
+    if proto.name and proto.name != name:
+        raise config_error("name", f"is {proto.name!r}, but the folder is called {name!r}")
     check_range("max_batch_size", proto.max_batch_size, 0, MAX_BATCH_SIZE)
     options = ModelOptions.parse({key: value.string_value for key, value in proto.parameters.items()})
     queue = read_queue_settings(proto, timeout_ms=options.timeout_ms, max_wait_ms=options.max_wait_ms)

@@ -27,7 +27,7 @@ def export_table(as_of: AsOf, table: str, target: Path, *, progress: Progress | 
     target = local_path(target, "target")
     specs = {spec.name: spec for spec in as_of.version.tables}
     if table not in specs:
-        raise NotFound(f"no table {table!r}{did_you_mean(table, specs)}; there are {', '.join(map(repr, specs))}")
+        raise NotFound(f"no table {table!r}{did_you_mean(table, specs)}")
     dim = specs[table].dim
     row = pa.list_(pa.float32(), dim)
     schema = pa.schema(

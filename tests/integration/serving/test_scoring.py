@@ -110,7 +110,7 @@ def test_a_table_is_written_as_of_a_snapshot(chain: Chain, tmp_path: Path, place
         expected = [planted_row(id_, snapshot.tables[name][id_]) for id_ in ids]
         assert np.array_equal(rows, np.array(expected))
         assert table.schema.metadata[b"emberline.table"].decode() == name
-    with pytest.raises(NotFound, match="no table 'users'; did you mean 'user'"):
+    with pytest.raises(NotFound, match=r"^no table 'users'; did you mean 'user'\?$"):
         export_table(find_as_of(chain.model), "users", tmp_path / "x.parquet")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,20 @@ def test_booleans_dates_and_columns_of_nulls() -> None:
         (pa.array([[1, 2], [1]]), {"dtype": "INT64", "width": 2}, "row 1: 1 values, expected 2"),
         (pa.array([1]), {"dtype": "INT64", "width": 2}, "expected lists"),
         (pa.array([{"a": 1}]), {"dtype": "INT64"}, "cannot feed"),
+        *(
+            (
+                pa.array([], kind),
+                {"dtype": "INT64", **spec},
+                f"column 'c' is {re.escape(str(kind))}, which cannot feed the input 'x': a row holds one value or one list of values",
+            )
+            for kind in (
+                pa.list_(pa.list_(pa.int64())),
+                pa.large_list(pa.list_(pa.int64(), 2)),
+                pa.list_(pa.struct([("a", pa.int64())])),
+                pa.map_(pa.string(), pa.int64()),
+            )
+            for spec in ({}, {"kind": "list"}, {"width": 2})
+        ),
     ],
 )
 def test_arrow_types_that_do_not_fit_are_refused(array: Any, spec: dict[str, Any], message: str) -> None:

@@ -90,6 +90,27 @@ def test_what_cannot_be_done_is_refused_by_field(tmp_path: Path, text: str, fiel
     assert "config.pbtxt" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('backend: "onnxruntime"', "backend: is 'onnxruntime', expected 'emberline', 'identity' or nothing"),
+        ('backend: "python"', "backend: is 'python', expected"),
+        ('platform: "tensorflow_savedmodel"', "platform: is 'tensorflow_savedmodel', expected 'emberline' or nothing"),
+        (
+            'platform: "onnxruntime_onnx" default_model_filename: "m.onnx" ensemble_scheduling { }',
+            "platform: is 'onnxruntime_onnx'",
+        ),
+    ],
+)
+def test_a_configuration_of_another_backend_is_told_what_is_served_here(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text)
+    assert said in str(raised.value)
+    assert "this server runs versions that emberline.publish or the trainer wrote, and no TensorFlow, ONNX" in str(
+        raised.value
+    )
+
+
 def test_priority_levels_have_policies_of_their_own_or_the_default_one(tmp_path: Path) -> None:
     config = read(
         tmp_path,
