@@ -129,7 +129,7 @@ def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
         raise UnsafeArtifact(f"{MANIFEST}: {sizes[MANIFEST]} bytes, at most {MAX_MANIFEST_BYTES} are read")
     try:
         with plain_file(folder / MANIFEST) as file:
-            return file.read(sizes[MANIFEST] + 1)
+            return _read_at_most(file, sizes[MANIFEST] + 1)
     except FileNotFoundError:
         raise _vanished(folder) from None
 
@@ -188,6 +188,14 @@ def check_listing(folder: Path, sizes: dict[str, int], files: Sequence[FileEntry
             raise IntegrityError(f"{folder}: {name!r} is missing")
         if sizes[name] != entry.size:
             raise IntegrityError(f"{folder}: {name!r} has {sizes[name]} bytes, published were {entry.size}")
+
+
+def _read_at_most(file: FileIO, most: int) -> bytes:
+    # A read may end before what was asked for without being the last: some file systems do that.
+    data = bytearray()
+    while len(data) < most and (piece := file.read(most - len(data))):
+        data += piece
+    return bytes(data)
 
 
 def _read_exactly(file: FileIO, size: int) -> np.ndarray | None:
