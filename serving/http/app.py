@@ -7,10 +7,10 @@ from typing import Any
 
 from serving.errors import UnknownModel
 from serving.http.asgi import call_asgi
-from serving.http.control_messages import unknown_model
 from serving.http.encoding import check_encoding, decompress
 from serving.http.infer import InferenceRoutes, inference_route
 from serving.http.messages import HttpRequest, HttpResponse
+from serving.http.unknown_models import unknown_model
 from serving.models import Models
 from serving.security.gate import Gate
 from serving.security.http_gate import admit, admit_inference, audited, told

@@ -38,7 +38,7 @@ def arrow_column(array: Any, spec: InputSpec) -> Column:
         array = array.cast(
             pa.list_(flat, spec.width) if spec.width > 1 else flat if spec.kind == "fixed" else pa.list_(flat)
         )
-    if pa.types.is_nested(array.type.value_type if _is_list(array.type) else array.type):
+    if pa.types.is_nested(array.type.value_type if is_list(array.type) else array.type):
         raise InvalidInput(
             f"column {spec.source!r} is {array.type}, which cannot feed the input {spec.name!r}: a row holds one "
             "value or one list of values; flatten it, or make a column of each part",

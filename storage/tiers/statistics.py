@@ -174,7 +174,7 @@ class RecentLookups:
 
 
 def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], dropped: int) -> StoreStats:
-    """What lies where now; nothing counted. base_rows: by table."""
+    """What lies where now; nothing counted. base_rows: by table, as far as it is not whole in DRAM."""
     tables: dict[str, TableStats] = {}
     cards = [tier.stats() for tier in store.cards.tiers.values()]
     for index, spec in enumerate(store.tables):
@@ -183,7 +183,7 @@ def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], 
             "hbm": sum(card.tables[index].rows for card in cards),
             "overlay": overlay.size(),
             "dram": cache.tiers[index].size(),
-            "ssd": base_rows[index],
+            "ssd": cache.tiers[index].size() if cache.is_complete(index) else base_rows[index],
         }
         bytes_ = {
             "hbm": sum(_share(card, store.tables, index) for card in cards),

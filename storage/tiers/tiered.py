@@ -347,7 +347,7 @@ class TieredStore:
         """Counts and sizes now. Raises StoreError when it is closed."""
         self._check_open()
         try:
-            now = store_stats(self, self._cache, self._base_rows(), self._promoter.dropped)
+            now = store_stats(self, self._cache, self._rows, self._promoter.dropped)
         except IndexError:  # it was closed meanwhile
             raise StoreError("the store is closed") from None
         return now.counted(self._plans.total().by_table)
@@ -458,8 +458,7 @@ class TieredStore:
         count = filler.run(self._hot)
         if not stopping():
             self._hot = {}
-        if count:
-            _log.info("%s: %d rows came into DRAM in %.1f s", self.ssd.path, count, time.monotonic() - began)
+        _log.info("%s: %d rows came into DRAM in %.1f s", self.ssd.path, count, time.monotonic() - began)
         return count
 
     def _walk(self, table: int, cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
@@ -499,8 +498,3 @@ class TieredStore:
     def _build_overlay_tables(self) -> None:
         self.overlay_tables = [OverlayTable(spec.dim, row_type=spec.row_type) for spec in self.tables]
         self._rows = [spec.rows for spec in self.tables]
-
-    def _base_rows(self) -> list[int]:
-        """Rows of each table; of one that is not whole in DRAM, as the version says and merges changed since."""
-        held = zip(self.dram, self._rows, strict=True)
-        return [tier.size() if self._cache.is_complete(n) else rows for n, (tier, rows) in enumerate(held)]
