@@ -149,11 +149,11 @@ def test_one_failed_read_at_the_start_ends_no_decision(live: Live, faults: Fault
     # The publisher has gone on, so that there is something newer to serve by mistake.
     live.version()
     shutil.rmtree(start.path)
-    for times in (1, 3):
-        faults.begin(store(live) / what, errno.EIO, times)
+    for call in ("stat", "scandir", "open"):
+        faults.begin(store(live) / what, errno.EIO, 1, call=call)
         live.start()
         live.until(lambda: live.report()["served"] is not None)
-        assert faults.count == times
+        assert faults.count == 1
         faults.end()
         assert live.served() is served
         assert live.report()["mode"] == before["mode"]
@@ -314,7 +314,9 @@ def test_of_two_servers_the_later_one_touches_nothing_and_takes_over_with_the_ho
 
     def lying() -> list[tuple[str, int]]:
         places = [store(live) / name for name in ("deltas", "versions", "state.json", "state.json.copy")]
-        return sorted((str(path), path.stat().st_ino) for place in places for path in (place, *place.rglob("*")))
+        return sorted(
+            (str(path), path.stat().st_ino) for place in places if place.exists() for path in (place, *place.rglob("*"))
+        )
 
     before = lying()
     for _ in range(3):
