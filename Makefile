@@ -82,7 +82,7 @@ fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
 	@code=0; for name in http grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
 
 bench: $(READY)  ## every benchmark, in its quick form
-	@for name in parity session_memory synthetic_tiers live_updates random_kills; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
+	@for name in parity session_memory synthetic_tiers live_updates random_kills starts; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
 	@mkdir -p build && $(PY) -m benchmarks.all_store --quick --out build/store-quick.txt; code=$$?; cat build/store-quick.txt; exit $$code
 
 gpu-wheels: $(VENV)/bin/python  ## into build/gpu-wheels what a machine with a GPU and no network lacks; GPU_PYTHON=3.12

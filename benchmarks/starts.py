@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -79,10 +80,8 @@ class Figures:
         for what in dict.fromkeys(what for what, _ in self.starts):
             now, before = self.starts.get((what, "now")), self.starts.get((what, "before"))
             if now and before:
-                wall, cpu = (
-                    statistics.median(get(s) for s in before) / statistics.median(get(s) for s in now)
-                    for get in (lambda s: s.wall_s, lambda s: s.cpu_s)
-                )
+                wall = statistics.median(s.wall_s for s in before) / statistics.median(s.wall_s for s in now)
+                cpu = statistics.median(s.cpu_s for s in before) / statistics.median(s.cpu_s for s in now)
                 yield f"{what}: {wall:.1f} times faster, {cpu:.1f} times less processor time"
 
 
@@ -161,7 +160,7 @@ def start(python: Path, repository: Path, store: Path, *, frontends: int = 0, fi
     ]
     log = store.with_name(f"{store.name}.log")
     began = time.monotonic()
-    with log.open("w") as output, _killed(subprocess.Popen(command, stdout=output, stderr=output)) as process:
+    with log.open("w") as output, _killed(_popen(command, store.parent, output)) as process:
         while not _is_ready(http):
             if process.poll() is not None or time.monotonic() - began > READY_S:
                 raise SystemExit(f"the server did not become ready; its log:\n{log.read_text()}")
@@ -169,6 +168,11 @@ def start(python: Path, repository: Path, store: Path, *, frontends: int = 0, fi
         ready = time.monotonic() - began
         cpu = sum(_cpu_s(pid) for pid in _tree(process.pid))
         return Start(ready, cpu, _filled(metrics) - began if filled else 0.0)
+
+
+def _popen(command: list[str], folder: Path, output: TextIO) -> subprocess.Popen[bytes]:
+    # In another folder than this checkout: Python would import from there what another build has otherwise.
+    return subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
 
 
 @contextmanager
