@@ -29,6 +29,7 @@ BENCHMARKS = {
     "pooling": "sums over bags of ten ids: FBGEMM, torch EmbeddingBag, the dense limit",
     "ssd": "rows from SSD, cold and warm: the disk's random reads, rocksdict, LMDB",
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
+    "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "doors": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",

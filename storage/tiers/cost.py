@@ -25,6 +25,9 @@ _LEAST_LOOKUPS = 64
 _LEAST_SPREAD = 0.01
 _SIGMAS = 2.0
 
+# The first five of a `CostModel`.
+Numbers = tuple[float, float, float, float, float]
+
 
 class LineFit:
     """Least squares of y over x, from running sums; one thread adds. Neither end of the line goes below zero."""
@@ -84,7 +87,7 @@ class CostModel:
     latency_us: float
     read_us: float
     reads_per_miss: float = 1.0
-    without: tuple[tuple[float, ...], ...] = ()
+    without: tuple[Numbers, ...] = ()
     doubt: str = ""
     ids_doubt: str = ""
 
@@ -120,7 +123,7 @@ class CostBlock:
         self.missed += other.missed
         self.rows_read += other.rows_read
 
-    def numbers(self) -> tuple[float, float, float, float, float]:
+    def numbers(self) -> Numbers:
         """The first five of a `CostModel`."""
         overhead, dram = self.lookups.line()
         latency, read = self.reads.line()
@@ -192,7 +195,7 @@ class LookupCosts:
         return block
 
 
-def _doubt(total: CostBlock, without: Sequence[tuple[float, ...]]) -> str:
+def _doubt(total: CostBlock, without: Sequence[Numbers]) -> str:
     """What lookups lack for telling what a row that is read costs; "" for nothing."""
     if total.lookups.count < _LEAST_LOOKUPS or len(without) < 2:
         return f"only {total.lookups.count:,.0f} lookups were timed, {_LEAST_LOOKUPS} are needed"
@@ -203,7 +206,7 @@ def _doubt(total: CostBlock, without: Sequence[tuple[float, ...]]) -> str:
         return f"all lookups read nearly the same number of rows from SSD, some {rows:,.0f}"
     slopes = np.array([each[3] for each in without])
     error = float(np.sqrt((len(slopes) - 1) / len(slopes) * ((slopes - slopes.mean()) ** 2).sum()))
-    if total.numbers()[3] <= error:
+    if total.numbers()[3] <= _SIGMAS * error:
         return "the times of lookups that read more rows are not clearly longer"
     return ""
 

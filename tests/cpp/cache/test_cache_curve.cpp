@@ -108,4 +108,61 @@ TEST(the_sample_is_bounded_and_thins_out_evenly) {
   CHECK(mean > 0.53 && mean < 0.57);
 }
 
+TEST(ids_without_a_row_are_no_hits_at_any_size) {
+  // Every fourth lookup is of one of 500 ids that have no row: they are never offered, and no cache ever has them.
+  Cache cache(4, 1000, 1);
+  CacheTable table(cache, 0, RowFormat{RowType::kFp32, 1});
+  std::mt19937_64 random(3);
+  std::uniform_int_distribution<std::int64_t> id(1, 2000), absent(1, 500);
+  std::vector<float> out(64);
+  std::vector<std::uint8_t> found(64);
+  for (int batch = 0; batch < 4000; ++batch) {
+    std::vector<std::int64_t> ids(64), missing;
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i % 4 == 0 ? -absent(random) : id(random);
+    table.find(ids.data(), ids.size(), out.data(), found.data());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (!found[i] && ids[i] > 0) missing.push_back(ids[i]);
+    }
+    const std::vector<float> rows(missing.size());
+    table.insert_and_evict(missing.data(), missing.size(), rows.data(), nullptr);
+  }
+  // Misses are those of ids with a row: at half of them, half of three quarters of all lookups.
+  CHECK(std::abs(cache.predict(1000) - (1 - 0.5 * 0.75)) < 0.03);
+  CHECK(cache.predict(2000) > 0.99);
+}
+
+TEST(large_batches_do_not_hide_the_tables_that_come_last) {
+  // A batch asks for 8192 ids of a table that always hits, then for 2048 of another: the log holds a part of them.
+  Cache cache(4, 1200, 2);
+  std::vector<CacheTable> tables = tables_of(cache);
+  std::mt19937_64 random(5);
+  std::uniform_int_distribution<std::int64_t> few(1, 200), many(1, 2000);
+  const auto ask = [&](CacheTable& table, std::vector<std::int64_t> ids) {
+    std::vector<float> out(ids.size());
+    std::vector<std::uint8_t> found(ids.size());
+    table.find(ids.data(), ids.size(), out.data(), found.data());
+    std::vector<std::int64_t> missing;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (!found[i]) missing.push_back(ids[i]);
+    }
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    const std::vector<float> rows(missing.size());
+    table.insert_and_evict(missing.data(), missing.size(), rows.data(), nullptr);
+  };
+  for (int batch = 0; batch < 300; ++batch) {
+    std::vector<std::int64_t> first(8192), second(2048);
+    for (std::int64_t& each : first) each = few(random);
+    for (std::int64_t& each : second) each = many(random);
+    std::vector<float> out(first.size());
+    std::vector<std::uint8_t> found(first.size());
+    if (batch < 5) ask(tables[0], first);
+    tables[0].find(first.data(), first.size(), out.data(), found.data());
+    ask(tables[1], second);
+  }
+  // 1000 of the second table's 2000 rows fit: half of a fifth of all lookups miss.
+  std::printf("     predicted %.3f, 0.9 is true\n", cache.predict(1200));
+  CHECK(std::abs(cache.predict(1200) - 0.9) < 0.03);
+}
+
 RUN_ALL_TESTS()

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emberline.cli import budget, plan
-from storage.errors import EmberlineError, InvalidInput, NotFound, StoreError
+from storage.errors import EmberlineError, NotFound, StoreError
 from storage.tiers.tiered import TieredStore
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
@@ -144,6 +144,11 @@ def test_a_model_without_a_budget_gets_one_and_loses_it(tmp_path: Path) -> None:
         assert live.repository.budget(NAME)["dram_bytes"] is None
         whole = live.repository.budget(NAME)["stores"][0]["rows"]
         assert whole["dram"] == whole["ssd"]
+        url = f"http://127.0.0.1:{live.server.http_port}"
+        shown = CliRunner().invoke(plan.command, [NAME, "--url", url])
+        assert shown.exit_code == 0, shown.output
+        assert "as the training data did" in shown.output
+        assert "cannot be told" in shown.output
         bounded = live.repository.set_budget(NAME, 5000)["stores"][0]
         assert 0 < bounded["rows"]["dram"] < whole["dram"]
         assert live.served() is start
@@ -208,16 +213,14 @@ def test_over_http_and_by_command(live: Live) -> None:
     for name in ("ids_absent", "ids_unresolved", "promotions", "evictions"):
         assert f'emberline_table_{name}_total{{{labels},table="user"}} ' in page
     assert f"{NAME}: budget 8.0 KiB" in run(budget.command, live, NAME).output
+    said = run(budget.command, live, NAME).output
+    state = call()[1]
+    assert 0 < state["used_bytes"] <= 8192
+    assert state["fixed_bytes"] > 100_000
+    assert f"{state['used_bytes'] / 1024:.1f} KiB used" in said
+    assert f"{state['fixed_bytes'] / 1024:.1f} KiB beside it for empty caches" in said
     assert "config.pbtxt says 11.7 KiB" in run(budget.command, live, NAME, "--dram-bytes", "9KiB").output
     assert json.loads(run(budget.command, live, NAME, "--json").output)["dram_bytes"] == 9 << 10
     assert run(budget.command, live, NAME, "--configured").output.startswith(f"{NAME}: budget 11.7 KiB")
     assert run(budget.command, live, NAME, "--configured", "--dram-bytes", "1").exit_code == 2
     assert run(budget.command, live, NAME, "--dram-bytes", "x").exit_code == 2
-
-
-def test_a_model_without_a_budget_has_no_curve_to_plan_by(tmp_path: Path) -> None:
-    with Live(tmp_path) as live:
-        live.version()
-        live.start()
-        with pytest.raises(InvalidInput, match="has no DRAM budget"):
-            run(plan.command, live, NAME)

@@ -148,7 +148,7 @@ class Ways:
             self._stub.ModelInfer(message, timeout=20)
         except grpc.RpcError as error:
             codes = {grpc.StatusCode.INVALID_ARGUMENT: 400}
-            return Answer(codes.get(error.code(), 500), error.details())  # type: ignore[attr-defined]
+            return Answer(codes.get(error.code(), 500), error.details())
         return Answer(200, "")
 
 
