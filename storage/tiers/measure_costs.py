@@ -13,12 +13,14 @@ from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.budget import row_cost
 from storage.tiers.cost import CostModel
+from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.tiered import TieredStore
 
 _STORE_BYTES = 128 << 20
 _LEAST_ROWS = 8192
 _HOT, _COLD = 200, 1
 _REPEATS = 9
+_MOST_ROUNDS = 8
 # Rows of lookups that read: together less than the cold quarter of the smallest store.
 _COLD_READS = (1, 16, 64, 128)
 _SHARD_ROWS = 1 << 16
@@ -42,19 +44,28 @@ def measure_costs(spec: TableSpec, folder: Path, ids: int, features: int = 1) ->
         store.load(made)
         plan = store.plan([LookupSpec(f"x{number}", "t", "sum", 0) for number in range(features)])
         hot = made.ids[: rows // 4]
-        for _ in range(_REPEATS):
-            for count in sorted({64, max(1, ids // 16), max(1, ids // 4), ids}):
-                plan.lookup(1, _spread(rng.choice(hot, count), features))
-        cold = rng.permutation(made.ids[rows * 3 // 4 :])
-        start = 0
-        for count in _COLD_READS * _REPEATS:
-            if start + count > len(cold):
+        cold = made.ids[rows * 3 // 4 :]
+        # Where other work disturbs the times, more of them tell what a read costs.
+        for _ in range(_MOST_ROUNDS):
+            _look_up(plan, hot, rng.permutation(cold), ids, features, rng)
+            model = store.costs().model()
+            if model is not None and not model.doubt:
                 break
-            plan.lookup(1, _spread(cold[start : start + count], features))
-            start += count
-        model = store.costs().model()
     assert model is not None
     return model
+
+
+def _look_up(
+    plan: LookupPlan, hot: np.ndarray, cold: np.ndarray, ids: int, features: int, rng: np.random.Generator
+) -> None:
+    """A round of lookups: of rows that are in DRAM, up to `ids` of them, and of rows that are read."""
+    for _ in range(_REPEATS):
+        for count in sorted({64, max(1, ids // 16), max(1, ids // 4), ids}):
+            plan.lookup(1, _spread(rng.choice(hot, count), features))
+    start = 0
+    for count in _COLD_READS * _REPEATS:
+        plan.lookup(1, _spread(cold[start : start + count], features))
+        start += count
 
 
 class _Made:

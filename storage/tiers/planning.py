@@ -101,10 +101,13 @@ def time_doubt(known: StoreForecast, ids: float) -> str:
     if costs is None:
         return "no lookup was timed yet; send requests, then ask again"
     if costs.doubt:
-        return (
-            f"{costs.doubt}, so what a read costs cannot be told; send requests of different sizes, or plan from the "
-            "folder of the published version, for which reads are measured on this machine's disk"
+        remedy = (
+            "send requests of different sizes, or plan from the folder of the published version, for which reads are "
+            "measured on this machine's disk"
+            if known.measured.lookups
+            else "other work disturbs the measurement: ask again when the machine is quieter"
         )
+        return f"{costs.doubt}, so what a read costs cannot be told; {remedy}"
     if costs.ids_doubt and abs(ids - known.measured.ids) > _SAME_IDS * known.measured.ids:
         return (
             f"{costs.ids_doubt}, some {known.measured.ids:,.0f}, so nothing can be told of {ids:,}; send requests of "
