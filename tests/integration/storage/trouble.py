@@ -228,7 +228,8 @@ def few_descriptors(folder: str) -> None:
             refused += 1
             print(f"{more} refused: {error}")
     assert refused > 3
-    check_rows(opened(Path(folder)), last_state())
+    with opened(Path(folder)) as store:
+        check_rows(store, last_state())
     print("recovered")
 
 
