@@ -80,7 +80,7 @@ class ModelUpdater:
         self._config_mark: tuple[int, ...] = ()
         self._wake = threading.Event()
         self._turn = threading.Lock()
-        self._restored = False
+        self._restored = self._following = False
         self._threads: dict[str, threading.Thread] = {}
         self._retry_s = 0.0
         self._not_before = 0.0
@@ -119,8 +119,13 @@ class ModelUpdater:
                 pass
 
     def give_up(self) -> None:
-        """Takes nothing more; a load that is under way ends soon. What is served goes on being served."""
+        """Takes nothing more; a load that is under way ends soon. What is served goes on being served.
+
+        Requests that wait for a newer snapshot are refused at once: none will come.
+        """
         self.model.stopping.set()
+        self.model.each_lane(lambda loaded: loaded.line.end())
+        self.model.attempts.stop()
         self._wake.set()
         self.model.merge_wake.set()
 
@@ -168,6 +173,9 @@ class ModelUpdater:
 
     def _follow(self) -> None:
         model = self.model
+        self._following = True
+        if model.attempts.any:
+            self.advance()
         while not model.stopping.is_set():
             self._wake.wait(self._poll_s)
             self._wake.clear()
@@ -236,6 +244,7 @@ class ModelUpdater:
             model.knows_facts = False
             model.facts = facts_for_folder(model, model.file.read(), catalog)
             model.knows_facts = True
+        model.attempts.read()
         config = self._read_config()
         lines: list[StoreLine] = []
         default: StoreLine | None = None
@@ -322,13 +331,19 @@ class ModelUpdater:
             held_sequence=0 if line is None else _held_sequence(catalog, line, facts),
             again=model.again,
             choose=config.choose_versions,
-            refused=partial(refusals.is_refused, model),
+            refused=self._is_refused,
             awaiting={number: each.reason for number, each in model.awaiting.items()},
             stopped="" if line is None else self._stopped(line),
             canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
             version_snapshot="" if line is None else line.view.current.lane.published.snapshot,
             published_unix_ms=0 if line is None else line.view.current.state.published_unix_ms,
         )
+
+    def _is_refused(self, found: Found) -> bool:
+        """Whether it is quarantined. What the process before died of waits until what else there is was loaded."""
+        model = self.model
+        put_off = not self._following and model.default is not None and model.attempts.is_suspect(found)
+        return put_off or refusals.is_refused(model, found)
 
     def _stopped(self, line: StoreLine) -> str:
         facts = self.model.facts
@@ -451,7 +466,9 @@ class ModelUpdater:
         model = self.model
         stamp = stamp_of(found)
         try:
-            work()
+            with model.attempts.noted(found):
+                model.check_stop()
+                work()
         except (Stopped, Outdated):
             if not found.path.exists():
                 return True  # the repository has dropped it meanwhile

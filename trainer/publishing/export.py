@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from storage.checkpoint.traces import release_trace
 from storage.errors import Unsupported
 from trainer.publishing.cut import DenseHalf
 
@@ -27,7 +28,7 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
     with half.cut(), _without_dumps(), torch.no_grad():
         try:
-            return torch.export.export(
+            program = torch.export.export(
                 half, tuple(tensors), dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)}, strict=False
             )
         except Unsupported:
@@ -37,6 +38,8 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
                 f"torch.export cannot take the module without its embedding layers: {_reason(error)}. Its graph has to "
                 "be the same for every batch size and every value: no `if`, `.item()` or shape that depends on values"
             ) from error
+    release_trace(program.graph)
+    return program
 
 
 def _reason(error: Exception) -> str:
