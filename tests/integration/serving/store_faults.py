@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.updates import merging
-from storage.errors import EmberlineError
+from storage.errors import EmberlineError, StoreError
 from tests.faults.rocksdb_log import fail
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
@@ -40,6 +40,8 @@ def merging_fails_and_goes_on(folder: str) -> None:
         assert merges > 0
         live.until(lambda: len(live.states()) == 2)
         fail(1_000_000)
+        with contextlib.suppress(StoreError):  # into the log, after which RocksDB refuses every write
+            live.server.repository._models[NAME].model.lines[0].store.set_markers({"word": "lost"})
         for _ in range(3):
             newest = live.delta(newest)
             live.reaches(newest)
