@@ -136,7 +136,7 @@ def test_booleans_dates_and_columns_of_nulls() -> None:
             (
                 pa.array([], kind),
                 {"dtype": "INT64", **spec},
-                f"column 'c' is {re.escape(str(kind))}, which cannot feed the input 'x': a row holds one value or one list of values",
+                f"column 'c' is {re.escape(str(kind))}, which cannot feed the input 'x': a row holds one value",
             )
             for kind in (
                 pa.list_(pa.list_(pa.int64())),
