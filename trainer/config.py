@@ -242,7 +242,10 @@ def parse_text(text: str, *, source: str = "config") -> TrainConfig:
     try:
         content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {error}") from None
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", in line {mark.line + 1}"
+        reason = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"{source}: not YAML: {reason}{where}") from None
     return parse_config(TrainConfig, content, source=source)
 
 

@@ -119,7 +119,16 @@ def command(log_level: str, **options: Any) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        flag = _FLAGS.get(field, "--" + field.replace("_", "-"))
         text = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{flag}: {text}, got {str(first['input'])!r}", field=field) from None
-    serve(config)
+        raise ConfigError(f"{_flag(field)}: {text}, got {str(first['input'])!r}", field=field) from None
+    try:
+        serve(config)
+    except ConfigError as error:
+        if error.field not in ServerConfig.model_fields:
+            raise
+        text = str(error).removeprefix(f"{error.field}: ")
+        raise ConfigError(f"{_flag(error.field)}: {text}", field=error.field) from None
+
+
+def _flag(field: str) -> str:
+    return _FLAGS.get(field, "--" + field.replace("_", "-"))

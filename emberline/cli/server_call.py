@@ -95,6 +95,7 @@ def call_server(
     a file of the caller's that is not what it has to be.
     """
     identity = _identity()
+    _check_url(url)
     url, token = _with_token(url.rstrip("/"), identity.token_file)
     address = f"{url}{path}"
     body = None if content is None else json.dumps(content).encode()
@@ -139,7 +140,7 @@ def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
     is_refusal = isinstance(cause, http.client.RemoteDisconnected | ssl.SSLError | ConnectionResetError)
     if is_refusal and is_https and identity.cert is None:
         return f"{cause}; if the server asks for a certificate of yours, give it with --cert and --key"
-    reason = str(cause)
+    reason = getattr(cause, "strerror", None) or str(cause)
     reason = reason if reason.isprintable() else "it does not speak HTTP"
     return f"{reason}; is `emberline serve` running, and is --url right?"
 
@@ -157,6 +158,16 @@ def _speaks_tls(url: str) -> bool:
             return True
     except (OSError, ValueError):
         return False
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ConfigError(f"--url: expected http://HOST:PORT or https://HOST:PORT, got {url!r}", field="url")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

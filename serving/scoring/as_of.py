@@ -79,7 +79,10 @@ def _versions(model: Path) -> list[int]:
         raise NotFound(f"{model} is not a model's folder")
     numbers = sorted((int(entry.name) for entry in model.iterdir() if is_version(entry.name)), reverse=True)
     if not numbers:
-        raise NotFound(f"{model} holds no version; a model's folder holds folders called 1, 2, ...")
+        folders = [entry for entry in sorted(model.iterdir()) if entry.is_dir()]
+        models = [entry.name for entry in folders if any(is_version(each.name) for each in entry.iterdir())]
+        hint = f"; is it a repository? Its models are {', '.join(models[:20])}" if models else ""
+        raise NotFound(f"{model} holds no version; a model's folder holds folders called 1, 2, ...{hint}")
     return numbers
 
 

@@ -114,6 +114,11 @@ def test_a_table_is_written_as_of_a_snapshot(chain: Chain, tmp_path: Path, place
         export_table(find_as_of(chain.model), "users", tmp_path / "x.parquet")
 
 
+def test_a_repository_instead_of_a_model_is_told_by_its_models(chain: Chain) -> None:
+    with pytest.raises(NotFound, match=rf"is it a repository\? Its models are {chain.model.name}"):
+        find_as_of(chain.model.parent)
+
+
 def test_snapshots_are_named_by_version_sequence_id_and_time(chain: Chain) -> None:
     base, fifth = chain.snapshots[0], chain.snapshots[-1]
     assert find_as_of(chain.model).id == chain.other.id

@@ -77,11 +77,16 @@ def test_wrong_usage_is_said_in_words_with_exit_code_2(arguments: list[str], exp
         (["publish", ".", "--repository", "models"], "train"),
         (["inspect", "."], "holds no published version"),
         (["predict", "m", "--json", "{", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
+        (["serve", "--model-repository", ".", "--host", "300.1.1.1"], "--http-port: cannot listen"),
+        (["predict", "m", "--json", "{}", "--url", "localhost:8000"], "--url: expected http://HOST:PORT"),
+        (["predict", "m", "--json", "{}", "--url", "ftp://x"], "--url: expected http://HOST:PORT"),
+        (["train", "bad.yaml", "--data", ".", "--output", "run"], "bad.yaml: not YAML: expected the node content"),
         (["train", "config.yaml", "--data", ".", "--output", "run"], "label"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_with_exit_code_1(arguments: list[str], expected: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model_name: m\n")
+    (tmp_path / "bad.yaml").write_text("x: [\n")
     done = emberline(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("emberline: ")
