@@ -214,6 +214,11 @@ class PageReader:
         Counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read
         """
 
+    def close(self) -> None:
+        """
+        Waits for the reads under way, then gives back rings, memory and threads; later reads raise OSError.
+        """
+
     @property
     def io(self) -> str:
         """Which way is in use, uring or threads"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -68,7 +69,8 @@ class LoadedModel(Endpoint):
         self._store = store
         self._options = options
         self._cores = cores or CoreShares()
-        self._successor: LoadedModel | None = None
+        # Weak: else every version that was ever loaded would stay, each held by the one before it.
+        self._successor: weakref.ref[LoadedModel] | None = None
         self._tables: dict[str, TableEndpoint] = {}
         self._opening = threading.Lock()
         self._closed = False
@@ -108,8 +110,8 @@ class LoadedModel(Endpoint):
 
     @property
     def successor(self) -> LoadedModel | None:
-        """The version that replaced this one."""
-        return self._successor
+        """The version that replaced this one, as long as somebody else has it."""
+        return None if self._successor is None else self._successor()
 
     @property
     def trouble(self) -> str:
@@ -147,7 +149,7 @@ class LoadedModel(Endpoint):
 
     def hand_over(self, successor: LoadedModel) -> None:
         """From now on, requests that come too late for this version or wait for a newer one go to `successor`."""
-        self._successor = successor
+        self._successor = weakref.ref(successor)
         self.line.end()
 
     def take_back(self) -> None:

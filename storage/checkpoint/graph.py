@@ -16,6 +16,7 @@ from storage.checkpoint.lowered import LOWERED, lower_products
 from storage.checkpoint.manifest import GRAPH, WEIGHTS, GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
 from storage.checkpoint.program import TORCH_LOCK, weight_key
+from storage.checkpoint.traces import release_trace
 from storage.checkpoint.weights import read_weights
 from storage.errors import CheckpointError, IntegrityError, InvalidInput, UnsafeArtifact
 
@@ -207,6 +208,7 @@ def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry
             warnings.simplefilter("ignore")
             program = serialize._dict_to_dataclass(schema.ExportedProgram, document.to_json_value())
             loaded: Any = serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
+            release_trace(loaded.graph)
     except Exception as error:  # torch raises many kinds here; all mean the same to the caller
         raise CheckpointError(f"{GRAPH}: torch {torch.__version__} cannot load the graph: {error}") from error
     slots = [positions[given.placeholder] for given in entry.inputs]

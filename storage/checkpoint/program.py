@@ -20,6 +20,7 @@ import numpy as np
 from storage.checkpoint.document import GraphDocument, document_from, is_node_name
 from storage.checkpoint.manifest import GraphInput, GraphOutput
 from storage.checkpoint.strict_json import canonical_json
+from storage.checkpoint.traces import release_trace
 from storage.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def pack_program(
         known = inspect.signature(serializer.serialize).parameters
         leave_out = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
         serialized = serializer.serialize(program, **{name: False for name in leave_out if name in known})
+        release_trace(program.graph)
     content = json.loads(serialize._to_json_bytes(serialized.exported_program))
     _strip(content)
     _rename(content)

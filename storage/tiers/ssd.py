@@ -276,6 +276,8 @@ class SsdTier:
         self.folding.close()
         self._closed = True
         self.book.release()
+        # Not left to the garbage collector: the tier is part of cycles, and a ring is memory and a descriptor.
+        self._reads.reader.close()
         self.database.close()
 
     def _write(self, table: int, ids: np.ndarray, values: Sequence[bytes]) -> None:

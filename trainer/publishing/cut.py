@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
+from storage.checkpoint.traces import release_trace
 from storage.errors import Unsupported
 from trainer.publishing.layers import StandIn, embedding_layers
 from trainer.publishing.plan import CutPlan
@@ -89,7 +90,7 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
     with half.cut(), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(
+            program = torch.export.export(
                 half, tuple(tensors), dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)}, strict=False
             )
         except Unsupported:
@@ -99,6 +100,8 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
                 f"torch.export cannot take the module without its embedding layers: {error}\n"
                 "It must compute the same way for every batch size and every value"
             ) from error
+    release_trace(program.graph)
+    return program
 
 
 def named_outputs(value: Any) -> dict[str, Tensor]:

@@ -162,7 +162,9 @@ NB_MODULE(_pages, m) {
            kReadDoc)
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"),
            "Counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read")
-      .def_prop_ro("io", &PageReader::io, "Which way is in use, uring or threads");
+      .def("close", &PageReader::close, nb::call_guard<nb::gil_scoped_release>(),
+           "Waits for the reads under way, then gives back rings, memory and threads; later reads raise OSError.")
+      .def_prop_ro("io", [](const PageReader& reader) { return reader.io(); }, "Which way is in use, uring or threads");
 
   nb::class_<ChangeSet>(m, "ChangeSet", kSetDoc)
       .def(nb::init<>())

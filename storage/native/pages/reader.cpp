@@ -1,7 +1,9 @@
 #include "pages/reader.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 namespace emberline::pages {
@@ -112,15 +114,31 @@ PageReader::PageReader(ReaderOptions options)
     : PageReader(options, make_read_queues(options.io, options.depth, options.threads)) {}
 
 PageReader::PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues)
-    : options_(std::move(options)), queues_(std::move(queues)), most_lanes_(options_.lanes) {}
+    : options_(std::move(options)), queues_(std::move(queues)), io_(queues_->name()), most_lanes_(options_.lanes) {}
 
-PageReader::~PageReader() {
+PageReader::~PageReader() { close(); }
+
+void PageReader::close() {
+  std::unique_ptr<ReadQueues> queues;  // which outlive their lanes
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::thread janitor;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     closing_ = true;
+    left_.notify_all();
+    lane_free_.notify_all();
+    if (!left_lanes_.empty() && !janitor_.joinable()) {
+      lock.unlock();
+      run_janitor();
+      lock.lock();
+    }
+    lane_free_.wait(lock, [this] { return free_lanes_.size() == lanes_; });
+    lanes.swap(free_lanes_);
+    lanes_ = 0;
+    queues.swap(queues_);
+    janitor.swap(janitor_);
   }
-  left_.notify_all();
-  if (janitor_.joinable()) janitor_.join();
+  if (janitor.joinable()) janitor.join();
 }
 
 void PageReader::read(const std::vector<ReadRequest>& requests, Deadline deadline) {
@@ -181,13 +199,15 @@ void PageReader::read(const std::vector<ReadRequest>& requests, Deadline deadlin
 
 std::unique_ptr<Lane> PageReader::take_lane(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const auto possible = [this] { return !free_lanes_.empty() || lanes_ < most_lanes_; };
+  start_janitor();
+  const auto possible = [this] { return closing_ || !free_lanes_.empty() || lanes_ < most_lanes_; };
   for (;;) {
     if (!deadline) {
       lane_free_.wait(lock, possible);
     } else if (!lane_free_.wait_until(lock, *deadline, possible)) {
       return nullptr;
     }
+    if (closing_) throw DiskError(ECANCELED, "reading", "a reader that was closed");
     if (!free_lanes_.empty()) {
       std::unique_ptr<Lane> lane = std::move(free_lanes_.back());  // the last one used: its memory is warm
       free_lanes_.pop_back();
@@ -208,11 +228,21 @@ void PageReader::give_back(std::unique_ptr<Lane> lane) {
   const std::lock_guard lock(mutex_);
   if (lane->under_way() > 0) {
     left_lanes_.push_back(std::move(lane));
-    if (!janitor_.joinable()) janitor_ = std::thread([this] { run_janitor(); });
+    start_janitor();
     left_.notify_one();
   } else {
     free_lanes_.push_back(std::move(lane));
-    lane_free_.notify_one();
+    lane_free_.notify_all();  // a call, or a close that waits for every lane
+  }
+}
+
+// Under the lock.
+void PageReader::start_janitor() {
+  if (janitor_.joinable() || left_lanes_.empty()) return;
+  try {
+    janitor_ = std::thread([this] { run_janitor(); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads: the next call tries again, or close lands what was left.
   }
 }
 
@@ -237,7 +267,7 @@ void PageReader::run_janitor() {
         (void)lane.release();
         const std::lock_guard lock(mutex_);
         --lanes_;
-        lane_free_.notify_one();
+        lane_free_.notify_all();
         continue;
       }
       if (lane->under_way() == 0) give_back(std::move(lane));

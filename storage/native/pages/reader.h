@@ -47,13 +47,16 @@ class PageReader {
  public:
   explicit PageReader(ReaderOptions options);
   PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues);
-  ~PageReader();  // waits for reads that callers gave up
+  ~PageReader();  // closes it
 
   // Any thread. deadline: what has not come by then stays kUnresolved, its row as it was.
   // Throws CorruptPage and DiskError; requests may be answered in part then.
   void read(const std::vector<ReadRequest>& requests, Deadline deadline);
 
-  const char* io() const { return queues_->name(); }
+  // Waits for the reads under way, then gives back rings, memory and threads; later reads throw DiskError. Any thread.
+  void close();
+
+  const std::string& io() const { return io_; }
   ReaderStats stats() const;
 
  private:
@@ -61,10 +64,12 @@ class PageReader {
 
   std::unique_ptr<Lane> take_lane(Deadline deadline);
   void give_back(std::unique_ptr<Lane> lane);
+  void start_janitor();
   void run_janitor();
 
   const ReaderOptions options_;
-  std::unique_ptr<ReadQueues> queues_;
+  std::unique_ptr<ReadQueues> queues_;  // null once it is closed
+  const std::string io_;
   Flights flights_;
 
   std::mutex mutex_;

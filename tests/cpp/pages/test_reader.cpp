@@ -1,7 +1,10 @@
 // Rows of many tables at once, by each way of reading, from one thread and from many.
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "check.h"
 #include "pages/reader.h"
@@ -159,6 +162,30 @@ TEST(rows_stay_readable_when_the_file_has_lost_its_name) {
   Asked asked(file, ids);
   reader.read({asked.request()}, std::nullopt);
   check_answers(asked, ids);
+}
+
+TEST(a_closed_reader_has_given_back_its_rings_and_threads) {
+  const Folder folder;
+  const std::vector<std::int64_t> ids = some_ids(300, 2);
+  const auto file = write_file(folder.file("f"), ids, 128);
+  const auto held = [] {
+    const auto count = [](const char* of) {
+      return std::distance(std::filesystem::directory_iterator(of), std::filesystem::directory_iterator());
+    };
+    return std::pair(count("/proc/self/fd"), count("/proc/self/task"));
+  };
+  const auto before = held();
+  for (const std::string& way : kWays) {
+    PageReader reader({way, 4, 2, 4});
+    Asked asked(file, ids);
+    reader.read({asked.request()}, std::nullopt);
+    CHECK(held() != before);
+    reader.close();
+    CHECK(held() == before);
+    CHECK(!reader.io().empty() && reader.stats().pages > 0);
+    CHECK_THROWS(reader.read({asked.request()}, std::nullopt), DiskError);
+    reader.close();
+  }
 }
 
 TEST(many_threads_read_the_same_pages) {

@@ -1,4 +1,5 @@
 // Deadlines and shared reads, on a disk that answers when the test lets it.
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -217,6 +218,21 @@ TEST(lanes_that_were_given_up_come_back_and_calls_wait_for_one_until_their_deadl
   CHECK(world.gate.submitted() == 3);
   world.gate.allow(1000);
   CHECK(Answer(world, {world.ids[200]}).states[0] == kFound);
+}
+
+TEST(close_waits_for_reads_that_were_given_up) {
+  World world;
+  const Answer late(world, world.ids, Clock::now() + 5ms);  // its lane has reads under way, and goes to the janitor
+  std::atomic<bool> closed{false};
+  std::thread closer([&] {
+    world.reader.close();
+    closed = true;
+  });
+  std::this_thread::sleep_for(20ms);
+  CHECK(!closed);
+  world.gate.allow(1000);
+  closer.join();
+  CHECK_THROWS(Answer(world, world.ids), DiskError);
 }
 
 RUN_ALL_TESTS()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from storage import PublishedVersion, open_version
 from storage.errors import CheckpointError, InvalidInput
@@ -252,3 +254,14 @@ def test_golden_requests_are_made_even_when_the_sample_misses_a_table(tmp_path: 
 def test_fewer_golden_requests_than_a_server_wants_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="256 or more"):
         publish(TwoTowers(), {}, tmp_path, name="m", golden_requests=10)
+
+
+def test_publishing_again_and_again_leaves_nothing_in_torch(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.EmbeddingBag(50, 4, mode="mean"), nn.Linear(4, 1))
+    sample = torch.randint(0, 50, (B, 3))
+    counts = []
+    for _ in range(4):
+        publish(module, sample, tmp_path, name="m")
+        gc.collect()
+        counts.append(sum(type(entry) is ShapeEnv for entry in gc.get_objects()))
+    assert len(set(counts)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.graph_module import _loader
 
 from storage.checkpoint.archive import pack_graph
 from storage.checkpoint.graph import DenseGraph, load_graph
@@ -43,6 +46,21 @@ def test_any_batch_gives_the_modules_scores(
     (score,) = graph.run(tensors)
     assert score.shape == (batch, 1)
     torch.testing.assert_close(score, expected, rtol=0, atol=0)
+
+
+def test_nothing_of_a_graph_stays_in_torch_when_it_is_dropped(tmp_path: Path, packed: PackedProgram) -> None:
+    def traces() -> int:
+        gc.collect()
+        return sum(type(entry) is ShapeEnv for entry in gc.get_objects())
+
+    counts = []
+    for number in range(4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save_and_load(folder, packed)
+        counts.append(traces())
+    assert len(set(counts)) == 1
+    assert len(_loader.eval_cache) < 10
 
 
 def test_threads_share_one_set_of_weights_and_agree(graph: DenseGraph, make_arguments: Arguments) -> None:

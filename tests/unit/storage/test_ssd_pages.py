@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +254,23 @@ def test_a_native_error_is_one_of_pythons(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"x")
     with pytest.raises(CorruptPageError, match="short: it has 1 bytes"):
         PageFile.open(str(tmp_path / "short"))
+
+
+@pytest.mark.parametrize("io", ["auto", "threads"])
+def test_a_closed_tier_has_given_back_what_it_read_with(tmp_path: Path, io: str) -> None:
+    ids = random_ids(3000)
+
+    def held() -> tuple[list[str], int]:
+        files = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path)]
+        return sorted(file for file in files if "io_uring" in file or str(tmp_path) in file), threading.active_count()
+
+    before = held()
+    tier = SsdTier.open(tmp_path / "s", SsdOptions(io=io))
+    tier.bulk_load(0, [(ids, rows_of(ids))])
+    assert tier.find(0, ids, ROW_BYTES)[1].all()
+    assert held() != before
+    tier.close()
+    # At once, though somebody still has the tier: not when the garbage collector comes.
+    assert held() == before
+    with pytest.raises(StoreError, match="closed"):
+        tier.find(0, ids, ROW_BYTES)

@@ -1,0 +1,32 @@
+"""Releases what torch keeps of a traced graph for as long as the process runs."""
+
+from __future__ import annotations
+
+import linecache
+
+import torch
+
+
+def release_trace(graph: torch.fx.Graph) -> None:
+    """Lets go of what tracing or loading a graph left behind in torch; the graph stays usable.
+
+    torch's caches of symbolic shapes and of generated source text have no bound and keep all of a trace that has
+    ended. A trace refers to its tensors, and they, in C++, to the trace: a cycle that the garbage collector cannot see.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.fx.graph_module import _loader
+
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        shapes = value.fake_mode.shape_env if isinstance(value, FakeTensor) else None
+        if shapes is not None:
+            shapes.tracked_fakes = []
+            shapes.fake_tensor_cache.clear()
+    FakeTensorMode.cache_clear()
+    for method in vars(ShapeEnv).values():
+        if clear := getattr(method, "cache_clear", None):
+            clear()
+    for key in list(_loader.eval_cache):
+        _loader.eval_cache.pop(key, None)
+        linecache.cache.pop(key, None)
