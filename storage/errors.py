@@ -19,6 +19,7 @@ EmberlineError
 │   ├── ParityError       the golden requests are not reproduced
 │   ├── LineageError      a delta that continues no snapshot here
 │   ├── GuardError        the scores of real requests shift further than the live guard allows
+│   ├── EngineEnded       the process died each time that it took it
 │   └── SignatureError    inputs or outputs were removed, renamed or retyped, and nobody allowed it
 └── StoreError            a tier failed: disk full, locked by another process
     └── CorruptStoreError  its files are not what it wrote
@@ -111,6 +112,10 @@ class LineageError(CheckpointError):
 
 class GuardError(CheckpointError):
     """On recent real requests a candidate's scores or absent ids shift further than the live guard's bounds."""
+
+
+class EngineEnded(CheckpointError):
+    """The process died each time that it took a version or delta, such as by lack of memory."""
 
 
 class SignatureError(CheckpointError):

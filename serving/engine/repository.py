@@ -19,14 +19,14 @@ from serving.engine.model import LoadedModel
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.regions import SharedRegions
-from serving.updates import commands, report
+from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
 from serving.updates.watcher import Watcher
-from storage.errors import ConfigError, NotFound, StoreError, Unavailable, Unsupported
+from storage.errors import ConfigError, EngineEnded, NotFound, StoreError, Unavailable, Unsupported
 
 __all__ = ["Answerer", "ModelRepository", "VersionEntry"]
 
@@ -202,7 +202,7 @@ class ModelRepository:
     def load(self, name: str) -> None:
         """Looks into the model's folder now, and returns when what is there is served. Raises why it is not.
 
-        What was refused before stays refused, unless its files are others now.
+        What was refused before stays refused, unless its files are others now, or the engine had ended by it.
         """
         with self._changes:
             if self._stopping:
@@ -218,9 +218,12 @@ class ModelRepository:
             if updater is None or updater.model.stopping.is_set():
                 updater = self._add(name)
                 updater.follow()
-        known = set(updater.model.facts.quarantine)
-        updater.advance()
         model = updater.model
+        known = {key for key, refusal in model.facts.quarantine.items() if refusal.kind != EngineEnded.__name__}
+        updater.advance()
+        if refusals.forget(model, lambda refusal: refusal.kind == EngineEnded.__name__):
+            model.attempts.forget()
+            updater.advance()
         fresh = [refusal for key, refusal in model.facts.quarantine.items() if key not in known]
         if fresh:
             raise Unavailable(f"{fresh[-1].path}: {fresh[-1].reason}")
@@ -318,7 +321,11 @@ class ModelRepository:
         deadline = time.monotonic() + timeout_s
         self._watcher.stop()
         for updater in self._models.values():
-            updater.stop(max(0.0, deadline - time.monotonic()))
+            try:
+                updater.stop(max(0.0, deadline - time.monotonic()))
+            except StoreError as error:
+                # Such as a full disk. A store that was not closed recovers as it does from any crash.
+                logger.error("%s: %s", updater.model.name, error)
 
     def _tell(self, name: str, command: Callable[[LiveModel], None]) -> dict[str, JsonValue]:
         updater = self._updater(name)

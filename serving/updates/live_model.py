@@ -21,19 +21,20 @@ from serving.engine.model_config import ModelConfig
 from serving.engine.snapshot import Snapshot
 from serving.gpu.card_tables import prepare_cards
 from serving.gpu.driver import Gpus
+from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
 from serving.updates.line import Entry, Lane, LineView, StoreLine
 from serving.updates.state import MAX_REMEMBERED, ModelState, StateFile
 from serving.updates.steps import OnStep, check_step
 from serving.updates.versions import Versions
-from storage.errors import NotFound, Unavailable
+from storage.errors import EmberlineError, NotFound, Unavailable
 
 logger = logging.getLogger("emberline.serving")
 
 
-class Stopped(Exception):  # noqa: N818 - no error: the model is being unloaded
-    """Work was given up because the model is being unloaded."""
+class Stopped(EmberlineError):  # noqa: N818 - no error: the model is being unloaded
+    """Work was given up because the model is being unloaded. One of ours, so that a store lets it through as it is."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class LiveModel:
         self.versions = Versions(self.folder, self.store_root)
         self.lock = threading.RLock()
         self.file = StateFile(self.store_root)
+        self.attempts = Attempts(self.store_root, name)
         self.facts = ModelState()
         self.lines: tuple[StoreLine, ...] = ()
         self.default: StoreLine | None = None

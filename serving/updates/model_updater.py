@@ -72,7 +72,7 @@ class ModelUpdater:
         self._config_mark: tuple[int, ...] = ()
         self._wake = threading.Event()
         self._turn = threading.Lock()
-        self._restored = False
+        self._restored = self._following = False
         self._threads: list[threading.Thread] = []
         self._retry_s = 0.0
         self._not_before = 0.0
@@ -113,8 +113,13 @@ class ModelUpdater:
                 pass
 
     def give_up(self) -> None:
-        """Takes nothing more; a load that is under way ends soon. What is served goes on being served."""
+        """Takes nothing more; a load that is under way ends soon. What is served goes on being served.
+
+        Requests that wait for a newer snapshot are refused at once: none will come.
+        """
         self.model.stopping.set()
+        self.model.each_lane(lambda loaded: loaded.line.end())
+        self.model.attempts.stop()
         self._wake.set()
         self.model.merge_wake.set()
 
@@ -150,6 +155,9 @@ class ModelUpdater:
 
     def _follow(self) -> None:
         model = self.model
+        self._following = True
+        if model.attempts.any:
+            self.advance()
         while not model.stopping.is_set():
             self._wake.wait(self._poll_s)
             self._wake.clear()
@@ -199,6 +207,7 @@ class ModelUpdater:
         """Opens the lines of the state file. One that cannot be had again is left out, which is logged."""
         model = self.model
         model.facts = model.file.read()
+        model.attempts.read()
         config = self._read_config()
         lines: list[StoreLine] = []
         default: StoreLine | None = None
@@ -282,11 +291,17 @@ class ModelUpdater:
             abandoned=frozenset(facts.abandoned),
             held_sequence=0 if line is None else _held_sequence(line, facts),
             choose=config.choose_versions,
-            refused=partial(refusals.is_refused, model),
+            refused=self._is_refused,
             awaiting=dict(model.awaiting),
             stopped="" if line is None else self._stopped(line),
             canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
         )
+
+    def _is_refused(self, found: Found) -> bool:
+        """Whether it is quarantined. What the process before died of waits until what else there is was loaded."""
+        model = self.model
+        put_off = not self._following and model.default is not None and model.attempts.is_suspect(found)
+        return put_off or refusals.is_refused(model, found)
 
     def _stopped(self, line: StoreLine) -> str:
         facts = self.model.facts
@@ -399,7 +414,9 @@ class ModelUpdater:
         """Does it, or finds out whose fault it is that it cannot be done."""
         model = self.model
         try:
-            work()
+            with model.attempts.noted(found):
+                model.check_stop()
+                work()
         except (Stopped, Outdated, StoreError, DeviceError, OSError, MemoryError):
             if not found.path.exists():
                 return True  # the repository has dropped it meanwhile

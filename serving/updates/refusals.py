@@ -66,9 +66,11 @@ def forget_gone(model: LiveModel, catalog: Catalog) -> None:
     forget(model, lambda refusal: not Path(refusal.path).exists())
 
 
-def forget(model: LiveModel, gone: Callable[[Refusal], bool]) -> None:
-    """Forgets the refusals of which this is so; they are tried again."""
+def forget(model: LiveModel, gone: Callable[[Refusal], bool]) -> bool:
+    """Forgets the refusals of which this is so; they are tried again. Returns whether there were any."""
     with model.lock:
         kept = {key: refusal for key, refusal in model.facts.quarantine.items() if not gone(refusal)}
-        if len(kept) != len(model.facts.quarantine):
-            model.keep_facts(model.facts.model_copy(update={"quarantine": kept}))
+        if len(kept) == len(model.facts.quarantine):
+            return False
+        model.keep_facts(model.facts.model_copy(update={"quarantine": kept}))
+        return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from storage.checkpoint.tables import Shard
+from storage.errors import CheckpointError
 from storage.specs import TableSpec
 from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.content import Content
@@ -16,6 +18,7 @@ from storage.tiers.pace import Pace
 from storage.tiers.source import TableSource
 from storage.tiers.warmup import Filling, cut, refresh, warm
 
+_log = logging.getLogger(__name__)
 # table, rows done, rows of the table
 Progress = Callable[[str, int, int], None]
 
@@ -62,13 +65,19 @@ def fill_room(
     """Takes the most used rows that are not in DRAM into what room is free, while lookups and merges go on.
 
     Returns how many came in. A row of the version's files is what SSD holds, unless a merge changed it: so the changed
-    ids are left out, and what was read before a merge is not installed after it (`dram_cache`).
+    ids are left out, and what was read before a merge is not installed after it (`dram_cache`). Where the publisher
+    has dropped the version, requests alone fill what is left.
     """
-    return sum(
-        _fill_group(cache, version, content, members, capacity, pace, stopping)
-        for members, capacity in cache.groups()
-        if cache.free_rows(members[0]) > 0 and not all(cache.is_complete(index) for index in members)
-    )
+    taken = 0
+    try:
+        for members, capacity in cache.groups():
+            if cache.free_rows(members[0]) > 0 and not all(cache.is_complete(index) for index in members):
+                taken += _fill_group(cache, version, content, members, capacity, pace, stopping)
+    except (OSError, CheckpointError):
+        if version.path.exists():
+            raise
+        _log.info("%s is gone: the free room in DRAM is filled by requests alone", version.path)
+    return taken
 
 
 def _fill_group(

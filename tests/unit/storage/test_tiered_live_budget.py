@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.errors import ConfigError, StoreError
+from storage.errors import ConfigError, IntegrityError, StoreError
 from storage.specs import LookupSpec
 from storage.tiers.hot_ids import HOT_IDS
 from storage.tiers.tiered import TieredStore
@@ -236,3 +236,22 @@ def test_a_store_closes_while_it_is_being_filled(tmp_path: Path) -> None:
     store.set_dram_bytes(rows.bytes())
     store.close()
     assert store.dram == []
+
+
+def test_room_that_is_free_stays_so_without_an_error_when_the_version_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_rows(3, users=300, items=1000)
+    with open_store(tmp_path / "s", rows, rows.bytes() // 20) as store:
+
+        def shards(_: str) -> None:
+            raise IntegrityError(f"{rows.path}: is not there")
+
+        monkeypatch.setattr(rows, "shards", shards)
+        monkeypatch.setattr(rows, "path", tmp_path / "gone")
+        with caplog.at_level(logging.INFO, "storage"):
+            store.set_dram_bytes(rows.bytes() * 2)
+            assert store.wait_filled(60)
+        (record,) = caplog.records
+        assert record.levelno == logging.INFO
+        assert "filled by requests alone" in record.message
