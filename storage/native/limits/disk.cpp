@@ -233,7 +233,11 @@ void by_threads(const Work& work) {
       error.store(ENOMEM);
     }
   };
-  for (unsigned t = 0; t < work.depth; ++t) threads.emplace_back(run);
+  try {
+    for (unsigned t = 0; t < work.depth; ++t) threads.emplace_back(run);
+  } catch (const std::system_error& failed) {
+    error.store(failed.code().value());
+  }
   for (std::thread& thread : threads) thread.join();
   if (error.load() != 0) fail(error.load(), "a direct read of " + std::to_string(work.block_bytes) + " bytes");
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -39,12 +40,17 @@ class Workers {
   void submit(std::vector<ReadOp*>& ops, Ended& ended) {
     {
       const std::lock_guard lock(mutex_);
-      for (ReadOp* op : ops) waiting_.emplace_back(op, &ended);
       // Started when there is work for them: most stores never read that much at once.
-      while (threads_.size() < most_ && idle_ < waiting_.size()) {
+      while (threads_.size() < most_ && idle_ < waiting_.size() + ops.size()) {
+        try {
+          threads_.emplace_back([this] { run(); });
+        } catch (const std::system_error& error) {
+          if (threads_.empty()) throw DiskError(error.code().value(), "starting a thread for reads", "the page reader");
+          break;  // those that there are do the work
+        }
         ++idle_;
-        threads_.emplace_back([this] { run(); });
       }
+      for (ReadOp* op : ops) waiting_.emplace_back(op, &ended);
     }
     ops.size() == 1 ? changed_.notify_one() : changed_.notify_all();
     ops.clear();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 
 namespace emberline {
@@ -42,7 +43,11 @@ void Workers::run(std::size_t count, const std::function<void(std::size_t)>& tas
   {
     const std::lock_guard lock(mutex_);
     const std::size_t wanted = std::min(count - 1, kMost);
-    for (; threads_ < wanted; ++threads_) std::thread([this] { park(); }).detach();
+    try {
+      for (; threads_ < wanted; ++threads_) std::thread([this] { park(); }).detach();
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those that there are and this one do the work.
+    }
     if (count > 1) jobs_.push_back(&job);
   }
   if (count == 2) {
