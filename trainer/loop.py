@@ -90,8 +90,8 @@ class TrainingLoop:
         """Publishes from now on. What the publisher has pending is written first."""
         self._publisher = publisher
         self._policy = policy
+        self._offer_again(publisher)
         if publisher.lineage.pending is not None:
-            self._offer_again(publisher)
             self._write()
 
     def run(self) -> None:
@@ -108,6 +108,8 @@ class TrainingLoop:
     def run_update(self, update: UpdateState) -> None:
         """Trains one pass over the rows in their order; `update` says where it began. Interrupted as `run` is."""
         self.update = update
+        if self._publisher is not None and self.position.batch == 0:
+            self._publisher.forget_offered()
         with noticed_interrupts(self._stop):
             if not update.done:
                 self._pass(self._stream(), 0, f"update {update.number}")
@@ -194,13 +196,18 @@ class TrainingLoop:
         base = self._log.base
         if base is None or base.state.data_fingerprint != self._rows.fingerprint:
             return
-        stream = self._stream()
+        stream, size = self._stream(), self.config.training.batch_size
         epoch, done = (0 if self.update is not None else self.position.epoch), self.position.batch
-        if done == 0 and epoch > 0:
+        parts: list[tuple[int, int, int]] = []
+        wanted = POOL_ROWS
+        while wanted > 0 and epoch >= 0:
+            first = max(0, done - -(-wanted // size) - 1)  # one more, for the last batch of an epoch may be short
+            parts.append((epoch, first, done))
+            wanted -= min(done * size, self._rows.rows) - first * size
             epoch, done = epoch - 1, stream.batches
-        first = max(0, done - -(-POOL_ROWS // self.config.training.batch_size))
-        for table in islice(stream.epoch(epoch, skip_batches=first), done - first):
-            publisher.offer(self._maker.columns(table))
+        for epoch, first, done in reversed(parts):
+            for table in islice(stream.epoch(epoch, skip_batches=first), done - first):
+                publisher.offer(self._maker.columns(table))
 
     def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position

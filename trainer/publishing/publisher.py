@@ -106,6 +106,10 @@ class Publisher:
         while sum(map(_rows_of, self._offered)) - _rows_of(self._offered[0]) >= POOL_ROWS:
             self._offered.popleft()
 
+    def forget_offered(self) -> None:
+        """Forgets the rows that were offered: others are trained on from here."""
+        self._offered.clear()
+
     def prepare(
         self,
         kind: WantedKind = "auto",

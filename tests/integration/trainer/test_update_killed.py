@@ -18,6 +18,7 @@ from tests.integration.trainer.update_runs import (
     POLICY,
     check_published,
     ctrl_c_at,
+    goldens,
     pending,
     restored,
     snapshots,
@@ -119,6 +120,7 @@ def test_after_a_kill_at_any_step_the_update_goes_on_to_the_bit(
     assert content == tables
     wanted, got = snapshots(whole[0] / "models"), snapshots(place / "models")
     assert list(got.values()) == list(wanted.values())
+    assert goldens(place / "models") == goldens(whole[0] / "models")
     assert pending(place) is None
 
 
@@ -132,6 +134,7 @@ def test_two_kills_in_a_row_and_a_ctrl_c_change_nothing(
     updated(place, newer, resume=True)
     check_published(place, config)
     assert list(snapshots(place / "models").values()) == list(snapshots(whole[0] / "models").values())
+    assert goldens(place / "models") == goldens(whole[0] / "models")
 
 
 @pytest.mark.parametrize("step", ["saved", "prepared", "write"])
@@ -192,3 +195,4 @@ def test_training_that_publishes_goes_on_after_a_kill(
     assert restored(config, got.checkpoint) == restored(config, wanted)
     check_published(place, config)
     assert list(snapshots(place / "models").values()) == list(snapshots(whole / "models").values())
+    assert goldens(place / "models") == goldens(whole / "models")

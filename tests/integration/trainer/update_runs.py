@@ -35,6 +35,11 @@ def updated(place: Path, newer: Path, **options: object) -> UpdateReport:
     return update(place / "run", newer, repository=place / "models", progress=False, **options)  # type: ignore[arg-type]
 
 
+def goldens(models: Path) -> list[bytes]:
+    """The golden requests of every version and delta of the repository, as they lie there."""
+    return [path.read_bytes() for path in sorted((models / "clicks").rglob("golden.safetensors"))]
+
+
 def snapshots(models: Path) -> dict[str, Content]:
     """Every snapshot of the repository by its id: each version, and each delta applied to what it applies to."""
     found: dict[str, Content] = {}
