@@ -18,6 +18,7 @@ import numpy as np
 
 from storage._pages import FOUND, folder_reads_direct
 from storage.errors import InvalidInput, StoreError
+from storage.threads import require_threads
 from storage.tiers.cold import PageFolder
 from storage.tiers.disk_errors import disk_errors
 from storage.tiers.disk_room import DiskRoom
@@ -72,6 +73,7 @@ class SsdTier:
     def open(cls, path: Path, limits: SsdOptions | None = None) -> SsdTier:
         """Opens or creates the store in a folder."""
         limits = limits or SsdOptions()
+        require_threads(f"opening {path}")
         with disk_errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)
             direct = folder_reads_direct(str(path))
