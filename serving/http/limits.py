@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import resource
 import time
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from storage.errors import Overloaded
 KEEP_ALIVE_S = 75.0
 NEVER = float("inf")
 _TICK_S = 0.25
+# Left to stores, and to connections that are told that there are too many. A quarter where there are few files.
+_SPARE_FILES = 256
 
 
 class Timed(Protocol):
@@ -41,13 +44,20 @@ class HttpLimits:
         self.body_timeout_s = config.body_timeout_s
         self._max_inflight = config.max_inflight_bytes
         self._max_connections = config.max_connections
+        # The system hands out the lowest number that is free, so one from here on says that few are left.
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._last_descriptor = 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
         self._held = 0
         self._connections: set[Timed] = set()
         self._ticking = False
 
-    def add(self, connection: Timed) -> bool:
-        """Watches a connection until `remove`; False: there are too many, all at work."""
-        if len(self._connections) >= self._max_connections and not self._make_room():
+    def add(self, connection: Timed, descriptor: int = -1) -> bool:
+        """Watches a connection until `remove`; False: there are too many, all at work.
+
+        descriptor: of its socket; the last files that the process may have open are not for connections.
+        """
+        is_full = len(self._connections) >= self._max_connections or descriptor >= self._last_descriptor
+        if is_full and not self._make_room():
             return False
         self._connections.add(connection)
         if not self._ticking:

@@ -83,7 +83,8 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = transport
         handshake = transport.get_extra_info("ssl_object")
         self._is_tls = handshake is not None
-        if not self._limits.add(self):
+        end = transport.get_extra_info("socket")
+        if not self._limits.add(self, -1 if end is None else end.fileno()):
             self._send(self._nothing(), error_response(Overloaded("too many connections are open; try later")))
             self._loop.call_later(_LINGER_S, self._transport.abort)  # nobody else watches it
             return

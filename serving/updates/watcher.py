@@ -17,6 +17,7 @@ from watchfiles._rust_notify import RustNotify
 
 from serving.updates.catalog import numbered
 from storage.checkpoint.deltas import DELTAS
+from storage.threads import require_threads
 
 logger = logging.getLogger("emberline.serving")
 
@@ -72,6 +73,7 @@ class Watcher:
 
     def _watch(self) -> None:
         folders = watched_folders(self._root)
+        require_threads(f"watching {self._root}")
         # Not the public `watch`: that begins to watch at its first wait only, after the look below.
         notify = RustNotify([str(folder) for folder in sorted(folders)], False, False, 300, False, False)
         try:

@@ -19,6 +19,7 @@ import numpy as np
 from storage._pages import FOUND, folder_reads_direct
 from storage.errors import InvalidInput, StoreError
 from storage.paths import local_path
+from storage.threads import require_threads
 from storage.tiers.cold import PageFolder
 from storage.tiers.damage import Damage
 from storage.tiers.disk_errors import disk_errors
@@ -85,6 +86,7 @@ class SsdTier:
         """Opens or creates the store in a folder."""
         path = local_path(path, "directory")
         limits = limits or SsdOptions()
+        require_threads(f"opening {path}")
         with disk_errors(f"opening {path}"):
             path.mkdir(parents=True, exist_ok=True)
             direct = folder_reads_direct(str(path))

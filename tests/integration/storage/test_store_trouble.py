@@ -136,3 +136,18 @@ def test_a_folder_that_is_gone_while_open_is_an_error_and_not_a_wrong_row(tmp_pa
 
 def test_what_the_system_refuses_to_open_is_not_called_damaged(tmp_path: Path) -> None:
     went_well(run("few_descriptors", str(tmp_path / "store")))
+
+
+def test_where_no_thread_can_be_started_the_process_lives_and_says_so(tmp_path: Path) -> None:
+    script = (
+        "import os, resource, sys; from pathlib import Path;"
+        "from storage.errors import StoreError; from storage.tiers.ssd import SsdTier;\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"  # the limit does not hold for root
+        "resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\n"
+        "try: SsdTier.open(Path(sys.argv[1]))\n"
+        "except StoreError as error: print(error)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "s")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no more threads; raise the limit" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -285,6 +286,24 @@ def test_one_that_reads_slowly_but_on_has_more_time() -> None:
         made.connection_lost(None)
 
     asyncio.run(test())
+
+
+def test_connections_that_would_take_the_last_files_are_refused_with_an_answer() -> None:
+    async def test(served: Served) -> None:
+        lowest = os.dup(0)  # the number that the next socket gets
+        os.close(lowest)
+        served.limits._last_descriptor = lowest + 8  # both ends of four connections
+        ends = [await served.connect(b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n1") for _ in range(9)]
+        for reader, _ in ends[4:]:
+            assert (await response(reader))[0] == 503
+        await until(lambda: len(served.limits._connections) == 4)
+        for _, writer in ends:
+            writer.close()
+        await until(lambda: not served.limits._connections)
+        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+        assert (await response(reader))[0] == 200
+
+    run(test)
 
 
 def test_idle_connections_give_way_to_those_that_come() -> None:
