@@ -107,9 +107,13 @@ class PublishingSoak:
         with ServerProcess(self._folder / "models", self._folder / "store", self._folder / "server.log") as server:
             self.server = Process("server", server.process.pid)
             for done in range(total):
-                folder = self._publish((done + 1) * versions // total > done * versions // total)
-                # While the server takes the new one.
-                answer_from(server.http_port, before, bodies[done % len(bodies)])
+                is_version = (done + 1) * versions // total > done * versions // total
+                body = bodies[done % len(bodies)]
+                if is_version:  # in whose place the server does not take a delta any more
+                    answer_from(server.http_port, before, body)
+                folder = self._publish(is_version)
+                if not is_version:  # while the server takes the new one
+                    answer_from(server.http_port, before, body)
                 before = folder
                 if done % every == 0:
                     self.published.append(done + 1)
