@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.simulated_gpu import SimulatedGpus
 from tests.soak.gpu import GpuSoak
+from tests.soak.publishing import PublishingSoak
 from tests.soak.store import Soak
 
 SECONDS = 15.0
@@ -28,3 +29,12 @@ def test_answers_of_a_simulated_card_are_their_snapshots_own_and_its_memory_come
     gpus.driver(0).enter_thread()
     gpus.driver(0).finish()
     assert not gpus.driver(0).errors
+
+
+def test_neither_a_publisher_nor_the_server_that_follows_it_grows(tmp_path: Path) -> None:
+    soak = PublishingSoak(tmp_path)
+    soak.run(24, 12)
+    assert soak.counts == {"deltas": 24, "versions": 12}
+    assert soak.server is not None
+    assert max(soak.server.samples["rings"]) > 0
+    assert soak.server.samples["rings"][-1] <= 2

@@ -1,0 +1,168 @@
+"""A trainer that publishes and a server that follows, thousands of times in a row: neither may grow.
+
+The publisher is this process, the server one of its own. Every snapshot but the last is asked for over HTTP, so that
+every one is served. Half of the versions change every row and get a store of their own, the others are staged on the
+store that is there. DRAM holds a part of the rows, so that stores are read while they are served.
+
+    python -m tests.soak.publishing --deltas 8640 --versions 200 --svg growth.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.delta_world import DeltaWorld
+from benchmarks.live_updates import answer_from
+from benchmarks.machine import machine_line, rss_bytes
+from emberline.quickstart.server import ServerProcess
+from tests.soak.chart import Line, chart
+from trainer.publishing.policy import DeltaPolicy
+
+NAME = "ranker"
+ROWS = 2000
+CHANGED = 50
+DRAM_BYTES = 64 << 10
+BATCH = 32
+# The soak says what is a version; what lies in the repository is bounded.
+POLICY = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0, keep_deltas=32, keep_versions=2)
+# By what is watched of a process: how far the last third of a run may stand above the middle one.
+SLACK = {"memory MiB": 8.0, "descriptors": 8.0, "rings": 1.0, "threads": 4.0}
+
+
+class Process:
+    """What was seen of a process. samples: by what is watched."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name = name
+        self._root = Path(f"/proc/{pid}")
+        self._pid = pid
+        self.samples: dict[str, list[float]] = {what: [] for what in SLACK}
+
+    def sample(self) -> None:
+        """Looks once."""
+        files = []
+        for place in (self._root / "fd").iterdir():
+            try:
+                files.append(os.readlink(place))
+            except FileNotFoundError:  # closed meanwhile
+                continue
+        now = {
+            "memory MiB": rss_bytes(self._pid) / 2**20,
+            "descriptors": len(files),
+            "rings": sum("io_uring" in file for file in files),
+            "threads": len(os.listdir(self._root / "task")),
+        }
+        for what, value in now.items():
+            self.samples[what].append(float(value))
+
+    def grown(self) -> list[str]:
+        """What stands higher in the last third of the run than in the middle one."""
+        found = []
+        for what, values in self.samples.items():
+            before, after = middles(values)
+            if after > before + SLACK[what]:
+                found.append(f"{self.name}: {what} grew from {before:.0f} to {after:.0f}")
+        return found
+
+    def line(self) -> str:
+        """For people."""
+        parts = []
+        for what, values in self.samples.items():
+            before, after = middles(values)
+            parts.append(f"{what} {values[0]:.0f} at first, {before:.0f} then {after:.0f}, at most {max(values):.0f}")
+        return f"{self.name}: " + "; ".join(parts)
+
+
+class PublishingSoak:
+    """counts: what was published. published: after how many each sample was taken."""
+
+    def __init__(self, folder: Path, seed: int = 1) -> None:
+        self.counts: Counter[str] = Counter()
+        self.published: list[float] = []
+        self.publisher = Process("publisher", os.getpid())
+        self.server: Process | None = None
+        self._folder = folder
+        self._world = DeltaWorld(folder / "models", NAME, ROWS, seed=seed, policy=POLICY)
+        with (folder / "models" / NAME / "config.pbtxt").open("a") as config:
+            config.write(f'parameters {{ key: "dram_bytes" value {{ string_value: "{DRAM_BYTES}" }} }}\n')
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """Those that were watched."""
+        return (self.publisher,) if self.server is None else (self.publisher, self.server)
+
+    def run(self, deltas: int, versions: int, samples: int = 400) -> None:
+        """Publishes so many, evenly mixed. Raises AssertionError when something grew."""
+        bodies = self._world.bodies(64, BATCH)
+        total = deltas + versions
+        every = max(1, total // samples)
+        before = self._world.version
+        with ServerProcess(self._folder / "models", self._folder / "store", self._folder / "server.log") as server:
+            self.server = Process("server", server.process.pid)
+            for done in range(total):
+                is_version = (done + 1) * versions // total > done * versions // total
+                body = bodies[done % len(bodies)]
+                if is_version:  # in whose place the server does not take a delta any more
+                    answer_from(server.http_port, before, body)
+                folder = self._publish(is_version)
+                if not is_version:  # while the server takes the new one
+                    answer_from(server.http_port, before, body)
+                before = folder
+                if done % every == 0:
+                    self.published.append(done + 1)
+                    for process in self.processes:
+                        process.sample()
+        grown = [text for process in self.processes for text in process.grown()]
+        assert not grown, "; ".join(grown)
+
+    def _publish(self, is_version: bool) -> Path:
+        every_row = is_version and self.counts["versions"] % 2 == 0
+        self._world.change(ROWS if every_row else CHANGED)
+        self.counts["versions" if is_version else "deltas"] += 1
+        return self._world.publisher.publish("version" if is_version else "delta")
+
+
+def middles(values: Sequence[float]) -> tuple[float, float]:
+    """The median of the middle third, and that of the last."""
+    third = len(values) // 3
+    return median(values[third : 2 * third]), median(values[2 * third :])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--deltas", type=int, default=8640)
+    parser.add_argument("--versions", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw what was watched")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        soak = PublishingSoak(Path(folder), options.seed)
+        began = time.monotonic()
+        try:
+            soak.run(options.deltas, options.versions)
+        finally:
+            print(machine_line())
+            did = " and ".join(f"{count:,} {what}" for what, count in soak.counts.items())
+            print(f"{did} in {time.monotonic() - began:.0f} s; every snapshot was served")
+            for process in soak.processes:
+                print(process.line())
+            if options.svg is not None:
+                lines = [
+                    Line(f"{process.name}, {what}", soak.published, values)
+                    for what in ("memory MiB", "descriptors")
+                    for process in soak.processes
+                    for values in (process.samples[what],)
+                ]
+                options.svg.write_text(chart(lines, f"after {did}", "published"), encoding="utf-8")
+    print("nothing grew")
+
+
+if __name__ == "__main__":
+    main()
