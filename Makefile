@@ -21,7 +21,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu clean
+.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -67,6 +67,9 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and folds for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)
+
+soak-publishing: $(READY)  ## 8,640 deltas and 200 versions, published and served one after the other: does anything grow?
+	$(PY) -m tests.soak.publishing --svg build/growth.svg
 
 soak-gpu: $(READY)  ## sessions on a simulated GPU under deltas, rollbacks and resizing for ten minutes; SECONDS=60 for less, CARD=1 for a real one
 	$(PY) -m tests.soak.gpu --seconds $(SECONDS) $(if $(CARD),--card)
