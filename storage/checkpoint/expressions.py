@@ -26,11 +26,17 @@ _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _COMPARE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
+# Python takes 1_000 for a number; sympy never writes one so.
+_GROUPED_DIGITS = re.compile(r"[0-9]_")
+
+
 def check_expression(text: str, *, where: str) -> None:
     """Accepts integer arithmetic on symbols such as `s31`; raises UnsafeArtifact for everything else."""
     if len(text) > MAX_EXPRESSION_CHARS:
         raise UnsafeArtifact(f"{where}: an expression of {len(text)} characters, at most {MAX_EXPRESSION_CHARS}")
     try:
+        if _GROUPED_DIGITS.search(text):
+            raise ValueError
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UnsafeArtifact(f"{where}: {text[:80]!r} is not an expression") from None

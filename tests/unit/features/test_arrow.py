@@ -110,9 +110,6 @@ def test_booleans_dates_and_columns_of_nulls() -> None:
         Column.from_arrow(pa.array([None, True, False, None])[1:], bools), Column.from_rows(bools, [True, False, None])
     )
     integers = InputSpec(name="x", dtype="INT64")
-    stamp = datetime.datetime(1970, 1, 2)
-    assert python_rows(Column.from_arrow(pa.array([stamp], pa.timestamp("s")), integers)) == [86_400]
-    assert python_rows(Column.from_arrow(pa.array([stamp.date()], pa.date32()), integers)) == [1]
     assert python_rows(Column.from_arrow(pa.nulls(2), integers)) == [None, None]
     lists = integers.model_copy(update={"kind": "list"})
     assert python_rows(Column.from_arrow(pa.nulls(1), lists)) == [None]
@@ -171,3 +168,64 @@ def test_flat_numbers_and_strings_are_not_copied() -> None:
     text = pa.array(["aa", "bb"])
     strings = Column.from_arrow(text, InputSpec(name="x", dtype="BYTES"))
     assert strings.values.data.__array_interface__["data"][0] == text.buffers()[2].address  # type: ignore[union-attr]
+
+
+DAY_US = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.date32(), datetime.date(1969, 12, 31), -DAY_US),
+        (pa.date64(), datetime.date(2026, 1, 2), 20_455 * DAY_US),
+        (pa.timestamp("s"), 86_401, DAY_US + 1_000_000),
+        (pa.timestamp("ms"), -1, -1_000),
+        (pa.timestamp("us"), 2**63 - 1, 2**63 - 1),
+        (pa.timestamp("us", tz="Europe/Berlin"), datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC), DAY_US),
+        (pa.timestamp("ns"), 1_999, 1),
+        (pa.timestamp("ns"), -1, -1),
+        (pa.time32("s"), datetime.time(0, 0, 2), 2_000_000),
+        (pa.time64("ns"), 1_001, 1),
+        (pa.duration("ms"), 5, 5_000),
+    ],
+    ids=str,
+)
+def test_every_time_is_in_microseconds(kind: Any, value: Any, expected: int) -> None:
+    spec = InputSpec(name="x", dtype="INT64")
+    assert python_rows(Column.from_arrow(pa.array([None, value], kind), spec)) == [None, expected]
+    lists = pa.array([[value], [], None], pa.list_(kind))
+    column = Column.from_arrow(lists, spec.model_copy(update={"kind": "list"}))
+    assert python_rows(column) == [[repr(expected)], [], None]
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("s", 7_000_000), ("ms", 7_000), ("us", 7), ("ns", 0)])
+def test_integers_with_a_unit_are_the_times_that_they_count(unit: Any, expected: int) -> None:
+    spec = InputSpec(name="x", dtype="INT64", unit=unit)
+    for kind in INTEGERS:
+        assert python_rows(Column.from_arrow(pa.array([7, None], kind), spec)) == [expected, None]
+    assert python_rows(Column.from_arrow(pa.array([1], pa.timestamp("s")), spec)) == [1_000_000]
+    assert python_rows(Column.from_arrow(pa.nulls(1), spec)) == [None]
+    with pytest.raises(InvalidInput, match=r"column 'x' is double, but the input 'x' has the unit .*expected integers"):
+        Column.from_arrow(pa.array([1.5]), spec)
+
+
+@pytest.mark.parametrize(
+    ("array", "unit"),
+    [
+        (pa.array([0, 2**63 // 10**6 + 1], pa.timestamp("s")), None),
+        (pa.array([-(2**63) // 1000 - 1], pa.timestamp("ms")), None),
+        (pa.array([2**31 - 1], pa.int32()).view(pa.date32()), None),
+        (pa.array([2**63], pa.uint64()), "us"),
+    ],
+)
+def test_a_time_that_does_not_fit_is_refused_with_its_value(array: pa.Array, unit: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"column 'c': the time -?\d+ \(\w+\) does not fit 64 bits of microseconds"):
+        Column.from_arrow(array, InputSpec(name="x", column="c", dtype="INT64", unit=unit))
+
+
+@pytest.mark.parametrize("dtype", ["INT32", "FP32", "UINT64", "BYTES"])
+def test_times_need_a_dtype_that_holds_them(dtype: Any) -> None:
+    with pytest.raises(InvalidInput, match="a time is in microseconds and needs the dtype INT64 or FP64"):
+        Column.from_arrow(pa.array([1], pa.timestamp("us")), InputSpec(name="x", dtype=dtype))
+    with pytest.raises(ValueError, match="`unit` is for times"):
+        InputSpec(name="x", dtype=dtype, unit="ms")
