@@ -199,7 +199,7 @@ def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], 
             "hbm": sum(card.rows for card in cards),
             "overlay": sum(stats.rows for stats in store.overlay_stats().values()),
             "dram": sum(stats.rows["dram"] for stats in tables.values()),
-            "ssd": sum(base_rows),
+            "ssd": sum(stats.rows["ssd"] for stats in tables.values()),
         },
         {
             "hbm": sum(card.device_bytes for card in cards),
