@@ -173,7 +173,8 @@ def test_rows_of_another_size_are_refused(tmp_path: Path) -> None:
     ssd = SsdTier.open(tmp_path / "s")
     ids = np.arange(10)
     ssd.bulk_load(0, [(ids, rows_of(ids))])
-    with pytest.raises(
+    message = "a row has 20 bytes, expected 24; the store is damaged or belongs to another model"
+    with pytest.raises(StoreError, match=message):
         StoreError, match="a row has 20 bytes, expected 24; the store is damaged or belongs to another model"
     ):
         ssd.find(0, ids, 24)
