@@ -175,8 +175,6 @@ def test_rows_of_another_size_are_refused(tmp_path: Path) -> None:
     ssd.bulk_load(0, [(ids, rows_of(ids))])
     message = "a row has 20 bytes, expected 24; the store is damaged or belongs to another model"
     with pytest.raises(StoreError, match=message):
-        StoreError, match="a row has 20 bytes, expected 24; the store is damaged or belongs to another model"
-    ):
         ssd.find(0, ids, 24)
     with pytest.raises(InvalidInput, match="rows: one has 24 bytes, those of the table have 20"):
         ssd.insert_or_assign(0, ids, rows_of(ids, 24))
