@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -290,13 +291,18 @@ def test_one_that_reads_slowly_but_on_has_more_time() -> None:
 
 def test_connections_that_would_take_the_last_files_are_refused_with_an_answer() -> None:
     async def test(served: Served) -> None:
-        lowest = os.dup(0)  # the number that the next socket gets
-        os.close(lowest)
-        served.limits._last_descriptor = lowest + 8  # both ends of four connections
-        ends = [await served.connect(b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n1") for _ in range(9)]
-        for reader, _ in ends[4:]:
+        begun = b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n1"
+        ends = [await served.connect(begun) for _ in range(4)]
+        await until(lambda: [each.idle_since for each in served.limits._connections] == [NEVER] * 4)
+        gc.collect()  # so that nothing below it falls free later
+        following = os.dup(0)
+        os.close(following)
+        usual, served.limits._last_descriptor = served.limits._last_descriptor, following
+        for _ in range(5):
+            reader, _ = await served.connect(begun)
             assert (await response(reader))[0] == 503
-        await until(lambda: len(served.limits._connections) == 4)
+        assert len(served.limits._connections) == 4
+        served.limits._last_descriptor = usual
         for _, writer in ends:
             writer.close()
         await until(lambda: not served.limits._connections)
