@@ -39,6 +39,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "pooling",
         "ssd",
         "tiered",
+        "plan_accuracy",
         "update",
         "engine",
         "doors",

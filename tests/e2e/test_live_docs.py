@@ -97,6 +97,7 @@ def test_every_option_of_a_model_stands_in_the_table() -> None:
         "runners",
         "on_gpu_failure",
         "torch_threads",
+        "ready_when",
         "pick",
         "cpus",
         "share",

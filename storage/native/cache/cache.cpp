@@ -56,7 +56,7 @@ std::size_t Cache::bytes_of(std::size_t row_bytes, std::uint64_t capacity_rows, 
   // Free slots are listed in four bytes each, in a list that doubles; retired ones in sixteen.
   const std::size_t slots = (std::size_t{sizes.slots} + 1) * row_bytes + (std::size_t{sizes.slots} - capacity_rows) * 24;
   return CacheSizes::paged(sizes.lines * sizeof(CacheLine)) + slots +
-         CacheSizes::paged(FrequencyPolicy::ghost_cells(capacity_rows) * 2 + 32) + sizes.curve_cells * 16 + tables * 16ull +
+         CacheSizes::paged(FrequencyPolicy::ghost_cells(capacity_rows) * 2 + 32) + MissRatioCurve::bytes(sizes.curve_cells, tables) +
          UseLog::bytes(sizes.log_uses) + sizes.changed * 8 + tables * sizeof(TableState) + sizeof(Cache);
 }
 

@@ -109,6 +109,7 @@ class Cache {
     std::atomic<std::uint64_t> lookups{0}, hits{0}, rows{0}, evicted{0};
     // Those of them whose uses the writer gets to know: only they move the policy's clock.
     std::atomic<std::uint64_t> told_lookups{0}, told_hits{0};
+    std::atomic<std::uint64_t> lost_samples{0}, skipped_samples{0};  // that the curve was not told of yet
     std::atomic<bool> complete{false};
     std::uint64_t in_curve = 0;  // lookups that the curve knows of
   };

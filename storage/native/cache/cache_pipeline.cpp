@@ -96,7 +96,10 @@ void CachePipeline::match_block() {
     }
     // By chance and not by place: where the log fills up within a batch, it would know the batch's first tables alone.
     if (((random_ >> 20) & skip_mask_) != 0) skipped_ += std::exchange(told.samples, 0u);
-    if (told.uses + told.samples == 0 || cache_.log_.add(told.positions, told.uses, told.sampled, told.samples)) {
+    UseLog::Dropped dropped;
+    if (told.uses + told.samples > 0) dropped = cache_.log_.add(told.positions, told.uses, told.sampled, told.samples);
+    lost_ += dropped.samples;
+    if (dropped.uses == 0) {
       told_lookups_ += end - start;
       told_hits_ += hits_ - hits_before;
     }
@@ -107,7 +110,8 @@ void CachePipeline::match_block() {
     state.lookups.fetch_add(count_, std::memory_order_relaxed);
     state.hits.fetch_add(hits_, std::memory_order_relaxed);
     if (told_lookups_ > 0) state.told_lookups.fetch_add(told_lookups_, std::memory_order_relaxed);
-    if (skipped_ > 0) cache_.log_.skip(skipped_);
+    if (skipped_ > 0) state.skipped_samples.fetch_add(skipped_, std::memory_order_relaxed);
+    if (lost_ > 0) state.lost_samples.fetch_add(lost_, std::memory_order_relaxed);
     if (told_hits_ > 0) state.told_hits.fetch_add(told_hits_, std::memory_order_relaxed);
   }
 }

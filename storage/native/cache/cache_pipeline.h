@@ -34,7 +34,7 @@ class CachePipeline final : public RowPipeline {
   std::uint64_t random_;
   std::size_t row_bytes_;
   std::size_t hits_ = 0;
-  std::size_t told_lookups_ = 0, told_hits_ = 0, skipped_ = 0;
+  std::size_t told_lookups_ = 0, told_hits_ = 0, skipped_ = 0, lost_ = 0;
   std::size_t mixed_end_ = 0;
   std::uint64_t mixed_[2][kBlock];
 };

@@ -17,11 +17,13 @@ constexpr double kPointStep = 1.189207115002721;  // four points an octave
 }  // namespace
 
 MissRatioCurve::MissRatioCurve(std::uint64_t cells, std::uint32_t tables, std::uint64_t period)
-    : cells_(cells), period_(period), last_lookups_(tables, 0), now_lookups_(tables, 0) {}
+    : cells_(cells), period_(period), last_(tables), now_(tables) {}
 
-std::size_t MissRatioCurve::bytes() const {
-  return cells_.size() * sizeof(Cell) + (last_lookups_.size() + now_lookups_.size()) * sizeof(std::uint64_t);
+std::size_t MissRatioCurve::bytes(std::uint64_t cells, std::uint32_t tables) {
+  return cells * sizeof(Cell) + tables * 2 * sizeof(Told);
 }
+
+std::size_t MissRatioCurve::bytes() const { return bytes(cells_.size(), static_cast<std::uint32_t>(last_.size())); }
 
 // The bits that decide about sampling stay in it, so that a narrower mask can be applied later.
 std::uint64_t MissRatioCurve::owner_of(std::uint64_t mixed, std::uint32_t table) {
@@ -43,7 +45,7 @@ void MissRatioCurve::offer(std::uint64_t mixed, std::uint32_t table) {
 
 void MissRatioCurve::add(std::uint64_t mixed, std::uint32_t table, bool hit) {
   if (!sampled(mixed, mask_)) return;  // sampled before the mask was narrowed
-  ++now_kept_;
+  ++now_[table].kept;
   const std::uint64_t owner = owner_of(mixed, table);
   Cell* cell = &place(owner);
   if (cell->owner == 0) {
@@ -57,6 +59,12 @@ void MissRatioCurve::add(std::uint64_t mixed, std::uint32_t table, bool hit) {
   }
   if (cell->now < kMostUses) ++cell->now;
   if (hit) cell->real = 1;
+}
+
+void MissRatioCurve::tell(std::uint32_t table, std::uint64_t lookups, std::uint64_t lost, std::uint64_t skipped) {
+  now_[table].lookups += lookups;
+  now_[table].untold += lost + skipped;
+  now_lost_ += lost;
 }
 
 bool MissRatioCurve::pass(std::uint64_t lookups) {
@@ -75,12 +83,12 @@ void MissRatioCurve::end_period() {
     if (cell.past >= kForgotten || cell.last > 0) kept.push_back(cell);
   }
   rebuild(std::move(kept));
-  const std::uint64_t seen = now_kept_ + now_lost_ + now_skipped_;
-  last_kept_share_ = seen == 0 ? 1.0 : static_cast<double>(now_kept_) / static_cast<double>(seen);
+  std::uint64_t seen = 0;
+  for (const Told& table : now_) seen += table.kept + table.untold;
   if (now_lost_ * kLostOne > seen && skip_mask_ < kMostSkipped) skip_mask_ = skip_mask_ * 2 + 1;
-  now_kept_ = now_lost_ = now_skipped_ = passed_ = 0;
-  std::swap(last_lookups_, now_lookups_);
-  std::fill(now_lookups_.begin(), now_lookups_.end(), 0);
+  now_lost_ = passed_ = 0;
+  std::swap(last_, now_);
+  std::fill(now_.begin(), now_.end(), Told{});
   ++periods_;
 }
 
@@ -94,9 +102,8 @@ void MissRatioCurve::rebuild(std::vector<Cell> kept) {
 void MissRatioCurve::thin() {
   while (used_ * 4 >= cells_.size() * 2 && mask_ < (std::uint64_t{1} << 40)) {
     mask_ = mask_ * 2 + 1;
-    now_kept_ /= 2;
     now_lost_ /= 2;
-    now_skipped_ /= 2;
+    for (Told& table : now_) table.kept /= 2, table.untold /= 2;
     skip_mask_ /= 2;  // half as many samples: there is room for them again
     std::vector<Cell> kept;
     for (const Cell& cell : cells_) {
@@ -111,7 +118,7 @@ std::vector<MissRatioCurve::Ranked> MissRatioCurve::ranked(bool all, std::uint32
   rows.reserve(used_);
   for (const Cell& cell : cells_) {
     if (cell.owner == 0 || cell.real == 0 || (!all && (cell.owner >> 48) != table)) continue;
-    rows.push_back({cell.owner, cell.past, cell.last});
+    rows.push_back({cell.owner, cell.past, cell.last / last_[cell.owner >> 48].kept_share()});
   }
   // Equals in an order that means nothing.
   std::sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
@@ -120,15 +127,15 @@ std::vector<MissRatioCurve::Ranked> MissRatioCurve::ranked(bool all, std::uint32
   return rows;
 }
 
-// Sampled lookups of the last period, had the hottest rows their share in the sample.
+// Sampled lookups of the last period, had the hottest rows their share in the sample and none been lost or skipped.
 double MissRatioCurve::expected(bool all, std::uint32_t table) const {
   std::uint64_t lookups = 0;
   if (all) {
-    for (const std::uint64_t of_table : last_lookups_) lookups += of_table;
+    for (const Told& of_table : last_) lookups += of_table.lookups;
   } else {
-    lookups = last_lookups_[table];
+    lookups = last_[table].lookups;
   }
-  return static_cast<double>(lookups) * rate() * last_kept_share_;
+  return static_cast<double>(lookups) * rate();
 }
 
 double MissRatioCurve::hit_rate(bool all, std::uint32_t table, std::uint64_t rows) const {

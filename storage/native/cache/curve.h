@@ -34,11 +34,11 @@ class MissRatioCurve {
   void add(std::uint64_t mixed, std::uint32_t table, bool hit = true);  // a sampled lookup
   // The id has a row. An id that was neither found nor offered has none: it can hit at no size, and is left out.
   void offer(std::uint64_t mixed, std::uint32_t table);
-  // Sampled lookups that nobody told of: for want of room, and those that were skipped by chance.
-  void lose(std::uint64_t samples, std::uint64_t skipped) { now_lost_ += samples, now_skipped_ += skipped; }
-  // So many lookups went by, of all tables. True when the period is over: tell the share of each table, then end it.
+  // So many lookups went by, of all tables. True when the period is over: end it.
   bool pass(std::uint64_t lookups);
-  void tell(std::uint32_t table, std::uint64_t lookups) { now_lookups_[table] += lookups; }
+  // More of a table's lookups, and those of its sampled lookups that were not added: `lost` for want of room, `skipped` by
+  // chance. Blocks of lookups are lost and skipped whole, so the share that was kept differs from table to table.
+  void tell(std::uint32_t table, std::uint64_t lookups, std::uint64_t lost = 0, std::uint64_t skipped = 0);
   void end_period();
   void set_period(std::uint64_t lookups) { period_ = lookups; }
 
@@ -52,6 +52,7 @@ class MissRatioCurve {
   double predict(std::uint64_t rows) const;
   double predict_of(std::uint32_t table, std::uint64_t rows) const;
 
+  static std::size_t bytes(std::uint64_t cells, std::uint32_t tables);
   std::size_t bytes() const;
 
  private:
@@ -65,7 +66,11 @@ class MissRatioCurve {
   struct Ranked {
     std::uint64_t owner;
     float past;
-    std::uint32_t last;
+    double last;  // of the last period, those that were not added made up for
+  };
+  struct Told {
+    std::uint64_t lookups = 0, kept = 0, untold = 0;
+    double kept_share() const { return kept + untold == 0 ? 1.0 : static_cast<double>(kept) / static_cast<double>(kept + untold); }
   };
   static std::uint32_t part_of(std::uint64_t owner);
   static std::uint64_t owner_of(std::uint64_t mixed, std::uint32_t table);
@@ -84,10 +89,9 @@ class MissRatioCurve {
   std::uint64_t period_;
   std::uint64_t periods_ = 0;
   std::uint64_t passed_ = 0;
-  std::uint64_t now_kept_ = 0, now_lost_ = 0, now_skipped_ = 0;
+  std::uint64_t now_lost_ = 0;
   std::uint64_t skip_mask_ = 0;
-  double last_kept_share_ = 1;
-  std::vector<std::uint64_t> last_lookups_, now_lookups_;  // by table
+  std::vector<Told> last_, now_;  // by table
 };
 
 }  // namespace emberline

@@ -25,8 +25,12 @@ class UseLog {
     uses_ = uses_per_stripe;
   }
 
-  // Whether all positions fitted.
-  bool add(const std::uint32_t* positions, std::size_t n, const SampledLookup* samples, std::size_t m) {
+  struct Dropped {
+    std::size_t uses = 0, samples = 0;
+  };
+
+  // What did not fit.
+  Dropped add(const std::uint32_t* positions, std::size_t n, const SampledLookup* samples, std::size_t m) {
     static std::atomic<std::uint32_t> next_thread{0};
     thread_local const std::uint32_t thread = next_thread.fetch_add(1, std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < kStripes && n + m > 0; ++i) {
@@ -36,17 +40,12 @@ class UseLog {
       for (; m > 0 && stripe.samples.size() < uses_ / 8; --m) stripe.samples.push_back(*samples++);
       stripe.busy.store(false, std::memory_order_release);
     }
-    if (m > 0) lost_samples_.fetch_add(m, std::memory_order_relaxed);
-    return n == 0;
+    return {n, m};
   }
 
-  // Sampled lookups that a reader did not tell of, to leave room for those of others.
-  void skip(std::uint64_t samples) { skipped_samples_.fetch_add(samples, std::memory_order_relaxed); }
-  std::uint64_t take_skipped() { return skipped_samples_.exchange(0, std::memory_order_relaxed); }
-
-  // For the writer: use(position), sample(SampledLookup) for all that was told. Returns how many samples were dropped.
+  // For the writer: use(position), sample(SampledLookup) for all that was told.
   template <class Use, class Sample>
-  std::uint64_t drain(Use use, Sample sample) {
+  void drain(Use use, Sample sample) {
     for (Stripe& stripe : stripes_) {
       if (stripe.busy.exchange(true, std::memory_order_acquire)) continue;  // next time
       for (const std::uint32_t position : stripe.positions) use(position);
@@ -55,7 +54,6 @@ class UseLog {
       stripe.samples.clear();
       stripe.busy.store(false, std::memory_order_release);
     }
-    return lost_samples_.exchange(0, std::memory_order_relaxed);
   }
 
   static std::size_t bytes(std::size_t uses_per_stripe) {
@@ -72,7 +70,6 @@ class UseLog {
   };
   Stripe stripes_[kStripes];
   std::size_t uses_ = 0;
-  std::atomic<std::uint64_t> lost_samples_{0}, skipped_samples_{0};
 };
 
 }  // namespace emberline

@@ -16,6 +16,10 @@ constexpr std::uint64_t kTurnLines = 1 << 15;  // lines that one turn ages or cu
 constexpr std::uint8_t kDeliberate = 4;       // uses of a row that was inserted on purpose, with no count given
 constexpr std::uint32_t kSumTables = 256;     // tables whose counters one turn may sum
 
+std::uint64_t taken(std::atomic<std::uint64_t>& count) {
+  return count.load(std::memory_order_relaxed) == 0 ? 0 : count.exchange(0, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 Cache::Turn::Turn(const Cache& cache) : cache_(cache) {
@@ -217,24 +221,20 @@ void Cache::note_readers() {
     if (word::slot(held) == 0) return;
     store_word(line, at, word::make(word::slot(held), word::table(held), FrequencyPolicy::stepped(word::count(held))));
   };
-  const std::uint64_t skipped = log_.take_skipped();
-  curve_.lose(log_.drain(use, [this](const SampledLookup& lookup) { curve_.add(lookup.mixed, lookup.table, lookup.hit); }), skipped);
+  log_.drain(use, [this](const SampledLookup& lookup) { curve_.add(lookup.mixed, lookup.table, lookup.hit); });
   if (until_sum_-- == 0) {
     until_sum_ = tables() / kSumTables;
     std::uint64_t lookups = 0, told_lookups = 0, told_hits = 0;
-    for (const TableState& table : states_) {
-      lookups += table.lookups.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < tables(); ++i) {
+      TableState& table = state(i);
+      const std::uint64_t now = table.lookups.load(std::memory_order_relaxed);
+      lookups += now;
       told_lookups += table.told_lookups.load(std::memory_order_relaxed);
       told_hits += table.told_hits.load(std::memory_order_relaxed);
+      curve_.tell(i, now - std::exchange(table.in_curve, now), taken(table.lost_samples), taken(table.skipped_samples));
     }
     policy_.pass(told_lookups - seen_told_lookups_, told_hits - seen_told_hits_, size() * 16 >= capacity_rows() * 15);
-    if (curve_.pass(lookups - seen_lookups_)) {
-      for (std::uint32_t table = 0; table < tables(); ++table) {
-        const std::uint64_t now = state(table).lookups.load(std::memory_order_relaxed);
-        curve_.tell(table, now - std::exchange(state(table).in_curve, now));
-      }
-      curve_.end_period();
-    }
+    if (curve_.pass(lookups - seen_lookups_)) curve_.end_period();
     seen_lookups_ = lookups;
     seen_told_lookups_ = told_lookups;
     seen_told_hits_ = told_hits;

@@ -275,7 +275,7 @@ def test_a_port_that_is_taken_is_an_error_that_names_its_option(world: World, tm
         flags = [text for name, port in ports.items() for text in ("--" + name.replace("_", "-"), str(port))]
         code, text = serve("--model-repository", str(world.repository), "--store", str(tmp_path / "s"), *flags)
     assert code == 1
-    assert f"{option}: port {ports[option]} of 127.0.0.1 is in use" in text
+    assert f"--{option.replace('_', '-')}: port {ports[option]} of 127.0.0.1 is in use" in text
     assert len(text.splitlines()) == 1
     assert not (tmp_path / "s").exists()
 

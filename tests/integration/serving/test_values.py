@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from emberline import publish
 from serving import Server
-from serving.scoring import Scorer, find_as_of, score_parquet
+from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
 from trainer import EmbeddingBag, EmbeddingTable
@@ -295,9 +295,16 @@ def test_rows_scored_from_a_file_are_refused_as_requests_are(models: Path, tmp_p
             pq.write_table(table, tmp_path / "rows.parquet")
             if refused:
                 with pytest.raises(InvalidInput, match=r"'dense', row 1"):
-                    score_parquet(scorer, tmp_path / "rows.parquet", tmp_path / "scores.parquet")
+                    score_parquet(
+                        scorer, open_source(scorer.spec, tmp_path / "rows.parquet"), tmp_path / "scores.parquet"
+                    )
             else:
-                assert score_parquet(scorer, tmp_path / "rows.parquet", tmp_path / "scores.parquet") == 2
+                assert (
+                    score_parquet(
+                        scorer, open_source(scorer.spec, tmp_path / "rows.parquet"), tmp_path / "scores.parquet"
+                    )
+                    == 2
+                )
 
 
 def test_a_sample_with_nan_is_not_published(tmp_path: Path) -> None:

@@ -139,8 +139,17 @@ def test_a_replaced_version_hands_its_late_requests_on(make_model: MakeModel, wo
     assert np.allclose(scores(ask(old, world)), world.score(IDS, 5.0), atol=1e-6)
     assert new.statistics.stages["success"].count == 2
     assert old.statistics.stages["fail"].count == 0
+    # It is the same version, with another store: who asks for version 3 alone is answered too.
+    assert np.allclose(scores(ask(old, world, follow=False)), world.score(IDS, 5.0), atol=1e-6)
+
+
+def test_who_asks_for_one_version_alone_is_not_answered_by_the_next(make_model: MakeModel, world: Any) -> None:
+    old, new = make_model(), make_model(version=4)
+    old.hand_over(new)
+    assert old.close(10.0)
     with pytest.raises(Unavailable, match="version 3 is shutting down"):
         ask(old, world, follow=False)
+    assert np.allclose(scores(ask(old, world)), world.score(IDS), atol=1e-6)
 
 
 def test_what_a_closing_version_does_not_manage_goes_to_its_successor(
