@@ -104,7 +104,11 @@ def test_an_interrupted_run_says_what_it_has(
 
     planted(monkeypatch, measure)
     before = signal.getsignal(signal.SIGTERM)
-    report, text = ran(tmp_path, json=tmp_path / "rows.json")
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore them
+    try:
+        report, text = ran(tmp_path, json=tmp_path / "rows.json")
+    finally:
+        signal.signal(signal.SIGINT, interrupts)
     assert report.interrupted
     assert [row.repeats for row in report.rows] == [1]
     assert "interrupted: 1 rows are complete" in text

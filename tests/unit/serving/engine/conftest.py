@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,16 +117,13 @@ def make_model(
     """Makes models with these lines in their config.pbtxt; they are closed at the end."""
     made: list[LoadedModel] = []
 
-    def make(
-        text: str = "", *, first: Snapshot | None = None, gpus: Gpus | None = None, version: int | None = None
-    ) -> LoadedModel:
+    def make(text: str = "", *, first: Snapshot | None = None, gpus: Gpus | None = None) -> LoadedModel:
         folder = tmp_path / "tiny"
         folder.mkdir(exist_ok=True)
         (folder / "config.pbtxt").write_text(text)
         snapshot = first or Snapshot.of_version(world.published, graph)
         config = read_model_config(folder).placed(gpus)
-        published = world.published if version is None else replace(world.published, version=version)
-        model = LoadedModel(config, published, store, snapshot, gpus=gpus)
+        model = LoadedModel(config, world.published, store, snapshot, gpus=gpus)
         made.append(model)
         return model
 

@@ -144,7 +144,8 @@ def test_a_replaced_version_hands_its_late_requests_on(make_model: MakeModel, wo
 
 
 def test_who_asks_for_one_version_alone_is_not_answered_by_the_next(make_model: MakeModel, world: Any) -> None:
-    old, new = make_model(), make_model(version=4)
+    old, new = make_model(), make_model()
+    new.version = "4"
     old.hand_over(new)
     assert old.close(10.0)
     with pytest.raises(Unavailable, match="version 3 is shutting down"):
