@@ -84,7 +84,8 @@ _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
 def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     """HTTP status, gRPC code and text for the caller.
 
-    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log.
+    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log. A disk that
+    fails is 503: it says nothing about the request, and another replica, or the next attempt, may answer it.
     """
     # What is no Unicode is replaced: a text that could not be sent would be no answer at all.
     text = str(error).encode("utf-8", "replace").decode()
@@ -97,4 +98,7 @@ def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
             return http_status, grpc_code, text
     reference = secrets.token_hex(4)
     logger.error("internal error %s", reference, exc_info=error)
+    if isinstance(error, errors.StoreError):
+        text = f"a store failed, error {reference}; try again, the server's log has the details"
+        return 503, grpc.StatusCode.UNAVAILABLE, text
     return 500, grpc.StatusCode.INTERNAL, f"internal error {reference}; the server's log has the details"

@@ -22,7 +22,7 @@ EmberlineError
 │   ├── GuardError        the scores of real requests shift further than the live guard allows
 │   ├── EngineEnded       the process died each time that it took it
 │   └── SignatureError    inputs or outputs were removed, renamed or retyped, and nobody allowed it
-└── StoreError            a tier failed: disk full, locked by another process
+└── StoreError            a tier failed: disk full, locked by another process      HTTP 503  UNAVAILABLE
     └── CorruptStoreError  its files are not what it wrote; a server loads it anew  HTTP 503  UNAVAILABLE
 
 `serving.errors` maps the tree to HTTP and gRPC, once.

@@ -43,7 +43,8 @@ def to_wire(error: BaseException) -> dict[str, Any]:
     if name:
         known = error.known if isinstance(error, UnknownModel) else ()
         return {"error": name, "text": str(error), "field": getattr(error, "field", ""), "known": known}
-    return {"error": "", "text": status_of(error)[2], "field": ""}
+    nearest = errors.Unavailable.__name__ if isinstance(error, errors.StoreError) else ""
+    return {"error": nearest, "text": status_of(error)[2], "field": ""}
 
 
 def from_wire(content: dict[str, Any]) -> errors.EmberlineError:

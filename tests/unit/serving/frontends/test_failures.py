@@ -73,7 +73,7 @@ def test_a_kind_that_the_other_side_does_not_know_crosses_as_the_nearest_that_it
     assert (str(there), there.field) == ("too long", "x")
 
 
-@pytest.mark.parametrize("error", [ValueError("secret"), KeyError("secret"), errors.StoreError("secret")])
+@pytest.mark.parametrize("error", [ValueError("secret"), KeyError("secret")])
 def test_an_internal_error_is_logged_once_and_crosses_as_a_reference(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,3 +88,13 @@ def test_an_internal_error_is_logged_once_and_crosses_as_a_reference(
     assert "secret" not in text
     assert text.startswith("internal error ")
     assert text.split()[2].rstrip(";") in record.getMessage()
+
+
+def test_a_store_that_failed_is_logged_and_another_attempt_may_succeed(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        there = crossed(errors.StoreError("secret"))
+    assert isinstance(there, errors.Unavailable)
+    assert status_of(there)[:2] == (503, grpc.StatusCode.UNAVAILABLE)
+    (record,) = caplog.records
+    assert "secret" not in str(there)
+    assert str(there).split()[4].rstrip(";") in record.getMessage()
