@@ -84,8 +84,8 @@ _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
 def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     """HTTP status, gRPC code and text for the caller.
 
-    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log. A disk that
-    fails is 503: it says nothing about the request, and another replica, or the next attempt, may answer it.
+    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log. A disk
+    that fails is 503: it says nothing about the request, and another replica, or the next attempt, may answer it.
     """
     # What is no Unicode is replaced: a text that could not be sent would be no answer at all.
     text = str(error).encode("utf-8", "replace").decode()
