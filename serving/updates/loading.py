@@ -26,8 +26,9 @@ logger = logging.getLogger("emberline.serving")
 
 # How long the sessions of a version that leaves may work on; those of one that nobody has seen end at once.
 DRAIN_S = 30.0
-# How long a model that is ready when it is loaded waits for DRAM: a small one is warm by then.
-FILL_S = 0.5
+# A model that is ready when it is loaded waits so long for DRAM if it takes no more bytes than that: they are in by
+# then. For a larger one the wait would gain nothing.
+_FILL_S, _FILL_BYTES = 0.5, 16 << 20
 
 
 def load_line(
@@ -118,7 +119,11 @@ def fill(model: LiveModel, config: ModelConfig, store: TieredStore, published: P
         model.check_stop()
         report(stage, table, done, rows)
 
-    store.load(published, progress, fill_timeout_s=None if wants_warm(config) else FILL_S)
+    size = sum(table.rows * table.row_bytes for table in published.tables)
+    if store.dram_bytes is not None:
+        size = min(size, store.dram_bytes)
+    wait_s = None if wants_warm(config) else _FILL_S if size <= _FILL_BYTES else 0.0
+    store.load(published, progress, fill_timeout_s=wait_s)
 
 
 def wants_warm(config: ModelConfig) -> bool:

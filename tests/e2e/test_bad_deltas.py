@@ -13,7 +13,7 @@ from tests.e2e.storm_clients import Operator, answered, difference, until
 from tests.e2e.tampering import KINDS, no_manifest, write_copy
 from tests.e2e.test_storm import set_options
 
-IN_A_ROW = 100
+IN_A_ROW = 30
 
 
 @pytest.fixture(scope="module")

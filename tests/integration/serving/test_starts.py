@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serving.updates import loading
 from storage.checkpoint.reader import PublishedVersion
 from storage.tiers.tiered import TieredStore
 from tests.integration.serving.live import Live
@@ -74,6 +75,31 @@ def test_a_damaged_version_that_no_store_has_verified_is_refused(live: Live) -> 
     (entry,) = live.repository.index()
     assert entry.state == "UNAVAILABLE"
     assert shard.name in entry.reason
+
+
+def test_what_would_not_come_in_within_a_moment_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    waited: list[bool] = []
+    real = PublishedVersion.uses
+
+    def held(version: PublishedVersion, table: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        waited.append(go_on.wait(20))
+        return real(version, table)
+
+    monkeypatch.setattr(PublishedVersion, "uses", held)
+    monkeypatch.setattr(loading, "_FILL_S", 3600.0)
+    monkeypatch.setattr(loading, "_FILL_BYTES", 0)
+    with Live(tmp_path) as live:
+        start = live.version()
+        live.start()
+        assert live.served() is start
+        store: TieredStore = live.repository._models[NAME].model.default.store
+        assert not store.is_complete(0)
+        go_on.set()
+        live.until(lambda: store.is_complete(0) and store.is_complete(1))
+    assert all(waited)
 
 
 def test_a_model_is_ready_before_dram_is_filled_and_after_where_it_is_to_be_warm(
