@@ -12,16 +12,18 @@ MAX_HEADER_BYTES = 64 << 10
 MAX_HEADERS = 128
 # Twice in a request, they say two things to whoever reads the first or the last.
 _ONCE = frozenset((b"authorization", b"content-encoding", b"inference-header-content-length"))
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class RequestHead:
-    """headers: names in lower case; of one that comes twice, the last."""
+    """headers: names in lower case; of one that comes twice, the last. framing: its lines of how long the body is."""
 
-    __slots__ = ("_count", "_size", "_twice", "headers", "url")
+    __slots__ = ("_count", "_size", "_twice", "framing", "headers", "url")
 
     def __init__(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
+        self.framing = b""
         self._twice = b""
         self._count = 0
         self._size = 0
@@ -36,6 +38,8 @@ class RequestHead:
         headers = self.headers
         if name in headers and name in _ONCE:
             self._twice = name
+        if name in _FRAMING:
+            self.framing += name + b": " + value + b"\r\n"
         headers[name] = value
         self._count += 1
         self._size += len(name) + len(value) + 4

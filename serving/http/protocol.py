@@ -73,6 +73,9 @@ class HttpProtocol(asyncio.Protocol):
         self._is_stopping = False
         self._is_full = False
         self._in_head = False
+        # The request offers another protocol: httptools ends it with its head, and another parser reads its body.
+        self._is_offer = False
+        self._in_offered_head = False
         # What comes now is no HTTP any more.
         self._is_broken = False
 
@@ -112,12 +115,12 @@ class HttpProtocol(asyncio.Protocol):
         while data and not (self._is_broken or self._transport.is_closing()):
             self._overhead += len(data)
             try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                # Another protocol was offered; this one is spoken on.
-                self._parser = httptools.HttpRequestParser(self)
-                data = data[upgrade.args[0] :] if upgrade.args else b""
-                continue
+                try:
+                    self._parser.feed_data(data)
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+                    self._read_offered_body()
+                    continue
             except httptools.HttpParserError as error:
                 if not self._transport.is_closing():
                     self._give_up(InvalidInput(f"this is not HTTP/1.1: {error}", field="request"))
@@ -126,6 +129,14 @@ class HttpProtocol(asyncio.Protocol):
             if self._overhead > MAX_HEADER_BYTES and (self._in_head or self._arriving is not None):
                 self._give_up(long_head(), 431)
             return
+
+    def _read_offered_body(self) -> None:
+        """Goes on behind the head of a request that offers another protocol. This one is spoken on (RFC 9110, 7.8)."""
+        self._parser = httptools.HttpRequestParser(self)
+        if self._is_offer:
+            self._is_offer = False
+            self._in_offered_head = True
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n" + self._head.framing + b"\r\n")
 
     def pause_writing(self) -> None:
         """The client does not read its responses: it gets no further one, and has to read on."""
@@ -173,6 +184,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._in_offered_head:
+            return
         self._head = RequestHead()
         self._in_head = True
         self._overhead = 0
@@ -190,15 +203,23 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request is admitted, or refused before its body is read."""
+        if self._in_offered_head:
+            self._in_offered_head = False
+            return
         self._in_head = False
         self._overhead = 0
         self.idle_since = NEVER
         parser = self._parser
+        method = parser.get_method()
+        if method == b"CONNECT":  # what follows is for somebody else
+            self._give_up(InvalidInput("CONNECT is not served: this is no proxy", field="method"), 501)
+            return
+        self._is_offer = parser.should_upgrade()
         version = parser.get_http_version()
         keep_alive = parser.should_keep_alive()
         head = self._head
         path, query = head.target()
-        request = HttpRequest(parser.get_method().decode("ascii"), path, query, head.headers, caller=self._caller)
+        request = HttpRequest(method.decode("ascii"), path, query, head.headers, caller=self._caller)
         exchange = self._arriving = Exchange(request, self._limits, keep_alive, version == "1.0")
         declared = head.headers.get(b"content-length")
         fault = head.fault()
@@ -239,6 +260,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        if self._is_offer:
+            return
         exchange, self._arriving = self._arriving, None
         self._in_head = False
         if exchange is None:
