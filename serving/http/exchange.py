@@ -8,6 +8,8 @@ from serving.errors import BodyTooLarge
 from serving.http.limits import HttpLimits
 from serving.http.messages import HttpRequest, HttpResponse
 
+# Pieces below this are gathered, up to so many bytes: each alone would take forty bytes more than it has.
+_SMALL_BYTES, _GATHERED_BYTES = 4 << 10, 64 << 10
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 
 
@@ -28,7 +30,7 @@ class Exchange:
         self.limits = limits
         self.keep_alive = keep_alive
         self.speaks_1_0 = speaks_1_0
-        self.chunks: list[bytes] = []
+        self.chunks: list[bytes | bytearray] = []
         self.held = 0
         self.refused: HttpResponse | None = None
         self.is_answered = False
@@ -45,6 +47,22 @@ class Exchange:
         """See BodyRoom."""
         self.limits.hold(size)
         self.held += size
+
+    def keep(self, chunk: bytes) -> None:
+        """Holds a piece of the body. Raises Overloaded."""
+        self.hold(len(chunk))
+        last = self.chunks[-1] if self.chunks else None
+        if last is None or len(chunk) >= _SMALL_BYTES:
+            self.chunks.append(chunk)
+        elif isinstance(last, bytearray) and len(last) < _GATHERED_BYTES:
+            last += chunk
+        else:
+            self.chunks.append(bytearray(chunk))
+
+    def whole(self) -> None:
+        """Gives the request its body."""
+        chunks, self.chunks = self.chunks, []
+        self.request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
 
     def too_large(self, got: str) -> BodyTooLarge:
         """See BodyRoom."""

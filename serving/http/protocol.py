@@ -252,11 +252,9 @@ class HttpProtocol(asyncio.Protocol):
         try:
             if exchange.held + size > self._limits.max_body:
                 raise self._limits.too_large(f"over {self._limits.max_body}")
-            exchange.hold(size)
+            exchange.keep(chunk)
         except Exception as error:
             self._refuse(exchange, error_response(error))
-            return
-        exchange.chunks.append(chunk)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -274,9 +272,7 @@ class HttpProtocol(asyncio.Protocol):
                     self._rest()
                 return
         else:
-            chunks = exchange.chunks
-            exchange.request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            exchange.chunks = []
+            exchange.whole()
         if self._active is None and not self._waiting and not self._is_full:
             self._start(exchange)
             return

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -414,4 +415,27 @@ def test_what_answers_keeps_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
         assert kept[0].request.room is None
 
     monkeypatch.setattr(protocol_module.HttpProtocol, "_start", start)
+    run(test)
+
+
+@pytest.mark.parametrize("size", [1, 2, 100, 4000])
+def test_small_chunks_take_the_memory_that_is_counted(size: int) -> None:
+    body = os.urandom(1 << 20)
+    parts = (body[at : at + size] for at in range(0, len(body), size))
+    sent = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        tracemalloc.start()
+        for at in range(0, len(sent), 1 << 15):
+            writer.write(sent[at : at + (1 << 15)])
+            await writer.drain()
+        await until(lambda: served.limits._held == len(body))
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken < 1.3 * len(body) + (1 << 20)  # the rest: buffers of both ends
+        writer.write(b"0\r\n\r\n")
+        assert (await response(reader))[2] == b"/a||" + body
+        assert served.limits._held == 0
+
     run(test)
