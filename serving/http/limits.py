@@ -23,7 +23,7 @@ class Timed(Protocol):
     """A connection, with times of `time.monotonic`.
 
     due: when it has waited too long; NEVER while the server is at work. idle_since: since when the head of no request
-    has been complete; NEVER from there until the answer has been sent.
+    has been complete; NEVER from there until the answer has been sent, also when that is before the body is here.
     """
 
     due: float

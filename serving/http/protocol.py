@@ -351,6 +351,9 @@ class HttpProtocol(asyncio.Protocol):
                 transport.write(pieces[start : start + _TLS_PIECE_BYTES])
         else:
             transport.writelines((b"".join(head), content))
+        if exchange is self._arriving:
+            # The answer is out before the body is here: if others want to come, this one need not stay.
+            self.idle_since = time.monotonic()
         if not keep_alive:
             if exchange is self._arriving:
                 # A client that still sends would lose the answer with the connection: it may send on, for a while.

@@ -327,6 +327,22 @@ def test_idle_connections_give_way_to_those_that_come() -> None:
     run(test, max_connections=4)
 
 
+@pytest.mark.parametrize("path", ["/none", "/a"])
+def test_those_that_were_refused_and_send_no_body_give_way_too(path: str) -> None:
+    async def test(served: Served) -> None:
+        too_long = b"POST %s HTTP/1.1\r\nContent-Length: 5000\r\n\r\n1" % path.encode()
+        for _ in range(4):
+            reader, _ = await served.connect(too_long)
+            assert (await response(reader))[0] in {404, 413}
+        for _ in range(20):
+            reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
+            assert (await response(reader))[0] == 200
+            writer.close()
+            assert len(served.limits._connections) <= 4
+
+    run(test, max_connections=4, max_body_bytes=4000 if path == "/a" else 1 << 20)
+
+
 def test_the_one_that_has_been_idle_for_longest_goes_first() -> None:
     async def test(served: Served) -> None:
         readers = []
