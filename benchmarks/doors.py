@@ -82,7 +82,7 @@ def shared_memory(run: Run, world: DlrmWorld) -> None:
     flat = np.zeros((ROWS, BYTES_A_ROW // 4), np.float32)
     bodies = {"dlrm": rows, "identity": [Tensor("x", "FP32", flat)]}
     outputs = {"dlrm": {"score": 4 * ROWS}, "identity": {"y": flat.nbytes}}
-    with _serving(run, 0) as server:
+    with _serving(run, 0, "--shared-memory", "emberline-load-") as server:
         for model, tensors in bodies.items():
             contestants = {
                 "shared memory": _load(run, server, model, tensors, Way(outputs=outputs[model])),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from serving.engine.options import ByteSize
-from serving.ports import is_loopback
 from storage.paths import local_path
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -21,7 +21,23 @@ def _local(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+_SEGMENT_PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+
+
+def _segment_prefix(value: str) -> str:
+    if not _SEGMENT_PREFIX.fullmatch(value):
+        raise ValueError(
+            "expected what names of segments in /dev/shm begin with, such as 'ranker-': 1 to 200 letters, digits, "
+            "'_', '-' and '.', no '/'"
+        )
+    return value
+
+
 LocalPath = Annotated[Path, BeforeValidator(_local)]
+SegmentPrefix = Annotated[str, AfterValidator(_segment_prefix)]
+
+# One address may always have so many connections, unless somebody says otherwise.
+_FEW_CONNECTIONS = 64
 
 
 def stores_dir() -> Path:
@@ -37,10 +53,11 @@ class ServerConfig(BaseModel):
     over HTTP (over gRPC each message is bounded, and the number of calls; a stream is one, with 64 requests under way).
     strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
     frontends: processes that speak HTTP and gRPC before the engine's; 0: the engine does so itself.
-    shared_memory: whether clients may pass tensors in it, and so name any segment of this machine that the server may
-    open; None: when it listens to this machine only.
+    shared_memory: what the names of segments begin with that clients may pass tensors in; none: no shared memory.
     poll_s: seconds between looks into the repository, for file systems that do not tell of changes.
     max_connections: of each port; past it idle ones are closed, and where none is idle a new one is turned away.
+    max_connections_per_address: of those, over HTTP, the ones that one address may have, likewise; None: half of them,
+    at least 64.
     access_file: who may ask what (docs/security.md); without one everybody may predict and read, and only who has the
     server's own token may control. open_admin: everybody may control, as in Triton.
     tls_key: where it is not in the file of tls_certificate. tls_client_ca: clients have to show a certificate of its.
@@ -63,9 +80,10 @@ class ServerConfig(BaseModel):
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     strict_readiness: bool = True
     frontends: Annotated[int, Field(ge=0, le=256)] = 0
-    shared_memory: bool | None = None
+    shared_memory: tuple[SegmentPrefix, ...] = ()
     poll_s: Annotated[float, Field(ge=0.05, le=3600)] = 2.0
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    max_connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     access_file: LocalPath | None = None
     open_admin: bool = False
     tls_certificate: LocalPath | None = None
@@ -89,9 +107,11 @@ class ServerConfig(BaseModel):
         return value
 
     @property
-    def takes_shared_memory(self) -> bool:
-        """Whether clients may register system shared memory."""
-        return is_loopback(self.host) if self.shared_memory is None else self.shared_memory
+    def connections_per_address(self) -> int:
+        """See max_connections_per_address."""
+        if self.max_connections_per_address is not None:
+            return self.max_connections_per_address
+        return max(_FEW_CONNECTIONS, self.max_connections // 2)
 
     @property
     def store_dir(self) -> Path:

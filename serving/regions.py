@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -129,6 +129,11 @@ class OpenRegions:
         return [region.said for region in self._open.values()]
 
     @property
+    def is_empty(self) -> bool:
+        """See Regions."""
+        return not self._open
+
+    @property
     def places(self) -> list[tuple[RegionName, SegmentPlace]]:
         """What is registered, and where another process of ours finds it as long as it is."""
         return [(region.said, SegmentPlace.of(region.fd)) for region in self._open.values()]
@@ -206,10 +211,11 @@ class OpenRegions:
 class SharedRegions(OpenRegions):
     """The register of a server. See serving.protocol.regions.Regions. generation: grows with every change."""
 
-    def __init__(self, max_read: int, max_held: int = sys.maxsize, *, enabled: bool = True) -> None:
+    def __init__(self, max_read: int, max_held: int = sys.maxsize, *, prefixes: Sequence[str] = ()) -> None:
+        """prefixes: what the names of segments that may be registered begin with."""
         super().__init__(max_read, max_held)
         self.generation = 0
-        self._enabled = enabled and FOLDER.is_dir()
+        self._prefixes = tuple(prefixes) if FOLDER.is_dir() else ()
         self._lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
 
@@ -235,10 +241,10 @@ class SharedRegions(OpenRegions):
 
     def register(self, said: RegionName) -> None:
         """Makes a region known. Raises InvalidInput, AlreadyExists, Unsupported, Overloaded."""
-        if not self._enabled:
+        if not self._prefixes:
             raise Unsupported(
-                "shared memory is off: the server listens to other machines, or has no /dev/shm; "
-                "start it with --shared-memory where every client may be trusted with it"
+                "shared memory is off, or there is no /dev/shm; start the server with --shared-memory PREFIX, and it "
+                "takes segments whose names begin with that"
             )
         if not said.name or len(said.name) > _MAX_NAME:
             raise InvalidInput(f"a region's name has 1 to {_MAX_NAME} characters", field="name")
@@ -247,7 +253,7 @@ class SharedRegions(OpenRegions):
                 raise AlreadyExists(f"shared memory region {said.name[:100]!r} already in manager; unregister it first")
             if len(self.names) >= MAX_REGIONS:
                 raise Overloaded(f"{MAX_REGIONS} shared memory regions are registered already; unregister some")
-            self.put(replace(said, number=self.generation + 1), _open(said))
+            self.put(replace(said, number=self.generation + 1), _open(said, self._prefixes))
             self._changed()
 
     def unregister(self, name: str = "") -> None:
@@ -275,10 +281,16 @@ def _failed(part: RegionPart, error: OSError) -> Unavailable:
     return Unavailable(f"shared memory region {part.region[:100]!r}: {error.strerror}")
 
 
-def _open(said: RegionName) -> int:
+def _open(said: RegionName, prefixes: tuple[str, ...]) -> int:
     if not _KEY.fullmatch(said.key):
         raise InvalidInput(
             f"shared memory key {said.key[:100]!r} is not the name of a segment, such as '/scores'", field="key"
+        )
+    if not said.key.removeprefix("/").startswith(prefixes):
+        raise InvalidInput(
+            f"shared memory key {said.key[:100]!r}: this server takes segments whose names begin with "
+            f"{', '.join(map(repr, prefixes))} (--shared-memory)",
+            field="key",
         )
     for field, value in (("offset", said.offset), ("byte_size", said.byte_size)):
         if not 0 <= value < 2**62:

@@ -18,6 +18,7 @@ from serving.first_load import FirstLoad, say_hello
 from serving.gpu.cards import find_gpus
 from serving.gpu.driver import Gpus
 from serving.grpc.control import LocalGrpcControl
+from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp, LocalHttpControl
 from serving.http.control import control_app
@@ -120,15 +121,18 @@ class Server:
             self.http_port = http_socket.getsockname()[1]
             self.metrics_port = metrics_socket.getsockname()[1]
             gate = Gate(config, stack.enter_context(own_token(self.http_port)))
+            calls = LocalGrpcControl(self.repository)
+            health = HealthCalls(calls)
             grpc = grpc_server(
                 models,
-                LocalGrpcControl(self.repository),
+                calls,
                 gate,
+                health,
                 max_message_bytes=config.max_body_bytes,
                 max_connections=config.max_connections,
             )
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
-            control = LocalHttpControl(control_app(self.repository))
+            control = LocalHttpControl(control_app(self.repository), self.repository)
             http = http_server(HttpApp(models, control, gate), HttpLimits(config), config.drain_timeout_s, tls)
             metrics = http_server(
                 GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls
@@ -152,6 +156,7 @@ class Server:
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
             http.should_exit = metrics.should_exit = True
+            health.stop()
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)

@@ -67,6 +67,11 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     default=_DEFAULTS["max_connections"],
     help="Of each port. Past it idle ones are closed; where none is idle a new one gets 503.",
 )
+@click.option(
+    "--max-connections-per-address",
+    type=int,
+    help="Of each HTTP port, those of one address. Default: half of --max-connections, at least 64.",
+)
 @click.option("--audit-log", type=LocalPath(), help="File for a line of JSON a control call; it is logged anyway.")
 @click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
 @click.option(
@@ -76,9 +81,11 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     help="Processes that speak HTTP and gRPC before the engine's own; 0: the engine does it. One a core is enough.",
 )
 @click.option(
-    "--shared-memory/--no-shared-memory",
-    default=_DEFAULTS["shared_memory"],
-    help="Let clients of this machine pass tensors in /dev/shm. Default: when --host is this machine's own.",
+    "--shared-memory",
+    multiple=True,
+    metavar="PREFIX",
+    help="Let clients on this machine pass tensors in segments of /dev/shm whose names begin with PREFIX; may be given "
+    "several times. Default: none may.",
 )
 @click.option(
     "--drain-timeout",

@@ -53,9 +53,7 @@ class ModelRepository:
         self.gpus = gpus
         self._on_step = on_step
         self._cores = CoreShares()
-        self.regions = SharedRegions(
-            config.max_body_bytes, config.max_inflight_bytes, enabled=config.takes_shared_memory
-        )
+        self.regions = SharedRegions(config.max_body_bytes, config.max_inflight_bytes, prefixes=config.shared_memory)
         self._root = root = config.model_repository
         if not root.is_dir():
             raise NotFound(

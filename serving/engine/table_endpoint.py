@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_IDS = 65_536
 _IDS = "ids"
 _SPEC = {
-    "inputs": [{"name": _IDS, "dtype": "INT64"}],
+    "inputs": [{"name": _IDS, "dtype": "INT64", "nulls": "error"}],
     "features": [{"name": _IDS, "inputs": [_IDS], "output": "ids", "table": _IDS, "pooling": "none", "length": 1}],
 }
 

@@ -57,7 +57,9 @@ class _Engine:
         loop = asyncio.get_running_loop()
         stopping = stop_event(orders)
         calls = EngineCalls(
-            self._repository, LocalHttpControl(control_app(self._repository)), LocalGrpcControl(self._repository)
+            self._repository,
+            LocalHttpControl(control_app(self._repository), self._repository),
+            LocalGrpcControl(self._repository),
         )
         allow_connections(config.max_connections)
         page = GatedApp(MetricsApp(self._repository), Gate(config, orders.own_digest))

@@ -12,7 +12,8 @@ from typing import Any
 
 from serving.frontends.engine_link import EngineLink, RemoteAnswer
 from serving.frontends.signatures import signature_from_wire
-from serving.http.messages import HttpRequest, HttpResponse
+from serving.http.app import LIVE, READY
+from serving.http.messages import HttpRequest, HttpResponse, health_response
 from serving.identity import IdentityModel
 from serving.models import Model
 from serving.protocol.signature import SignatureChanged
@@ -227,19 +228,28 @@ class RemoteHttpControl:
 
     def __init__(self, link: EngineLink) -> None:
         self._link = link
+        # By path. Who asks while another one waits hears the same: anybody may ask, as often as it likes.
+        self._health: dict[str, asyncio.Task[HttpResponse]] = {}
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        if request.path == "/v2/health/live" and request.method == "GET":
+        if request.method == "GET" and request.path in (LIVE, READY):
+            asking = self._health.get(request.path)
+            if asking is None or asking.done():
+                asking = self._health[request.path] = asyncio.create_task(self._ask_health(request))
+            said = await asyncio.shield(asking)
+            return HttpResponse(said.status, said.content, list(said.headers))
+        return await self._ask(request)
+
+    async def _ask_health(self, request: HttpRequest) -> HttpResponse:
+        if request.path == LIVE:
             try:
                 return await asyncio.wait_for(self._ask(request), _LIVE_S)
             except (TimeoutError, Unavailable):
-                return HttpResponse(200)  # this process lives, and the supervisor looks after the engine
+                return health_response("live", True)  # this process lives, and the supervisor looks after the engine
         try:
             return await self._ask(request)
         except Unavailable:
-            if request.path == "/v2/health/ready":
-                return HttpResponse(400)
-            raise
+            return health_response("ready", False)
 
     async def _ask(self, request: HttpRequest) -> HttpResponse:
         head = {

@@ -11,6 +11,7 @@ from serving.event_loop import run_on_loop
 from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.engine_link import EngineLink
 from serving.frontends.remote import RemoteGrpcControl, RemoteHttpControl, RemoteModels
+from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
 from serving.http.limits import HttpLimits
@@ -42,10 +43,13 @@ async def _run(orders: Orders) -> None:
     link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
     models = RemoteModels(link, config.max_body_bytes, config.max_inflight_bytes)
     app = HttpApp(models, RemoteHttpControl(link), gate)
+    control = RemoteGrpcControl(link)
+    health = HealthCalls(control)
     grpc = grpc_server(
         models,
-        RemoteGrpcControl(link),
+        control,
         gate,
+        health,
         max_message_bytes=config.max_body_bytes,
         max_connections=config.max_connections,
         share_port=True,
@@ -70,6 +74,7 @@ async def _run(orders: Orders) -> None:
         # A connection that was taken just now has yet to say what it wants; one without a request is closed next.
         await asyncio.sleep(min(_FIRST_REQUEST_S, config.drain_timeout_s))
         http.should_exit = True
+        health.stop()
         await asyncio.gather(grpc.stop(config.drain_timeout_s), serving)
     looking.cancel()
     while link.in_flight and time.monotonic() < deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from serving.models import (
@@ -16,6 +17,7 @@ from serving.models import (
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
 from serving.protocol.routing import ANYWHERE, routing_of_parameters
 from serving.protocol.tensors import InferRequest
+from serving.security.forwarded import forwarded_metadata, regions_for
 
 _LONGEST_TIMEOUT_S = 86_400.0
 
@@ -26,15 +28,19 @@ class InferenceCalls:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def infer(self, request: Any, left_s: float | None) -> Any:
-        """A ModelInferResponse. left_s: until the caller's deadline, None without one. Raises EmberlineError."""
+    async def infer(self, request: Any, left_s: float | None, metadata: Callable[[], Any]) -> Any:
+        """A ModelInferResponse. left_s: until the caller's deadline, None without one. metadata: of the call.
+
+        Raises EmberlineError.
+        """
         given = proto_parameters(request)
         routing = routing_of_parameters(given) if given else ANYWHERE
         regions = self._models.regions
 
         async def ask(model: Model) -> tuple[Model, InferRequest, ModelAnswer]:
             model.check_load()
-            decoded = decode_proto_request(model.signature, request, given, regions)
+            named = regions if regions.is_empty else regions_for(regions, forwarded_metadata(metadata()))
+            decoded = decode_proto_request(model.signature, request, given, named)
             timeout_us = decoded.timeout_us
             if left_s is not None and left_s < _LONGEST_TIMEOUT_S:
                 left_us = max(1, int(left_s * 1e6))

@@ -12,7 +12,9 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 
 from serving.errors import status_of
 from serving.grpc.control import SERVICE, GrpcControl, read_message
+from serving.grpc.health import HealthCalls
 from serving.grpc.inference import InferenceCalls
+from serving.grpc.message_bounds import check_message
 from serving.grpc.streaming import stream_answers
 from serving.models import Models
 from serving.ports import listen, port_message
@@ -21,7 +23,13 @@ from serving.security.grpc_gate import GrpcGate
 from serving.security.tls import ServerTls
 from storage.errors import ConfigError, EmberlineError
 
-_MAX_CONCURRENT_CALLS = 4096
+# Calls under way; one more ends with RESOURCE_EXHAUSTED.
+_MAX_CONCURRENT_CALLS = 8192
+# Calls that wait until Python has taken them up. gRPC's own bounds are 1,000 and 3,000; past them it resets calls, and
+# the client sees CANCELLED without a reason.
+_MAX_PENDING_CALLS = 4 * _MAX_CONCURRENT_CALLS
+# Calls of one connection; its client keeps what is above back until others have ended.
+_MAX_STREAMS = 1024
 # A connection that does not begin to speak HTTP/2 ends after the first; one without a call after the second, and its
 # client opens another when it has one again.
 _HANDSHAKE_MS = 10_000
@@ -33,6 +41,7 @@ def grpc_server(
     models: Models,
     control: GrpcControl,
     gate: Gate,
+    health: HealthCalls,
     *,
     max_message_bytes: int,
     max_connections: int,
@@ -40,8 +49,8 @@ def grpc_server(
 ) -> grpc.aio.Server:
     """The server without its port. Made on the event loop that it will run on. gate: who is let in.
 
-    share_port: other processes listen on the same port. Without it a second server that takes the port fails, where it
-    would silently get half of the calls.
+    health: asked by probes. share_port: other processes listen on the same port. Without it a second server that takes
+    the port fails, where it would silently get half of the calls.
     """
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -50,9 +59,12 @@ def grpc_server(
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _MAX_PENDING_CALLS),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
-    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, GrpcGate(gate)),))
+    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, GrpcGate(gate), health),))
     return server
 
 
@@ -76,12 +88,16 @@ def bind_grpc(
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Hands out the handlers of the methods; a caller who may not ask gets one that does not read the message."""
 
-    def __init__(self, handlers: dict[str, Any], gate: GrpcGate) -> None:
+    def __init__(self, handlers: dict[str, Any], open_handlers: dict[str, Any], gate: GrpcGate) -> None:
         self._handlers = handlers
+        self._open_handlers = open_handlers
         self._gate = gate
 
     def service(self, handler_call_details: Any) -> Any:
         """See grpc.GenericRpcHandler."""
+        asked_by_all = self._open_handlers.get(handler_call_details.method)
+        if asked_by_all is not None:
+            return asked_by_all
         service, _, method = handler_call_details.method.lstrip("/").rpartition("/")
         if service != SERVICE.full_name:
             method = ""
@@ -97,17 +113,21 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         await _abort(context, code, text)
 
 
-def _handlers(inference: InferenceCalls, control: GrpcControl, gate: GrpcGate) -> grpc.GenericRpcHandler:
-    """All methods of the service. They take bytes, so that what is no message is answered as any other mistake."""
+def _handlers(
+    inference: InferenceCalls, control: GrpcControl, gate: GrpcGate, health: HealthCalls
+) -> grpc.GenericRpcHandler:
+    """All methods of the services. They take bytes, so that what is no message is answered as any other mistake."""
     request = GetMessageClass(SERVICE.methods_by_name[_INFER].input_type)
 
     async def infer(data: bytes, context: Any) -> bytes:
+        await check_message(data, is_inference=True)
         message = read_message(request, data)
         gate.admit_inference(message.model_name, context)
-        answer = await inference.infer(message, context.time_remaining())
+        answer = await inference.infer(message, context.time_remaining(), context.invocation_metadata)
         return bytes(answer.SerializeToString())
 
     async def ask(name: str, data: bytes, context: Any) -> bytes:
+        await check_message(data, is_inference=False)
         message = read_message(GetMessageClass(SERVICE.methods_by_name[name].input_type), data)
         admission = gate.admit(name, message, context)
         if admission is not None:
@@ -119,7 +139,12 @@ def _handlers(inference: InferenceCalls, control: GrpcControl, gate: GrpcGate) -
             gate.admit_inference(model, context)
 
         async for answer in stream_answers(
-            inference, requests, context.time_remaining, admitted, lambda error: gate.told(error, context)
+            inference,
+            requests,
+            context.time_remaining,
+            context.invocation_metadata,
+            admitted,
+            lambda error: gate.told(error, context),
         ):
             yield answer
 
@@ -130,7 +155,7 @@ def _handlers(inference: InferenceCalls, control: GrpcControl, gate: GrpcGate) -
             continue
         answer = infer if method.name == _INFER else functools.partial(ask, method.name)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(_guarded(answer, gate))
-    return _Service(handlers, gate)
+    return _Service(handlers, health.handlers(), gate)
 
 
 def _guarded(

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 from serving.errors import status_of
 from serving.grpc.control import SERVICE, read_message
 from serving.grpc.inference import InferenceCalls
+from serving.grpc.message_bounds import check_message
 
 # Requests of one stream that are worked on at a time; the next is read when the first of them is answered.
 MAX_IN_FLIGHT = 64
@@ -25,13 +26,14 @@ async def stream_answers(
     inference: InferenceCalls,
     requests: AsyncIterator[bytes],
     left_s: Callable[[], float | None],
+    metadata: Callable[[], Any],
     check: Callable[[str], None],
     told: Callable[[BaseException], BaseException],
 ) -> AsyncIterator[bytes]:
     """The answers to a stream of requests. One that fails is a message with its reason; the stream goes on.
 
-    left_s: until the deadline of the stream. check: called with each request's model; raises to refuse it.
-    told: an error as the caller may read it.
+    left_s: until the deadline of the stream. metadata: of it. check: called with each request's model; raises to
+    refuse it. told: an error as the caller may read it.
     """
     answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(MAX_IN_FLIGHT)
     running: set[asyncio.Task[Any]] = set()
@@ -46,7 +48,7 @@ async def stream_answers(
         # A broken stream ends as a whole one does. When this is cancelled nobody reads on.
         with contextlib.suppress(Exception):
             async for data in requests:
-                await answers.put(start(_answer(inference, data, left_s(), check, told)))
+                await answers.put(start(_answer(inference, data, left_s(), metadata, check, told)))
         await answers.put(None)
 
     start(read())
@@ -62,15 +64,17 @@ async def _answer(
     inference: InferenceCalls,
     data: bytes,
     left_s: float | None,
+    metadata: Callable[[], Any],
     check: Callable[[str], None],
     told: Callable[[BaseException], BaseException],
 ) -> bytes:
     response = service_pb2.ModelStreamInferResponse()
     try:
+        await check_message(data, is_inference=True)
         request = read_message(_REQUEST, data)
         response.infer_response.id = request.id
         check(request.model_name)
-        response.infer_response.CopyFrom(await inference.infer(request, left_s))
+        response.infer_response.CopyFrom(await inference.infer(request, left_s, metadata))
         response.infer_response.parameters[_FINAL].bool_param = True
     except Exception as error:
         response.error_message = status_of(told(error))[2]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serving.errors import UnknownModel
 from serving.http.asgi import call_asgi
 from serving.http.encoding import check_encoding, decompress
 from serving.http.infer import InferenceRoutes, inference_route
-from serving.http.messages import HttpRequest, HttpResponse
+from serving.http.messages import HttpRequest, HttpResponse, health_response
 from serving.http.unknown_models import unknown_model
 from serving.models import Models
 from serving.security.gate import Gate
 from serving.security.http_gate import admit, admit_inference, audited, told
+
+if TYPE_CHECKING:
+    from serving.engine.repository import ModelRepository
+
+LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 HttpControl = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
@@ -76,10 +81,15 @@ def _check_encoding(request: HttpRequest) -> None:
 
 
 class LocalHttpControl:
-    """The control routes of this process. app: as `control_app` makes it."""
+    """The control routes of this process. app: as `control_app` makes it; health, which is open to all, skips it."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, repository: ModelRepository) -> None:
         self._app = app
+        self._repository = repository
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.method == "GET" and request.path == LIVE:
+            return health_response("live", self._repository.is_live())
+        if request.method == "GET" and request.path == READY:
+            return health_response("ready", self._repository.is_ready())
         return await call_asgi(self._app, request)

@@ -6,11 +6,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from serving.control_calls import ControlCalls
 from serving.engine.repository import ModelRepository
 from serving.errors import UnknownModel, status_of
 from serving.http.control_messages import json_response, read_object
+from serving.http.infer import inference_route
+from serving.http.messages import HttpRequest, health_response
 from serving.http.model_control import add_model_control
 from serving.http.openapi import openapi_bytes
 from serving.http.shared_memory import add_settings, add_shared_memory
@@ -27,13 +30,14 @@ def control_app(repository: ModelRepository) -> FastAPI:
 
     @app.get("/v2/health/live")
     async def live() -> Response:
-        return Response(status_code=200 if repository.is_live() else 400)
+        return _answered("live", repository.is_live())
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
-        return Response(status_code=200 if repository.is_ready() else 400)
+        return _answered("ready", repository.is_ready())
 
     @app.get("/v2")
+    @app.get("/v2/")
     async def server() -> Response:
         return _message(metadata.server_metadata())
 
@@ -53,7 +57,7 @@ def control_app(repository: ModelRepository) -> FastAPI:
     @app.get("/v2/models/{name}/ready")
     @app.get("/v2/models/{name}/versions/{version}/ready")
     async def model_ready(name: str, version: str = "") -> Response:
-        return Response(status_code=200 if repository.is_model_ready(name, version) else 400)
+        return _answered("ready", repository.is_model_ready(name, version), name=name)
 
     @app.get("/v2/models/{name}/config")
     @app.get("/v2/models/{name}/versions/{version}/config")
@@ -80,6 +84,8 @@ def control_app(repository: ModelRepository) -> FastAPI:
 
     @app.get("/v1/models/{name}")
     async def v1_model(name: str) -> Response:
+        if name.endswith(":predict"):
+            raise HTTPException(405)
         if name not in repository.names:
             raise UnknownModel.of(name, repository.names)
         if not repository.is_model_ready(name):
@@ -98,10 +104,29 @@ def control_app(repository: ModelRepository) -> FastAPI:
         return json_response({"error": text}, status, known_models_header(error))
 
     @app.exception_handler(HTTPException)
-    async def refuse_route(_: Request, error: HTTPException) -> Response:
-        return json_response({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+    async def refuse_route(request: Request, error: HTTPException) -> Response:
+        methods = _methods(app, request) if error.status_code in (404, 405) else []
+        if not methods:
+            return json_response({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+        allowed = ", ".join(methods)
+        text = f"{request.method} is not allowed here; send {' or '.join(methods)}"
+        return json_response({"error": text}, 405, {"allow": allowed})
 
     return app
+
+
+def _answered(key: str, is_so: bool, **beside: str) -> Response:
+    said = health_response(key, is_so, **beside)
+    return Response(said.content, said.status, media_type="application/json")
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """What a path may be asked with; inference is not of the application's routes."""
+    if inference_route(HttpRequest("POST", request.url.path, b"", {})) is not None:
+        return ["POST"]
+    matching = [route for route in app.routes if route.matches(request.scope)[0] != Match.NONE]
+    methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _message(message: Any) -> Response:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http
+import time
+from email.utils import formatdate
 
 from serving.errors import BodyTooLarge
 from serving.http.limits import HttpLimits
@@ -17,12 +19,13 @@ class Exchange:
     """A request while it arrives and is answered. See BodyRoom.
 
     refused: the response to one that nobody has to look at. is_answered: it has been sent, before the body was here.
-    is_last: the connection ends when the body has come. dropped: bytes of the body that nobody looked at.
+    is_last: the connection ends when the body has come. dropped: bytes of the body that nobody looked at. is_head: its
+    response goes without the content.
     """
 
     __slots__ = (
-        *("chunks", "dropped", "held", "is_answered", "is_last", "keep_alive", "limits", "refused", "request"),
-        "speaks_1_0",
+        *("chunks", "dropped", "held", "is_answered", "is_head", "is_last", "keep_alive", "limits", "refused"),
+        *("request", "speaks_1_0"),
     )
 
     def __init__(self, request: HttpRequest, limits: HttpLimits, keep_alive: bool, speaks_1_0: bool) -> None:
@@ -35,6 +38,7 @@ class Exchange:
         self.refused: HttpResponse | None = None
         self.is_answered = False
         self.is_last = False
+        self.is_head = False
         self.dropped = 0
         request.room = self
 
@@ -75,9 +79,23 @@ class Exchange:
         self.request.room = None  # else the two hold each other, and the body
 
 
+_date = (0, b"")
+
+
+def _date_line() -> bytes:
+    """The header Date, made once a second."""
+    global _date
+    now = int(time.time())
+    made, line = _date
+    if made != now:
+        line = f"date: {formatdate(now, usegmt=True)}\r\n".encode()
+        _date = (now, line)
+    return line
+
+
 def response_head(response: HttpResponse, keep_alive: bool, speaks_1_0: bool) -> list[bytes]:
     """The pieces of it, with the empty line."""
-    head = [_STATUS_LINES[response.status], b"content-length: %d\r\n" % len(response.content)]
+    head = [_STATUS_LINES[response.status], _date_line(), b"content-length: %d\r\n" % len(response.content)]
     for name, value in response.headers:
         head += (name, b": ", value, b"\r\n")
     if not keep_alive:

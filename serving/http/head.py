@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 
 import httptools
 
-from storage.errors import EmberlineError, InvalidInput
+from storage.errors import EmberlineError, InvalidInput, Unsupported
 
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADERS = 128
+MAX_TARGET_BYTES = 16 << 10
 # Twice in a request, they say two things to whoever reads the first or the last.
-_ONCE = frozenset((b"authorization", b"content-encoding", b"inference-header-content-length"))
+_ONCE = frozenset(
+    (b"authorization", b"content-encoding", b"host", b"inference-header-content-length", b"transfer-encoding")
+)
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+# uri-host [ ":" port ] of RFC 9110, 7.2; it may be empty.
+_HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?", re.ASCII)
 
 
 class RequestHead:
@@ -44,24 +50,67 @@ class RequestHead:
         self._count += 1
         self._size += len(name) + len(value) + 4
 
+    @property
+    def expects_continue(self) -> bool:
+        """Whether its client waits to be asked for the body that follows it."""
+        headers = self.headers
+        if headers.get(b"expect", b"").lower() != b"100-continue":
+            return False
+        return b"transfer-encoding" in headers or headers.get(b"content-length", b"").strip(b"0") != b""
+
     def target(self) -> tuple[str, bytes]:
-        """Path and query."""
+        """Path and query. An encoded slash stays encoded: it belongs to a name, and divides nothing.
+
+        Raises InvalidInput where it is no URL.
+        """
         url = self.url
         if b"?" not in url and b"%" not in url and url.startswith(b"/"):
             return url.decode("latin-1"), b""
-        parsed = httptools.parse_url(url)
+        try:
+            parsed = httptools.parse_url(url)
+        except httptools.HttpParserInvalidURLError:
+            raise InvalidInput("the target of the request is no URL", field="request") from None
         path = (parsed.path or b"/").decode("latin-1")
-        return (urllib.parse.unquote(path) if "%" in path else path), parsed.query or b""
+        if "%" in path:
+            path = "/".join([urllib.parse.unquote(part).replace("/", "%2F") for part in path.split("/")])
+        return path, parsed.query or b""
 
-    def fault(self) -> tuple[EmberlineError, int] | None:
-        """What is wrong with it now that it is whole, and the HTTP status for that."""
+    def fault(self, version: str) -> tuple[EmberlineError, int] | None:
+        """What is wrong with it now that it is whole, and the HTTP status for that. version: of HTTP."""
+        if version not in ("1.0", "1.1"):
+            return InvalidInput(f"HTTP/{version} is not spoken here; send HTTP/1.1", field="request"), 505
+        if len(self.url) > MAX_TARGET_BYTES:
+            return long_target(), 414
         if self._size + len(self.url) > MAX_HEADER_BYTES:
             return long_head(), 431
         if self._count > MAX_HEADERS:
             return InvalidInput(f"there are over {MAX_HEADERS} headers", field="headers"), 431
         if self._twice:
             return InvalidInput(f"the header {self._twice.decode()} came twice", field="headers"), 400
+        host = self.headers.get(b"host")
+        if host is None:
+            if version == "1.1":
+                return InvalidInput(
+                    "the header Host is missing, which every request of HTTP/1.1 has", field="host"
+                ), 400
+        elif not _HOST.fullmatch(host):
+            return InvalidInput(f"the header Host is no host: {host[:40].decode('latin-1')!r}", field="host"), 400
+        coding = self.headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            return Unsupported(
+                f"the Transfer-Encoding {coding[:40].decode('latin-1')!r} is not supported; send 'chunked', or a "
+                "Content-Length"
+            ), 501
+        if version == "1.0" and coding is not None:
+            return InvalidInput(
+                "HTTP/1.0 has no Transfer-Encoding; send Content-Length", field="transfer-encoding"
+            ), 400
         return None
+
+
+def long_target() -> InvalidInput:
+    """What is said of a target that is too long."""
+    return InvalidInput(f"the target of the request is over {MAX_TARGET_BYTES} bytes", field="request")
 
 
 def long_head() -> InvalidInput:

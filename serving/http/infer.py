@@ -18,10 +18,12 @@ from serving.models import (
     refresh_for_outputs,
     with_model,
 )
+from serving.protocol.json_text import SHORT_JSON_BYTES
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
 from serving.protocol.v2 import decode_request, encode_response, read_header
+from serving.security.forwarded import forwarded_headers, regions_for
 from storage.errors import InvalidInput
 
 _BINARY = (b"content-type", b"application/octet-stream")
@@ -74,21 +76,28 @@ class InferenceRoutes:
         if route.is_v1:
             response = await self._predict(route, routing, request.body)
         else:
-            response = await self._infer(route, routing, request.body, _header_length(request.headers))
+            response = await self._infer(route, routing, request)
         accepts = request.headers.get(b"accept-encoding")
         if accepts is not None:
             response.content = await compress(response.content, accepts, response.headers)
         return response
 
-    async def _infer(
-        self, route: InferenceRoute, routing: Routing, body: bytes, header_length: int | None
-    ) -> HttpResponse:
-        header = read_header(body, header_length)
+    async def _infer(self, route: InferenceRoute, routing: Routing, request: HttpRequest) -> HttpResponse:
+        body, header_length = request.body, _header_length(request.headers)
+        json_bytes = len(body) if header_length is None else header_length
+        if json_bytes > SHORT_JSON_BYTES:
+            header = await asyncio.to_thread(read_header, body, header_length)
+        else:
+            header = read_header(body, header_length)
         routing = routing_of_parameters(header.parameters, routing)
         regions = self._models.regions
 
         async def ask(model: Model) -> tuple[Model, InferRequest, ModelAnswer]:
-            decoded = decode_request(model.signature, header, regions)
+            named = regions if regions.is_empty else regions_for(regions, forwarded_headers(request.headers))
+            if json_bytes > SHORT_JSON_BYTES:
+                decoded = await asyncio.to_thread(decode_request, model.signature, header, named)
+            else:
+                decoded = decode_request(model.signature, header, named)
             result = await answer_request(
                 model, decoded, routing, timeout_us=decoded.timeout_us, follow=not route.version
             )
@@ -107,7 +116,10 @@ class InferenceRoutes:
 
     async def _predict(self, route: InferenceRoute, routing: Routing, body: bytes) -> HttpResponse:
         async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
-            columns, batch, by_rows = decode_predict(model.signature, body)
+            if len(body) > SHORT_JSON_BYTES:
+                columns, batch, by_rows = await asyncio.to_thread(decode_predict, model.signature, body)
+            else:
+                columns, batch, by_rows = decode_predict(model.signature, body)
             result = await model.infer(
                 columns,
                 batch,

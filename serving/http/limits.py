@@ -22,10 +22,12 @@ _SPARE_FILES = 256
 class Timed(Protocol):
     """A connection, with times of `time.monotonic`.
 
-    due: when it has waited too long; NEVER while the server is at work. idle_since: since when the head of no request
-    has been complete; NEVER from there until the answer has been sent, also when that is before the body is here.
+    address: of its other end, by which connections are counted; "" for none. due: when it has waited too long; NEVER
+    while the server is at work. idle_since: since when the head of no request has been complete; NEVER from there until
+    the answer has been sent, also when that is before the body is here.
     """
 
+    address: str
     due: float
     idle_since: float
 
@@ -44,30 +46,40 @@ class HttpLimits:
         self.body_timeout_s = config.body_timeout_s
         self._max_inflight = config.max_inflight_bytes
         self._max_connections = config.max_connections
+        self._max_of_address = config.connections_per_address
         # The system hands out the lowest number that is free, so one from here on says that few are left.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._last_descriptor = 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
         self._held = 0
         self._connections: set[Timed] = set()
+        self._by_address: dict[str, set[Timed]] = {}
         self._ticking = False
 
-    def add(self, connection: Timed, descriptor: int = -1) -> bool:
-        """Watches a connection until `remove`; False: there are too many, all at work.
+    def add(self, connection: Timed, descriptor: int = -1) -> None:
+        """Watches a connection until `remove`. Raises Overloaded: there are too many, all at work.
 
         descriptor: of its socket; the last files that the process may have open are not for connections.
         """
+        others = self._by_address.get(connection.address, set())
+        if len(others) >= self._max_of_address and not self._make_room(others, self._max_of_address):
+            raise Overloaded(f"this address has {self._max_of_address} connections already, all at work; try later")
         is_full = len(self._connections) >= self._max_connections or descriptor >= self._last_descriptor
-        if is_full and not self._make_room():
-            return False
+        if is_full and not self._make_room(self._connections, self._max_connections):
+            raise Overloaded("too many connections are open; try later")
         self._connections.add(connection)
+        self._by_address.setdefault(connection.address, set()).add(connection)
         if not self._ticking:
             self._ticking = True
             asyncio.get_running_loop().call_later(_TICK_S, self._tick)
-        return True
 
     def remove(self, connection: Timed) -> None:
         """It has gone."""
         self._connections.discard(connection)
+        others = self._by_address.get(connection.address)
+        if others is not None:
+            others.discard(connection)
+            if not others:
+                del self._by_address[connection.address]
 
     def hold(self, size: int) -> None:
         """Takes bytes into account; `release` them. Raises Overloaded."""
@@ -87,11 +99,11 @@ class HttpLimits:
             field="body",
         )
 
-    def _make_room(self) -> bool:
+    def _make_room(self, connections: set[Timed], bound: int) -> bool:
         """Ends those that have been idle for longest, several at a time, because finding them costs a look at all."""
-        idle = [each for each in self._connections if each.idle_since < NEVER]
-        for connection in heapq.nsmallest(max(1, self._max_connections // 64), idle, key=lambda each: each.idle_since):
-            self._connections.discard(connection)
+        idle = [each for each in connections if each.idle_since < NEVER]
+        for connection in heapq.nsmallest(max(1, bound // 64), idle, key=lambda each: each.idle_since):
+            self.remove(connection)
             connection.give_way()
         return bool(idle)
 

@@ -76,12 +76,18 @@ class HttpApplication(Protocol):
         """The response. May raise anything; is cancelled when the client goes away."""
 
 
+def health_response(key: str, is_so: bool, **beside: str) -> HttpResponse:
+    """The protocol's answer to a question of health, such as {"live": true}: 200 for yes, 400 for no, as in Triton."""
+    return HttpResponse(200 if is_so else 400, dump_json({**beside, key: is_so}), [JSON])
+
+
 def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:
     """What the caller is told of an error. status: instead of what belongs to it, where HTTP has one of its own."""
     usual, _, text = status_of(error)
     status = status or usual
     headers = [JSON]
     if isinstance(error, UnsupportedEncoding):
+        status = 415
         headers.append((b"accept-encoding", b"gzip, deflate"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -10,6 +10,7 @@ from serving.engine.repository import ModelRepository
 from serving.engine.snapshot import Snapshot
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
+from serving.http.encoding import compress
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.prometheus import escaped, head, label_text
 from serving.http.triton_metrics import MachineGauges, triton_lines
@@ -287,4 +288,8 @@ class MetricsApp:
                 status, body = 200, text.encode()
             except Overloaded as error:
                 status, body = 503, str(error).encode()
-        return HttpResponse(status, body, [(b"content-type", b"text/plain; version=0.0.4")])
+        headers = [(b"content-type", b"text/plain; version=0.0.4")]
+        accepts = request.headers.get(b"accept-encoding")
+        if accepts is not None:
+            body = await compress(body, accepts, headers)
+        return HttpResponse(status, body, headers)

@@ -29,7 +29,7 @@ _BINARY = "application/octet-stream"
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 # Every request may meet these: it is no HTTP, too long, too much at once, or a fault of ours.
-_ALWAYS = (400, 413, 431, 500, 503)
+_ALWAYS = (400, 413, 415, 431, 500, 503)
 # Where somebody has to be known.
 _ACCESS = (401, 403, 429)
 _MEANINGS = {
@@ -39,6 +39,7 @@ _MEANINGS = {
     404: "there is no such model, version, table, snapshot or region",
     409: "does not go together with what is there now",
     413: "the body is over the server's limit",
+    415: "compressed in a way that this server does not know; Accept-Encoding names what it takes",
     429: "one client asks more often than it may",
     431: "the head is too long",
     500: "a fault of ours; the text refers to the server's log",
@@ -97,8 +98,9 @@ def operations() -> list[Operation]:
 
 
 def _server() -> Iterator[Operation]:
-    yield Operation("GET", "/v2/health/live", "Whether the process answers", "health")
-    yield Operation("GET", "/v2/health/ready", "Whether requests are taken; 400 with an empty body: not yet", "health")
+    live, ready = (schemas.closed({key: {"type": "boolean"}}, [key]) for key in ("live", "ready"))
+    yield Operation("GET", "/v2/health/live", "Whether the process answers", "health", live)
+    yield Operation("GET", "/v2/health/ready", "Whether requests are taken; 400: not yet", "health", ready)
     yield Operation(
         "GET", "/v2", "Name, version and extensions", "server", _message(service_pb2.ServerMetadataResponse)
     )
@@ -108,18 +110,18 @@ def _server() -> Iterator[Operation]:
 def _models() -> Iterator[Operation]:
     unknown = (404,)
     statistics = _message(service_pb2.ModelStatisticsResponse)
+    ready = schemas.closed({"name": {"type": "string"}, "ready": {"type": "boolean"}}, ["name", "ready"])
     yield Operation("GET", "/v2/models/stats", "Counts and times of all models", "models", statistics)
     for version in ("", "/versions/{version}"):
         path = "/v2/models/{name}" + version
         metadata = _message(service_pb2.ModelMetadataResponse)
         yield Operation("GET", path, "Inputs and outputs", "models", metadata, errors=unknown)
-        yield Operation("GET", path + "/ready", "Whether requests are taken; 400 with an empty body: not", "models")
+        yield Operation("GET", path + "/ready", "Whether requests are taken; 400: they are not", "models", ready)
         config = _message(model_config_pb2.ModelConfig)
         yield Operation("GET", path + "/config", "The completed config.pbtxt", "models", config, errors=unknown)
         yield Operation("GET", path + "/stats", "Counts and times", "models", statistics, errors=unknown)
     names = schemas.closed({"models": schemas.array({"type": "string"})}, ["models"])
     yield Operation("GET", "/v1/models", "Names of the models", "models", names)
-    ready = schemas.closed({"name": {"type": "string"}, "ready": {"type": "boolean"}}, ["name", "ready"])
     yield Operation("GET", "/v1/models/{name}", "Whether a model is ready", "models", ready, errors=unknown)
 
 
@@ -212,7 +214,7 @@ def openapi_document() -> dict[str, Any]:
             "summary": "Inference of recommendation models: KServe v2 and v1, and what controls the models",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": "."}],
         "paths": paths,
         "components": {
             "schemas": {
@@ -244,7 +246,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "security": [] if is_open else [{}, {"bearer": []}],
     }
     if operation.path.endswith("/ready"):
-        described["responses"]["400"] = {"description": "not ready; the body is empty"}
+        described["responses"]["400"] = {**_answer(operation), "description": "not ready"}
     said = []
     if roles := [name for bit, name in _ROLES.items() if need.roles & bit]:
         said.append(f"For the role {' or '.join(roles)}.")

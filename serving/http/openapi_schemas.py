@@ -24,6 +24,10 @@ def ref(name: str) -> Schema:
     return {"$ref": _PREFIX + name}
 
 
+# Clients may send more than the protocol has, such as KServe's own, which sends `model_name`; it is ignored.
+_OPEN: Schema = {"additionalProperties": True}
+
+
 def array(items: Schema) -> Schema:
     """A list of things."""
     return {"type": "array", "items": items}
@@ -86,8 +90,8 @@ def inference_schemas() -> dict[str, Schema]:
             "binary_data_output; of an input: binary_data_size, or shared_memory_region, shared_memory_offset and "
             "shared_memory_byte_size; of an output: binary_data, classification, or the same of shared memory",
         },
-        "InferInput": closed(tensor, ["name", "shape", "datatype"]),
-        "RequestedOutput": closed({"name": text, "parameters": parameters}, ["name"]),
+        "InferInput": closed(tensor, ["name", "shape", "datatype"]) | _OPEN,
+        "RequestedOutput": closed({"name": text, "parameters": parameters}, ["name"]) | _OPEN,
         "InferRequest": closed(
             {
                 "id": {"type": ["string", "null"], "maxLength": MAX_ID_LENGTH},
@@ -96,7 +100,8 @@ def inference_schemas() -> dict[str, Schema]:
                 "outputs": {"anyOf": [array(ref("RequestedOutput")), {"type": "null"}]},
             },
             ["inputs"],
-        ),
+        )
+        | _OPEN,
         "InferOutput": closed(output, ["name", "shape", "datatype"]),
         "InferResponse": closed(
             {

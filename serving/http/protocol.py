@@ -16,10 +16,11 @@ from typing import Any
 import httptools
 
 from serving.http.exchange import Exchange, response_head
-from serving.http.head import MAX_HEADER_BYTES, RequestHead, long_head
+from serving.http.head import MAX_HEADER_BYTES, MAX_TARGET_BYTES, RequestHead, long_head, long_target
 from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
 from serving.security.principals import NOBODY, Connection
+from serving.security.rates import client_of
 from serving.security.tls import common_name
 from storage.errors import InvalidInput, Overloaded, Unavailable
 
@@ -38,6 +39,10 @@ _LINGER_BYTES = 64 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class _Deaf(Exception):  # noqa: N818
+    """Ends the parsing of a request that was refused, and with which the connection ends."""
+
+
 class HttpProtocol(asyncio.Protocol):
     """One connection. Its arguments are those of uvicorn's protocols, and what it is for."""
 
@@ -51,6 +56,7 @@ class HttpProtocol(asyncio.Protocol):
         app: HttpApplication,
         limits: HttpLimits,
     ) -> None:
+        self.address = ""
         self.due = NEVER
         self.idle_since = NEVER
         self._app = app
@@ -76,6 +82,9 @@ class HttpProtocol(asyncio.Protocol):
         # The request offers another protocol: httptools ends it with its head, and another parser reads its body.
         self._is_offer = False
         self._in_offered_head = False
+        # What comes of a body that was refused is not looked at; then the connection ends.
+        self._is_deaf = False
+        self._unheard = 0
         # What comes now is no HTTP any more.
         self._is_broken = False
 
@@ -87,13 +96,17 @@ class HttpProtocol(asyncio.Protocol):
         handshake = transport.get_extra_info("ssl_object")
         self._is_tls = handshake is not None
         end = transport.get_extra_info("socket")
-        if not self._limits.add(self, -1 if end is None else end.fileno()):
-            self._send(self._nothing(), error_response(Overloaded("too many connections are open; try later")))
+        peer = transport.get_extra_info("peername")
+        given = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.address = client_of(given)
+        try:
+            self._limits.add(self, -1 if end is None else end.fileno())
+        except Overloaded as error:
+            self._send(self._nothing(), error_response(error))
             self._loop.call_later(_LINGER_S, self._transport.abort)  # nobody else watches it
             return
         self._connections.add(self)
-        peer = transport.get_extra_info("peername")
-        self._caller = Connection(str(peer[0]) if isinstance(peer, tuple) else "", common_name(handshake))
+        self._caller = Connection(given, common_name(handshake))
         self.idle_since = time.monotonic()
         self.due = self.idle_since + KEEP_ALIVE_S
 
@@ -112,6 +125,11 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
+        if self._is_deaf:
+            self._unheard += len(data)
+            if self._unheard > _LINGER_BYTES:
+                self._close()
+            return
         while data and not (self._is_broken or self._transport.is_closing()):
             self._overhead += len(data)
             try:
@@ -122,13 +140,25 @@ class HttpProtocol(asyncio.Protocol):
                     self._read_offered_body()
                     continue
             except httptools.HttpParserError as error:
+                if self._is_deaf:
+                    return
                 if not self._transport.is_closing():
-                    self._give_up(InvalidInput(f"this is not HTTP/1.1: {error}", field="request"))
+                    self._give_up(*self._unreadable(error))
                 return
             # A head, a trailer or a chunk's extension that does not end; the parser keeps what it has of it.
             if self._overhead > MAX_HEADER_BYTES and (self._in_head or self._arriving is not None):
-                self._give_up(long_head(), 431)
+                self._give_up(*self._unreadable(None))
             return
+
+    def _unreadable(self, error: httptools.HttpParserError | None) -> tuple[InvalidInput, int]:
+        """What is wrong where the parser stopped, or (None) where there is too much of it, and the status for that."""
+        if self._in_head and len(self._head.url) > MAX_TARGET_BYTES:
+            return long_target(), 414
+        if error is None:
+            return long_head(), 431
+        # The preface of HTTP/2 is said to be a pause.
+        status = 505 if "HTTP version" in str(error) or "PRI" in str(error) else 400
+        return InvalidInput(f"this is not HTTP/1.1: {error}", field="request"), status
 
     def _read_offered_body(self) -> None:
         """Goes on behind the head of a request that offers another protocol. This one is spoken on (RFC 9110, 7.8)."""
@@ -218,23 +248,36 @@ class HttpProtocol(asyncio.Protocol):
         version = parser.get_http_version()
         keep_alive = parser.should_keep_alive()
         head = self._head
-        path, query = head.target()
-        request = HttpRequest(method.decode("ascii"), path, query, head.headers, caller=self._caller)
+        path, query, fault = "", b"", head.fault(version)
+        if fault is None:
+            try:
+                path, query = head.target()
+            except InvalidInput as error:
+                fault = error, 400
+        # HEAD is GET whose response is sent without its body.
+        asked = "GET" if method == b"HEAD" else method.decode("ascii")
+        request = HttpRequest(asked, path, query, head.headers, caller=self._caller)
         exchange = self._arriving = Exchange(request, self._limits, keep_alive, version == "1.0")
+        exchange.is_head = method == b"HEAD"
         declared = head.headers.get(b"content-length")
-        fault = head.fault()
         if fault is not None:
+            # A proxy before this one may have read it otherwise, and so what follows it.
+            exchange.keep_alive = False
             self._refuse(exchange, error_response(fault[0], status=fault[1]))
+            self._stop_listening(exchange)
             return
         try:
             if declared is not None and int(declared) > self._limits.max_body:
                 raise self._limits.too_large(declared.decode("latin-1")[:40])
             self._app.admit(request)
         except Exception as error:
+            if b"transfer-encoding" in head.headers:
+                exchange.keep_alive = False
             self._refuse(exchange, error_response(error))
+            self._stop_listening(exchange)
             return
         is_first = self._active is None and not self._waiting
-        if is_first and head.headers.get(b"expect", b"").lower() == b"100-continue":
+        if is_first and version == "1.1" and head.expects_continue:
             self._transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
@@ -339,7 +382,7 @@ class HttpProtocol(asyncio.Protocol):
         content = response.content
         keep_alive = exchange.keep_alive and not (self._is_stopping or response.closes)
         head = response_head(response, keep_alive, exchange.speaks_1_0)
-        if exchange.request.method == "HEAD":
+        if exchange.is_head:
             content = b""
         if len(content) < _APART_BYTES:
             head.append(content)
@@ -371,9 +414,16 @@ class HttpProtocol(asyncio.Protocol):
             exchange.is_answered = True
             self._send(exchange, response)
 
+    def _stop_listening(self, exchange: Exchange) -> None:
+        """Of a body in pieces that was refused none is read: tiny ones cost more than they are worth. Raises _Deaf."""
+        if exchange.is_last and b"transfer-encoding" in exchange.request.headers:
+            self._is_deaf = True
+            raise _Deaf
+
     def _give_up(self, error: InvalidInput, status: int = 400) -> None:
         """Answers what cannot be read any further, behind what was asked before it, and closes."""
         exchange, self._arriving = self._arriving, None
+        is_head = self._in_head and self._parser.get_method() == b"HEAD"
         self._in_head = False
         self._is_broken = True
         if exchange is not None:
@@ -381,6 +431,7 @@ class HttpProtocol(asyncio.Protocol):
             exchange.keep_alive = False
         if exchange is None or exchange.refused is None:
             exchange = self._nothing()
+            exchange.is_head = is_head
             exchange.refused = error_response(error, status=status)
         if self._active is not None or self._waiting:
             self._transport.pause_reading()

@@ -10,18 +10,33 @@ import orjson
 
 from storage.errors import InvalidInput
 
+# Of one text. The parser holds the interpreter's lock: what is within these bounds takes it 20 ms at most, and what is
+# larger belongs into binary tensors. Every value has one of these bytes before it, every list, object and string two.
+MAX_JSON_BYTES = 8 << 20
+MAX_JSON_MARKS = 200_000
+# With NaN or Infinity in it: the standard library's parser is slower.
+MAX_MARKS_WITH_NAN = 80_000
+_MARKS = b',[{:"'
+# Texts below this are within the bounds of time whatever they hold.
+SHORT_JSON_BYTES = 64 << 10
 _NOT_FINITE = (b"NaN", b"Infinity")
 _SURROGATE = b"\\ud"
 
 
 def parse_json(text: bytes | memoryview, *, what: str) -> Any:
-    """Parses UTF-8 JSON, NaN and Infinity literals included. Raises InvalidInput that begins with `what`."""
+    """Parses UTF-8 JSON, NaN and Infinity literals included. Raises InvalidInput that begins with `what`.
+
+    What is over the bounds above is refused before anything is made of it.
+    """
+    marks = _checked_marks(text, what) if len(text) > SHORT_JSON_BYTES else 0
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason = str(error)
     data = bytes(text)
     if any(literal in data for literal in _NOT_FINITE):
+        if marks > MAX_MARKS_WITH_NAN:
+            raise _too_many(what, marks, MAX_MARKS_WITH_NAN, " beside NaN or Infinity")
         try:
             value = json.loads(data.decode())
             if _SURROGATE in data.lower():
@@ -31,6 +46,29 @@ def parse_json(text: bytes | memoryview, *, what: str) -> Any:
         except (ValueError, RecursionError) as error:
             reason = str(error)
     raise InvalidInput(f"{what} is not valid JSON: {reason}", field="body")
+
+
+def _checked_marks(text: bytes | memoryview, what: str) -> int:
+    """How many marks a text has. Raises InvalidInput where that is too many."""
+    size = len(text)
+    if size > MAX_JSON_BYTES:
+        raise InvalidInput(
+            f"{what} has {size} bytes of JSON, at most {MAX_JSON_BYTES} are taken; send binary tensors", field="body"
+        )
+    # numpy lets the interpreter's lock go meanwhile. What stands in strings is counted with the rest.
+    found = np.frombuffer(text, np.uint8)
+    marks = sum(int(np.count_nonzero(found == mark)) for mark in _MARKS)
+    if marks > MAX_JSON_MARKS:
+        raise _too_many(what, marks, MAX_JSON_MARKS)
+    return marks
+
+
+def _too_many(what: str, marks: int, most: int, beside: str = "") -> InvalidInput:
+    return InvalidInput(
+        f"{what} has {marks} commas, colons, quotes and brackets that open, at most {most} are taken{beside}; send "
+        "fewer rows, or binary tensors",
+        field="body",
+    )
 
 
 def parse_object(text: bytes | memoryview, *, what: str) -> dict[str, Any]:

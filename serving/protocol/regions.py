@@ -37,6 +37,10 @@ class Regions(Protocol):
     def is_stale(self) -> bool:
         """Whether `refresh` has to be called before parts are read or written."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none, as far as `refresh` has heard."""
+
     async def refresh(self) -> None:
         """Hears of what was registered and unregistered."""
 

@@ -82,13 +82,9 @@ class ModelSignature:
         self.max_batch_size = max_batch_size
         self.inputs: dict[str, TensorSignature] = {entry.name: entry for entry in tensors}
         for entry in raw:
-            is_list = entry.kind == "list"
-            dims = (-1,) if is_list else (entry.width,)
-            self._add(TensorSignature(entry.name, entry.dtype, dims, entry.missing == "null", entry.name, "value"))
-            if is_list:
-                self._add(TensorSignature(entry.name + LENGTHS, "INT64", (1,), True, entry.name, "lengths"))
-            valid_dims = (1,) if is_list else dims
-            self._add(TensorSignature(entry.name + VALID, "BOOL", valid_dims, True, entry.name, "valid"))
+            for wire in entry.wire_inputs():
+                role = wire.name.removeprefix(entry.name).removeprefix(".") or "value"
+                self._add(TensorSignature(*wire, entry.name, role))
 
     @classmethod
     def of(

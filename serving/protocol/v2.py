@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from serving.protocol.binary_tensors import SharedInputs, decode_binary_tensor, encode_binary
 from serving.protocol.dtypes import WIRE_TYPES
-from serving.protocol.json_tensors import decode_json_tensor, encode_json
+from serving.protocol.json_tensors import bytes_values, decode_json_tensor, encode_json
 from serving.protocol.json_text import dump_json, dump_json_with_nan, parse_object
 from serving.protocol.outputs import output_values, requested_output
 from serving.protocol.regions import Regions, region_part
@@ -21,50 +22,54 @@ from serving.protocol.tensors import (
     check_parameters,
     checked_id,
     checked_shape,
+    element_count_error,
     request_priority,
     request_timeout_us,
 )
 from storage.errors import InvalidInput
-
-_REQUEST_KEYS = frozenset({"id", "inputs", "outputs", "parameters"})
-_INPUT_KEYS = frozenset({"name", "shape", "datatype", "parameters", "data"})
-_OUTPUT_KEYS = frozenset({"name", "parameters"})
 
 
 @dataclass(slots=True)
 class RequestHeader:
     """A request whose JSON is parsed and whose tensors are not: enough to choose the model that it is decoded for.
 
-    tail: the bytes behind the JSON, a view of the body.
+    tail: the bytes behind the JSON, a view of the body. is_raw: there is no JSON, all of the body is the one input.
     """
 
     content: dict[str, Any]
     parameters: dict[str, Any]
     tail: memoryview
+    is_raw: bool = False
 
 
 def read_header(body: bytes, header_length: int | None) -> RequestHeader:
-    """Parses the JSON of a request's body; no model is needed for it.
+    """Parses the JSON of a request's body; no model is needed for it. Keys that the protocol does not have are ignored.
 
-    header_length: bytes of JSON at its start, the rest are binary tensors; None when all of it is JSON.
+    header_length: bytes of JSON at its start, the rest are binary tensors; None when all of it is JSON; 0 for a body
+    that is the bytes of a model's only input.
     Raises InvalidInput naming the field at fault, Unsupported for sequences.
     """
     view = memoryview(body)
     if header_length is None:
         header_length = len(view)
+    elif header_length == 0:
+        return RequestHeader({}, {}, view, is_raw=True)
     elif not 0 < header_length <= len(view):
         raise InvalidInput(
             f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes",
             field="Inference-Header-Content-Length",
         )
     header = parse_object(body if header_length == len(view) else view[:header_length], what="the request")
-    _check_keys("the request", header, _REQUEST_KEYS)
     return RequestHeader(header, _parameters("the request", header), view[header_length:])
 
 
 def decode_request(signature: ModelSignature, header: RequestHeader, regions: Regions) -> InferRequest:
     """Reads the tensors of a request, and which outputs it wants. Raises InvalidInput naming the field at fault."""
     content, parameters = header.content, header.parameters
+    if header.is_raw:
+        tensor = _raw_tensor(signature, header.tail)
+        outputs = [RequestedOutput(index, True) for index in range(len(signature.outputs))]
+        return InferRequest({tensor.name: tensor}, outputs)
     tensors = _decode_inputs(signature, content.get("inputs"), header.tail, regions)
     outputs = _decode_outputs(signature, content.get("outputs"), parameters, regions)
     request_id = content.get("id")
@@ -132,7 +137,6 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, reg
         declared = signature.input(name)
         if name in tensors:
             raise InvalidInput(f"input {name!r} stands twice in the request", field=name)
-        _check_keys(f"input {name!r}", entry, _INPUT_KEYS)
         dtype = entry.get("datatype")
         if type(dtype) is not str:
             raise InvalidInput(f"input {name!r}: 'datatype' must be one of {', '.join(WIRE_TYPES)}", field=name)
@@ -173,6 +177,35 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, reg
     return tensors
 
 
+def _raw_tensor(signature: ModelSignature, body: memoryview) -> WireTensor:
+    """A body without JSON as the model's only input: one row, and as long as it is where one dimension is free."""
+    inputs = [entry for entry in signature.inputs.values() if entry.role == "value"]
+    if len(inputs) != 1:
+        raise InvalidInput(
+            f"a body without JSON is one input, but model {signature.model!r} has {len(inputs)}; send JSON before it",
+            field="Inference-Header-Content-Length",
+        )
+    (entry,) = inputs
+    item = WIRE_TYPES[entry.dtype].item_bytes
+    dims = [*((1,) if signature.max_batch_size else ()), *entry.dims]
+    if item == 0:
+        # A string of its own, which has no length before it here.
+        shape = tuple(1 if size < 0 else size for size in dims)
+        if math.prod(shape) != 1:
+            raise element_count_error(entry.name, shape, math.prod(shape), 1)
+        return WireTensor(entry.name, entry.dtype, shape, bytes_values([bytes(body)]))
+    free = [place for place, size in enumerate(dims) if size < 0]
+    known = math.prod(size for size in dims if size >= 0) * item
+    if len(free) > 1:
+        raise InvalidInput(
+            f"input {entry.name!r}: {len(free)} of its dimensions are free; a body without JSON does not say its shape",
+            field=entry.name,
+        )
+    if free:
+        dims[free[0]] = len(body) // known if known else 0
+    return decode_binary_tensor(entry.name, entry.dtype, tuple(dims), math.prod(dims), body)
+
+
 def _decode_outputs(
     signature: ModelSignature, outputs: Any, parameters: dict[str, Any], regions: Regions
 ) -> list[RequestedOutput]:
@@ -191,7 +224,6 @@ def _decode_outputs(
             raise InvalidInput(f"outputs[{index}] must be an object with a string 'name'", field="outputs")
         name = entry["name"]
         place = signature.output(name)
-        _check_keys(f"output {name!r}", entry, _OUTPUT_KEYS)
         given = _parameters(f"output {name!r}", entry)
         binary = given.get("binary_data", all_binary)
         if type(binary) is not bool:
@@ -208,11 +240,3 @@ def _parameters(where: str, holder: dict[str, Any]) -> dict[str, Any]:
         raise InvalidInput(f"{where}: 'parameters' must be an object", field="parameters")
     check_parameters(where, parameters)
     return parameters
-
-
-def _check_keys(where: str, holder: dict[str, Any], known: frozenset[str]) -> None:
-    if not holder.keys() <= known:
-        extra = min(holder.keys() - known)
-        raise InvalidInput(
-            f"{where}: unknown key {extra[:100]!r}; expected {', '.join(sorted(known))}", field=extra[:100]
-        )

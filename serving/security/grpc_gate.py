@@ -8,8 +8,9 @@ from typing import Any
 
 from serving.errors import Unauthenticated, UnknownModel
 from serving.security.audit import short_text
+from serving.security.forwarded import forwarded_metadata, refuse_forwarded
 from serving.security.gate import Admission, Gate
-from serving.security.needs import GRPC_NEEDS, INFER, UNKNOWN_CALL
+from serving.security.needs import GRPC_NEEDS, INFER, REGIONS, UNKNOWN_CALL
 
 _MAX_SHOWN_BYTES = 4096
 
@@ -59,6 +60,8 @@ class GrpcGate:
     def admit(self, method: str, message: Any, context: Any) -> Admission | None:
         """Lets any other call in, or raises as `admit_inference`. message: what was sent."""
         entry = GRPC_NEEDS.get(method, UNKNOWN_CALL)
+        if entry.need is REGIONS:
+            refuse_forwarded(forwarded_metadata(context.invocation_metadata()))
         if self._gate.is_open and not entry.may_control:
             return None
         need, model = entry.of(message)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from serving.errors import Forbidden, UnknownModel
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse
 from serving.security.audit import arguments_of_body
+from serving.security.forwarded import forwarded_headers, refuse_forwarded
 from serving.security.gate import Gate
 from serving.security.needs import INFER, REGIONS, http_need
 from storage.errors import InvalidInput, NotFound
@@ -30,6 +31,8 @@ def admit(gate: Gate, request: HttpRequest) -> None:
         error = Forbidden("this call came from a web page of another origin; pages may not control this server")
         gate.refused(need, model, request.caller, "http", call, error)
         raise error
+    if need is REGIONS:
+        refuse_forwarded(forwarded_headers(request.headers))
     request.admission = gate.admit(need, model, request.headers.get(b"authorization"), request.caller, "http", call)
     if isinstance(request.headers, dict):
         request.authorization = request.headers.pop(b"authorization", None)

@@ -47,6 +47,7 @@ HTTP_NEEDS: tuple[tuple[str, str, Need], ...] = (
     ("GET", "/v2/health/live", OPEN),
     ("GET", "/v2/health/ready", OPEN),
     ("GET", "/v2", KNOWN),
+    ("GET", "/v2/", Need(PREDICT | READ, call="v2")),
     ("GET", "/openapi.json", UNKNOWN),
     ("GET", "/metrics", LOOK_AT_SERVER),
     ("GET", "/v2/models/stats", LOOK_AT_SERVER),

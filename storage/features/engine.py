@@ -10,7 +10,7 @@ import numpy as np
 from storage._features import BoundColumn
 from storage.errors import InvalidInput
 from storage.features.batch import FeatureBatch, Jagged
-from storage.features.columns import BytesValues, Column
+from storage.features.columns import Array, BytesValues, Column
 from storage.features.dtypes import DTYPES
 from storage.features.program import build_program
 from storage.features.spec import FeatureSpec
@@ -27,6 +27,7 @@ class FeatureEngine:
         self._program = build_program(spec)
         self._inputs = tuple(entry.name for entry in spec.inputs)
         self._known = frozenset(self._inputs)
+        self._never_null = frozenset(entry.name for entry in spec.inputs if entry.nulls == "error")
         self._ids = tuple(feature.name for feature in spec.ids_features)
         self._groups = tuple(spec.dense_groups)
 
@@ -35,15 +36,27 @@ class FeatureEngine:
 
         The arrays of the result are new. Raises InvalidInput whose field is the input at fault.
         """
-        for name in columns:
+        for name, column in columns.items():
             if name not in self._known:
                 raise InvalidInput(f"unknown input {name!r}{did_you_mean(name, self._known)}", field=name)
+            if column.valid is not None and name in self._never_null:
+                _refuse_null(name, column.valid, column.rows)
         bound = [bind_column(columns[name]) if name in columns else None for name in self._inputs]
         dense, ids = self._program.run(bound, batch)
         return FeatureBatch(
             batch,
             dict(zip(self._groups, dense, strict=True)),
             {name: Jagged(*arrays) for name, arrays in zip(self._ids, ids, strict=True)},
+        )
+
+
+def _refuse_null(name: str, valid: Array, rows: int) -> None:
+    places = np.flatnonzero(~valid.view(np.bool_))
+    if len(places):
+        row = int(places[0]) * rows // len(valid)
+        raise InvalidInput(
+            f"input {name!r}, row {row}: null; send a value, this model has none for null (`nulls: error` in its spec)",
+            field=name,
         )
 
 

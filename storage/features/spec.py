@@ -43,9 +43,9 @@ class WireInput(NamedTuple):
 class InputSpec(StrictModel):
     """One raw input of a request.
 
-    column: the training column that it comes from, its name by default. unit: integers of that column are times in
-    this unit; requests carry them in microseconds, as they do every time. column_type: what the column's values were
-    in training, kept by the trainer; data of another type is refused.
+    nulls: whether a value may be null. column: the training column that it comes from, its name by default. unit:
+    integers of that column are times in this unit; requests carry them in microseconds, as they do every time.
+    column_type: what the column's values were in training, kept by the trainer; data of another type is refused.
     """
 
     name: str
@@ -54,6 +54,7 @@ class InputSpec(StrictModel):
     width: Annotated[StrictInt, Field(ge=1, le=65_536)] = 1
     side: Literal["item", "user"] = "item"
     missing: Literal["error", "null"] = "error"
+    nulls: Literal["allow", "error"] = "allow"
     default: Scalar | tuple[Scalar, ...] | None = None
     empty: Literal["value", "empty", "null"] | None = None
     max_length: Length = 1024
@@ -73,6 +74,11 @@ class InputSpec(StrictModel):
             self._check_list()
         else:
             self._check_fixed()
+        if self.nulls == "error" and (self.missing == "null" or self.default is not None or self.empty_is_null):
+            raise ValueError(
+                f"input {self.name!r}: with `nulls: error` nothing is null, so `default`, `missing: null` and "
+                "`empty: null` mean nothing; leave them out"
+            )
         if self.default is not None:
             for value in self.default if isinstance(self.default, tuple) else (self.default,):
                 _check_default(self.name, self.dtype, value)
@@ -107,13 +113,14 @@ class InputSpec(StrictModel):
         return self.column or self.name
 
     def wire_inputs(self) -> list[WireInput]:
-        """The tensor and its companions, as a request may carry them."""
+        """The tensor and those of its companions that mean something, as a request may carry them."""
         is_list = self.kind == "list"
         dims = (-1,) if is_list else (self.width,)
         found = [WireInput(self.name, self.dtype, dims, self.missing == "null")]
         if is_list:
             found.append(WireInput(f"{self.name}.lengths", "INT64", (1,), True))
-        found.append(WireInput(f"{self.name}.valid", "BOOL", (1,) if is_list else dims, True))
+        if self.nulls == "allow":
+            found.append(WireInput(f"{self.name}.valid", "BOOL", (1,) if is_list else dims, True))
         return found
 
 

@@ -75,13 +75,22 @@ def test_the_lines_to_try_work_as_they_stand(models: dict[str, Served], server: 
     assert "[[0." in output
 
 
+def plan_on_a_busy_machine(version: Path, *arguments: str) -> str:
+    """What `plan` prints. It measures times, and says so where other work hides them: it is asked again then."""
+    for attempt in range(5):
+        try:
+            return emberline("plan", str(version), *arguments, "--json")
+        except AssertionError as error:
+            if attempt == 4 or "ask again when the machine is quieter" not in str(error):
+                raise
+    raise AssertionError
+
+
 def test_a_plan_from_a_version_and_from_traffic_and_a_budget_that_changes(
     models: dict[str, Served], server: ServerProcess, tmp_path: Path
 ) -> None:
     served = models["deepfm"]
-    version = json.loads(
-        emberline("plan", str(served.version), "--target-ms", "50", "--scratch", str(tmp_path), "--json")
-    )
+    version = json.loads(plan_on_a_busy_machine(served.version, "--target-ms", "50", "--scratch", str(tmp_path)))
     rates = [row["hit_rate"] for row in version["rows"]]
     assert rates == sorted(rates)
     assert rates[0] < rates[-1] == pytest.approx(1.0)

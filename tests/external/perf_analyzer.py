@@ -34,7 +34,13 @@ def main() -> None:
         write_identity(place / "models", "numbers", {"A": ("FP32", [16]), "B": ("INT64", [26])}, max_batch=64)
         write_identity(place / "models", "strings", {"A": ("BYTES", [4])}, max_batch=64)
         for frontends in (0, 2):
-            with ServerProcess(place / "models", place / "store", place / "log", frontends=frontends) as server:
+            with ServerProcess(
+                place / "models",
+                place / "store",
+                place / "log",
+                frontends=frontends,
+                arguments=["--shared-memory", "input", "--shared-memory", "output"],
+            ) as server:
                 for transport, port in (("http", server.http_port), ("grpc", server.grpc_port)):
                     for model in MODELS:
                         for way in WAYS[transport]:

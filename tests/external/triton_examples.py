@@ -182,6 +182,7 @@ def main() -> None:
             grpc_port=0,
             metrics_port=0,
             open_admin=True,
+            shared_memory=("input", "output"),
         )
         with Server(config) as server:
             outcomes = run_all(examples, server)

@@ -35,6 +35,7 @@ class Seen:
     """What one look at the model found.
 
     wrong: answers that are not their snapshot's own. answers: by routing key, the name of the snapshot that answered.
+    failed: by routing key, the error with which a request ended.
     """
 
     ready: bool = False
@@ -44,6 +45,7 @@ class Seen:
     canary: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     wrong: str = ""
 
 
@@ -89,7 +91,7 @@ def look(live: Offline) -> Seen:
             result = ask(live.repository, rows, routing_key=key)
             seen.answers[key] = check_answer(result, rows, live.snapshots).name
         except (EmberlineError, OSError) as error:
-            seen.answers[key] = f"{type(error).__name__}: {error}"
+            seen.failed[key] = f"{type(error).__name__}: {error}"
             if isinstance(error, Unavailable) and not live.repository.is_ready():
                 break
         except AssertionError as error:
@@ -98,11 +100,16 @@ def look(live: Offline) -> Seen:
 
 
 def is_on_the_way(seen: Seen, decided: Decided) -> bool:
-    """Whether it serves something that may be served on the way to what was decided, and nothing wrong."""
+    """Whether it serves something that may be served on the way to what was decided, and nothing wrong.
+
+    The one fault may also meet a read that a request makes for its rows: then that request, and no other, ends with an
+    error, beside answers of what was decided.
+    """
     return (
         seen.ready
         and not seen.wrong
-        and seen.served in decided.on_the_way
+        and len(seen.failed) <= 1
+        and (seen.served in decided.on_the_way or (bool(seen.failed) and seen.served == decided.served))
         and all(name in (*decided.on_the_way, decided.served) for name in seen.answers.values())
     )
 
@@ -115,6 +122,7 @@ def is_as(seen: Seen, wanted: Seen) -> bool:
         and (seen.served, seen.mode, seen.canary) == (wanted.served, wanted.mode, wanted.canary)
         and seen.facts == wanted.facts
         and seen.answers == wanted.answers
+        and not seen.failed
     )
 
 

@@ -108,6 +108,7 @@ def differences(seen: Seen, wanted: Seen) -> str:
     parts += [f"{name} differs" for name, value in wanted.facts.items() if seen.facts.get(name) != value]
     if seen.answers != wanted.answers:
         parts.append(f"answers: {sorted(set(seen.answers.values()))}")
+    parts += [f"a request failed: {why}" for why in seen.failed.values()]
     return "; ".join(parts) + (f" ({seen.reason})" if seen.reason else "")
 
 

@@ -27,7 +27,7 @@ _RAW_END_S = 15.0
 _CHECK_EVERY = 20_000
 _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ")
 # Documented faults of a server that is well: it does not do it, it is busy, it was too late.
-_FINE = frozenset({501, 503, 504})
+_FINE = frozenset({501, 503, 504, 505})
 
 
 def run(campaign: Campaign, served: Served) -> None:

@@ -1,6 +1,7 @@
 """A feature spec out of the sample batch, for modules that know nothing of ours.
 
 Every float tensor becomes a dense input, every tensor of ids an input whose columns (or bags) are features.
+A module knows no nulls, so its inputs take none.
 B rows of the batch, W columns of a tensor, n ids of a row.
 """
 
@@ -57,7 +58,7 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
     for name, leaf in leaves.items():
         if leaf.is_floating_point() and name in recording.used:
             width = _dense_width(name, leaf, rows)
-            inputs[name] = InputSpec(name=name, dtype="FP32", width=width)
+            inputs[name] = InputSpec(name=name, dtype="FP32", width=width, nulls="error")
             columns[name] = Column.from_numpy("FP32", leaf.reshape(rows, width).numpy())
             dense.append(DenseInput(name, name, width, tuple(leaf.shape)))
             taken.add(name)
@@ -181,11 +182,17 @@ def _ids_input(name: str, leaf: Tensor, bags: np.ndarray | None, rows: int) -> t
     dtype = _ID_DTYPES[leaf.dtype]
     if bags is None:
         width = 1 if leaf.dim() == 1 else leaf.shape[1]
-        fixed = InputSpec.model_validate({"name": name, "dtype": dtype, "width": width})
+        fixed = InputSpec.model_validate({"name": name, "dtype": dtype, "width": width, "nulls": "error"})
         return fixed, Column.from_numpy(dtype, leaf.reshape(rows, width).numpy())
     longest = int(np.diff(bags).max(initial=0))
     entry = InputSpec.model_validate(
-        {"name": name, "dtype": dtype, "kind": "list", "max_length": max(_LENGTH_AT_LEAST, longest)}
+        {
+            "name": name,
+            "dtype": dtype,
+            "kind": "list",
+            "max_length": max(_LENGTH_AT_LEAST, longest),
+            "nulls": "error",
+        }
     )
     return entry, Column.from_jagged(dtype, leaf.numpy(), bags)
 

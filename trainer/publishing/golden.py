@@ -1,6 +1,6 @@
 """Golden requests: varied raw rows out of the sample, and beside them the cases that break servers.
 
-Nulls in every input, ids that no table has, empty lists, and at least one row of every table.
+Nulls in every input that takes them, ids that no table has, empty lists, and at least one row of every table.
 """
 
 from __future__ import annotations
@@ -75,11 +75,12 @@ def drawn_rows(values: Mapping[str, list[Any]], count: int) -> list[Row]:
 def hard_cases(
     rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, copies: int = _ROWS_A_CASE
 ) -> list[Row]:
-    """Nulls in all inputs and in each, empty lists, absent ids: `copies` of `rows` a case."""
+    """Nulls in all inputs that take them and in each, empty lists, absent ids: `copies` of `rows` a case."""
     feeds = {name: {f.output for f in spec.features if name in f.inputs} for name in (entry.name for entry in inputs)}
-    cases: list[Row] = [{entry.name: None for entry in inputs}]
+    nulls = {entry.name: None for entry in inputs if entry.nulls == "allow"}
+    cases: list[Row] = [{**rows[0], **nulls}] if nulls else []
     for number, entry in enumerate(inputs):
-        replacements: list[Any] = [None]
+        replacements: list[Any] = [None] if entry.name in nulls else []
         if entry.kind == "list":
             replacements.append([])
         if feeds[entry.name] == {"ids"}:

@@ -42,7 +42,7 @@ def server(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     repository = tmp_path_factory.mktemp("repository")
     shutil.copytree(ROOT / "model_repo" / "tiny", repository / "tiny")
     shutil.copytree(films, repository / "movielens")
-    with Server(server_config(repository, tmp_path_factory.mktemp("store"))) as running:
+    with Server(server_config(repository, tmp_path_factory.mktemp("store"), shared_memory=["example-"])) as running:
         yield running
 
 

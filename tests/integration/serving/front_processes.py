@@ -32,6 +32,12 @@ class Reply:
         return json.loads(self.content) if self.content else None
 
 
+def _reply(answer: http.client.HTTPResponse) -> Reply:
+    """Without the date, which two servers need not share."""
+    headers = {name.lower(): value for name, value in answer.getheaders() if name.lower() != "date"}
+    return Reply(answer.status, headers, answer.read())
+
+
 def ask(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
     """One request on a connection of its own. body: bytes, or what becomes JSON."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
@@ -39,7 +45,7 @@ def ask(port: int, method: str, path: str, body: Any = None, headers: Mapping[st
     try:
         connection.request(method, path, data, dict(headers or {}))
         answer = connection.getresponse()
-        return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        return _reply(answer)
     finally:
         connection.close()
 
@@ -79,7 +85,7 @@ class HeldRequest:
     def _read(self) -> Reply:
         answer = http.client.HTTPResponse(self._socket)
         answer.begin()
-        return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        return _reply(answer)
 
 
 class Frontends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -95,7 +96,10 @@ def test_json_nulls_mean_null(connection: http.client.HTTPConnection, published:
         ("GET", "/v2/models/ranker/versions/2", 404),
         ("GET", "/v2/models/ranker/", 404),
         ("GET", "/nothing", 404),
-        ("GET", INFER, 404),
+        ("GET", INFER, 405),
+        ("GET", "/v2/", 200),
+        ("HEAD", "/v2", 200),
+        ("HEAD", "/v2/health/ready", 200),
         ("GET", "/v2/repository/index", 405),
         ("GET", "/v2/repository/models/ranker/snapshots", 200),
         ("GET", "/v2/repository/models/ranker/load", 405),
@@ -113,6 +117,50 @@ def test_routes_and_their_status(connection: http.client.HTTPConnection, method:
     assert got == status
     if status >= 404:
         assert isinstance(answer["error"], str)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/ranker/ready", {"name": "ranker", "ready": True}),
+        ("/v2/models/nope/ready", {"name": "nope", "ready": False}),
+    ],
+)
+def test_health_has_the_bodies_of_the_protocol(
+    connection: http.client.HTTPConnection, path: str, expected: dict[str, Any]
+) -> None:
+    assert ask(connection, "GET", path) == (200 if expected.get("ready", True) else 400, expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("PUT", "/v2/health/live", "GET, HEAD"),
+        ("POST", "/v2", "GET, HEAD"),
+        ("GET", INFER, "POST"),
+        ("DELETE", "/v2/models/ranker/versions/1/infer", "POST"),
+        ("GET", "/v1/models/ranker:predict", "POST"),
+        ("OPTIONS", "/v2/logging", "GET, HEAD, POST"),
+        ("PUT", "/v2/repository/models/ranker/budget", "GET, HEAD, POST"),
+        ("GET", "/v2/repository/index", "POST"),
+    ],
+)
+def test_a_method_that_is_not_allowed_hears_of_all_that_are(
+    connection: http.client.HTTPConnection, method: str, path: str, allow: str
+) -> None:
+    connection.request(method, path)
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Allow"]) == (405, allow)
+    answer.read()
+
+
+def test_an_encoded_slash_divides_nothing(connection: http.client.HTTPConnection) -> None:
+    for path in ("/v2/models%2Franker", "/v2/models/ranker%2Fready", "/v2/models/ranker%2finfer"):
+        assert ask(connection, "GET", path)[0] == 404
+    assert ask(connection, "POST", "/v2/repository/models/ranker%2Funload", {})[0] in (404, 405)
+    assert ask(connection, "GET", "/v2/models/ranker/ready")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -145,17 +193,17 @@ def test_malformed_bodies_are_400_and_the_connection_lives_on(connection: http.c
     assert ask(connection, "POST", INFER, infer_request())[0] == 200
 
 
-@pytest.mark.parametrize("length", ["0", "-1", "99999", "x", "1" * 30])
+@pytest.mark.parametrize("length", ["-1", "99999", "x", "1" * 30])
 def test_a_wrong_header_length_is_400(connection: http.client.HTTPConnection, length: str) -> None:
     headers = {"Inference-Header-Content-Length": length}
     status, answer = ask(connection, "POST", INFER, infer_request(), headers)
     assert (status, "Inference-Header-Content-Length" in answer["error"]) == (400, True)
 
 
-def test_an_encoding_that_is_not_known_is_501_and_names_what_is_taken(connection: http.client.HTTPConnection) -> None:
+def test_an_encoding_that_is_not_known_is_415_and_names_what_is_taken(connection: http.client.HTTPConnection) -> None:
     connection.request("POST", INFER, b"x", {"Content-Encoding": "br"})
     answer = connection.getresponse()
-    assert (answer.status, answer.headers["Accept-Encoding"]) == (501, "gzip, deflate")
+    assert (answer.status, answer.headers["Accept-Encoding"]) == (415, "gzip, deflate")
     assert "'br'" in json.loads(answer.read())["error"]
 
 
@@ -274,3 +322,16 @@ def test_a_refused_body_that_does_not_end_is_not_read_for_ever(server: Server) -
 
         with pytest.raises(OSError, match=r"reset|[Bb]roken"):
             send()
+
+
+def test_metrics_are_compressed_for_who_accepts_it(server: Server) -> None:
+    name = b"emberline_requests_success_total"
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=20)) as connection:
+        connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert name in gzip.decompress(answer.read())
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        assert answer.headers["Content-Encoding"] is None
+        assert name in answer.read()

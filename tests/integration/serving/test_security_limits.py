@@ -72,8 +72,8 @@ def test_the_metrics_port_has_a_bound_of_its_own(small: Server) -> None:
     [
         b"GET /v2 HT",
         b"GET /v2 HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-        b"POST /v2/models/ranker/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{",
-        b"POST /v2/models/ranker/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+        b"POST /v2/models/ranker/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n{",
+        b"POST /v2/models/ranker/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
     ],
 )
 def test_a_request_that_does_not_go_on_is_ended(small: Server, first: bytes) -> None:
@@ -164,7 +164,7 @@ def test_a_hostile_head_costs_little_memory(small: Server) -> None:
         with connect(small.http_port) as end:
             try:
                 end.sendall(b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n")
-                end.sendall(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 50_000 + b"\r\n")
+                end.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n" + b"x: y\r\n" * 50_000 + b"\r\n")
             except ConnectionError:
                 pass
             is_ended(end)

@@ -13,6 +13,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
+from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException
 
 from emberline.quickstart.server import ServerProcess
@@ -52,11 +53,18 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with ExitStack() as stack:
         server: Any
         if request.param:
-            server = ServerProcess(repository, folder / "store", folder / "log", frontends=request.param)
+            server = ServerProcess(
+                repository,
+                folder / "store",
+                folder / "log",
+                frontends=request.param,
+                arguments=["--shared-memory", "emberline-test-", "--shared-memory", "other-"],
+            )
             stack.callback(server.close)
         else:
-            ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-            server = Server(ServerConfig(model_repository=repository, store=folder / "store", **ports)).start()
+            options: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+            options["shared_memory"] = ("emberline-test-", "other-")
+            server = Server(ServerConfig(model_repository=repository, store=folder / "store", **options)).start()
             stack.callback(server.stop)
         yield Doors(server, stack)
 
@@ -184,7 +192,7 @@ def test_the_register_is_told_as_triton_tells_it(doors: Doors) -> None:
     with pytest.raises(InferenceServerException, match="Unable to find"):
         doors.grpc.get_system_shared_memory_status("two")
     with pytest.raises(InferenceServerException, match="Unable to open"):
-        doors.http.register_system_shared_memory("two", "/no-such-segment-here", 8)
+        doors.http.register_system_shared_memory("two", "/other-no-such-segment-here", 8)
     with pytest.raises(InferenceServerException, match="the segment"):
         doors.http.register_system_shared_memory("two", key, 65)
     doors.grpc.unregister_system_shared_memory("one")
@@ -213,11 +221,62 @@ def test_memory_that_goes_away_is_the_callers_mistake(doors: Doors) -> None:
     assert doors.http.is_server_live()
 
 
-def test_a_server_for_the_network_takes_none_unless_told(tmp_path: Path) -> None:
+def test_a_server_takes_none_unless_told(tmp_path: Path) -> None:
     repository = write_repository(tmp_path / "repository")
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    config = ServerConfig(model_repository=repository, store=tmp_path / "store", host="0.0.0.0", **ports)
+    config = ServerConfig(model_repository=repository, store=tmp_path / "store", **ports)
     with Server(config) as server:
         reply = ask(server.http_port, "POST", "/v2/systemsharedmemory/region/x/register", {"key": "/x", "byte_size": 1})
     assert reply.status == 501
     assert "--shared-memory" in reply.json["error"]
+
+
+def test_a_prefix_that_can_begin_no_name_is_refused(tmp_path: Path) -> None:
+    for wrong in ("", "/", "a/b", ".x", "*"):
+        with pytest.raises(ValidationError, match="begin with"):
+            ServerConfig(model_repository=tmp_path, shared_memory=(wrong,))
+
+
+def test_names_that_begin_otherwise_are_refused(doors: Doors) -> None:
+    for client in (doors.http, doors.grpc):
+        with pytest.raises(InferenceServerException, match="begin with 'emberline-test-', 'other-'"):
+            client.register_system_shared_memory("theirs", "/program-of-others", 8)
+    assert doors.grpc.get_system_shared_memory_status(as_json=True) == {}
+
+
+@pytest.mark.parametrize("sign", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
+def test_what_a_proxy_passes_on_reaches_no_segment(doors: Doors, sign: str) -> None:
+    handle, key = doors.memory(64)
+    shm.set_shared_memory_region(handle, [np.arange(4, dtype=np.int32)])
+    doors.http.register_system_shared_memory("local", key, 64)
+    forwarded = {sign: "10.0.0.7"}
+    refused = pytest.raises(InferenceServerException, match="proxy")
+    for client, headers in ((doors.http, forwarded), (doors.grpc, {sign.lower(): "10.0.0.7"})):
+        with refused:
+            client.register_system_shared_memory("remote", key, 64, headers=headers)
+        with refused:
+            client.get_system_shared_memory_status(headers=headers)
+        with refused:
+            client.unregister_system_shared_memory(headers=headers)
+    for client, kit, headers in ((doors.http, triton_http, forwarded), (doors.grpc, triton_grpc, {sign.lower(): "x"})):
+        inputs = [kit.InferInput("in_A", [2, 2], "INT32"), kit.InferInput("in_B", [0], "BYTES")]
+        inputs[1].set_data_from_numpy(np.empty(0, object))
+        inputs[0].set_shared_memory("local", 16)
+        with refused:
+            client.infer("flat", inputs, headers=headers)
+        inputs[0].set_data_from_numpy(np.zeros((2, 2), np.int32))
+        output = kit.InferRequestedOutput("out_A")
+        output.set_shared_memory("local", 16)
+        with refused:
+            client.infer("flat", inputs, outputs=[output], headers=headers)
+        client.infer("flat", inputs, headers=headers)  # which names none
+    assert [entry["name"] for entry in doors.http.get_system_shared_memory_status()] == ["local"]
+    assert shm.get_contents_as_numpy(handle, np.int32, [4]).tolist() == [0, 1, 2, 3]
+    stream_refused: list[Any] = []
+    doors.grpc.start_stream(lambda result, error: stream_refused.append(error), headers={sign.lower(): "x"})
+    inputs = [triton_grpc.InferInput("in_A", [2, 2], "INT32"), triton_grpc.InferInput("in_B", [0], "BYTES")]
+    inputs[1].set_data_from_numpy(np.empty(0, object))
+    inputs[0].set_shared_memory("local", 16)
+    doors.grpc.async_stream_infer("flat", inputs)
+    doors.grpc.stop_stream()
+    assert "proxy" in str(stream_refused[0])

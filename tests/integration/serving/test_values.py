@@ -20,8 +20,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from emberline import publish
 from serving import Server
 from serving.scoring import Scorer, find_as_of, open_source, score_parquet
+from storage import open_version
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
+from tests.integration.serving.front_processes import ask
 from trainer import EmbeddingBag, EmbeddingTable
 
 DECLARED = ("INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL")
@@ -94,6 +96,7 @@ class Ways:
     """The ways to a server by which a tensor may come."""
 
     def __init__(self, server: Server) -> None:
+        self.port = server.http_port
         self._http = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=20)
         self._channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
@@ -284,6 +287,36 @@ def test_a_number_that_a_published_module_cannot_take_is_refused_with_its_input_
     answer = ask("plain", plain_inputs(**changes))
     assert answer.status == 400, answer
     assert all(word in answer.text for word in words), answer.text
+
+
+@pytest.mark.parametrize("way", ["http_json", "v1"])
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"dense": [0, 1, 2, 3, None, 5]}, "'dense', row 1: null"), ({"item": [1, None]}, "'item', row 1")],
+)
+def test_a_null_is_refused_by_a_module_that_was_published_without_a_spec(
+    ways: Ways, way: str, changes: dict[str, Any], word: str
+) -> None:
+    answer = getattr(ways, way)("plain", plain_inputs(**changes))
+    assert answer.status == 400
+    assert word in answer.text
+
+
+def test_golden_requests_hold_nulls_where_the_spec_takes_them(models: Path) -> None:
+    for name, expected in (("kinds", True), ("plain", False)):
+        columns = open_version(models / name / "1").golden().columns.values()
+        assert any(column.valid is not None and not column.valid.all() for column in columns) is expected
+
+
+def test_such_a_module_lists_no_companions_for_nulls(ways: Ways) -> None:
+    for path, key in (("/v2/models/plain", "inputs"), ("/v2/models/plain/config", "input")):
+        named = {entry["name"] for entry in ask(ways.port, "GET", path).json[key]}
+        assert named == {"dense", "item", "history", "seconds"}
+    assert "FP32.valid" in {entry["name"] for entry in ask(ways.port, "GET", "/v2/models/kinds").json["inputs"]}
+    with_companion = [*plain_inputs(), Sent("item.valid", "BOOL", [2, 1], [True, False])]
+    for way in ("http_json", "http_binary", "grpc_raw"):
+        answer = getattr(ways, way)("plain", with_companion)
+        assert (answer.status, "no input 'item.valid'" in answer.text) == (400, True)
 
 
 def test_rows_scored_from_a_file_are_refused_as_requests_are(models: Path, tmp_path: Path) -> None:

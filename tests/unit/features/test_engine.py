@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -328,3 +329,25 @@ def test_a_double_column_gives_what_a_float32_tensor_gives() -> None:
     as_sent = FeatureEngine(spec).run({"x": Column.from_numpy("FP32", values.astype(np.float32))}, 4)
     assert as_sent.ids["bucket"].values.tolist() == [1, 1, 2, 1]
     assert_equal(FeatureEngine(spec).run({"x": Column.from_numpy("FP64", values)}, 4), as_sent)
+
+
+def test_a_null_is_refused_with_its_row_where_the_spec_has_none() -> None:
+    inputs = [
+        {"name": "x", "dtype": "FP32", "width": 2, "nulls": "error"},
+        {"name": "ids", "dtype": "INT64", "kind": "list", "nulls": "error"},
+    ]
+    features = [
+        {"name": "x", "inputs": ["x"], "output": "dense"},
+        {"name": "ids", "inputs": ["ids"], "output": "ids", "table": "t"},
+    ]
+    spec = FeatureSpec.parse({"inputs": inputs, "features": features})
+    assert [wire.name for entry in spec.inputs for wire in entry.wire_inputs()] == ["x", "ids", "ids.lengths"]
+    engine = FeatureEngine(spec)
+    x, ids = Column.from_numpy("FP32", np.ones((3, 2), np.float32)), Column.from_lists("INT64", [[1], [], [2, 3]])
+    assert engine.run({"x": x, "ids": ids}, 3).batch == 3
+    all_there = replace(x, valid=np.ones(6, np.uint8))
+    assert engine.run({"x": all_there, "ids": ids}, 3).batch == 3
+    with pytest.raises(InvalidInput, match="input 'x', row 1: null"):
+        engine.run({"x": replace(x, valid=np.array([1, 1, 1, 0, 1, 1], np.uint8)), "ids": ids}, 3)
+    with pytest.raises(InvalidInput, match="input 'ids', row 2: null"):
+        engine.run({"x": x, "ids": Column.from_lists("INT64", [[1], [], None])}, 3)

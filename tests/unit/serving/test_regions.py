@@ -16,6 +16,8 @@ from storage.errors import InvalidInput, NotFound, Overloaded, Unsupported
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the system has no /dev/shm")
 
+PREFIXES = ("emberline-test-",)
+
 
 @pytest.fixture
 def segment() -> Iterator[Path]:
@@ -28,7 +30,7 @@ def segment() -> Iterator[Path]:
 
 @pytest.fixture
 def regions() -> SharedRegions:
-    return SharedRegions(1 << 20)
+    return SharedRegions(1 << 20, prefixes=PREFIXES)
 
 
 def test_a_part_of_a_region_is_read_and_written_where_it_lies(regions: SharedRegions, segment: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_segment_that_shrinks_under_the_server_is_an_error_and_no_crash(
 
 
 def test_the_inputs_of_a_request_are_bounded_and_nothing_is_read_that_does_not_fit(segment: Path) -> None:
-    regions = SharedRegions(1000)
+    regions = SharedRegions(1000, prefixes=PREFIXES)
     os.truncate(segment, 1 << 30)
     regions.register(RegionName("r", segment.name, 0, 1 << 30))
     inputs = SharedInputs(regions)
@@ -86,7 +88,7 @@ def test_the_inputs_of_a_request_are_bounded_and_nothing_is_read_that_does_not_f
 
 
 def test_what_all_requests_hold_is_bounded_and_given_back(segment: Path) -> None:
-    regions = SharedRegions(1 << 20, 100)
+    regions = SharedRegions(1 << 20, 100, prefixes=PREFIXES)
     regions.register(RegionName("r", segment.name, 0, 64))
     first = np.frombuffer(regions.read(RegionPart("r", 0, 64)), np.uint8)
     with pytest.raises(Overloaded, match="64 bytes"):
@@ -159,7 +161,14 @@ def test_who_listens_hears_of_every_change_before_its_caller(regions: SharedRegi
 
 def test_shared_memory_that_is_off_says_how_to_turn_it_on(segment: Path) -> None:
     with pytest.raises(Unsupported, match="--shared-memory"):
-        SharedRegions(1 << 20, enabled=False).register(RegionName("r", segment.name, 0, 1))
+        SharedRegions(1 << 20).register(RegionName("r", segment.name, 0, 1))
+
+
+@pytest.mark.parametrize("key", ["/other", "emberline-tes", "", "/"])
+def test_segments_whose_names_begin_otherwise_are_refused(regions: SharedRegions, key: str) -> None:
+    with pytest.raises(InvalidInput, match=r"begin with 'emberline-test-'|not the name of a segment"):
+        regions.register(RegionName("r", key, 0, 1))
+    assert regions.is_empty
 
 
 def test_parameters_name_a_part() -> None:

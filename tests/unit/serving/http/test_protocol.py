@@ -98,6 +98,19 @@ def run(test: Callable[[Served], Awaitable[None]], **options: Any) -> None:
     asyncio.run(bounded())
 
 
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the other end has closed, or was torn off."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
 async def response(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
     """Status, head and content of the next one."""
     head = await reader.readuntil(b"\r\n\r\n")
@@ -170,7 +183,7 @@ def test_a_body_over_the_limit_is_refused_and_the_connection_closed(declared: bo
 
 def test_all_bodies_together_are_bounded() -> None:
     async def test(served: Served) -> None:
-        _, first = await served.connect(b"POST /a HTTP/1.1\r\nContent-Length: 1000\r\n\r\n" + b"x" * 900)
+        _, first = await served.connect(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n" + b"x" * 900)
         while not served.limits._held:
             await asyncio.sleep(0.001)
         reader, _ = await served.connect(post("/a", b"x" * 900) + post("/b", b""))
@@ -186,7 +199,7 @@ def test_all_bodies_together_are_bounded() -> None:
 @pytest.mark.parametrize("trickled", [True, False])
 def test_a_head_that_is_too_long_is_refused(trickled: bool) -> None:
     async def test(served: Served) -> None:
-        reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n")
+        reader, writer = await served.connect(b"GET /a HTTP/1.1\r\nHost: h\r\n")
         line = b"X-Filler: " + b"y" * 4000 + b"\r\n"
         with contextlib.suppress(ConnectionError):
             for _ in range(40):
@@ -203,7 +216,7 @@ def test_a_head_that_is_too_long_is_refused(trickled: bool) -> None:
 
 def test_a_body_that_does_not_come_is_given_up() -> None:
     async def test(served: Served) -> None:
-        reader, _ = await served.connect(b"POST /a HTTP/1.1\r\nContent-Length: 10\r\n\r\n123")
+        reader, _ = await served.connect(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n123")
         status, _, content = await response(reader)
         assert status == 400
         assert b"did not arrive within 0.05 s" in content
@@ -252,12 +265,16 @@ def test_a_client_that_goes_away_cancels_its_request_and_frees_its_bytes() -> No
 
 def test_clients_of_all_kinds_are_understood() -> None:
     async def test(served: Served) -> None:
-        reader, writer = await served.connect(b"POST /a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        reader, writer = await served.connect(
+            b"POST /a HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+        )
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b"x" + b"GET /b HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n")
+        writer.write(
+            b"x" + b"GET /b HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n"
+        )
         assert (await response(reader))[2] == b"/a||x"
         assert (await response(reader))[2] == b"/b||"
-        writer.write(b"HEAD /c HTTP/1.1\r\n\r\n" + post("/d", b""))
+        writer.write(b"HEAD /c HTTP/1.1\r\nHost: h\r\n\r\n" + post("/d", b""))
         assert b"content-length: 4\r\n" in await reader.readuntil(b"\r\n\r\n")
         assert (await response(reader))[2] == b"/d||"
         writer.write(post("/broken", b""))
@@ -281,7 +298,8 @@ def test_clients_of_all_kinds_are_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", [b"\x16\x03\x01 this is TLS", b"GET a b c\r\n\r\n", b"POST /a HTTP/1.1\r\nContent-Length: x\r\n\r\n"]
+    "first",
+    [b"\x16\x03\x01 this is TLS", b"GET a b c\r\n\r\n", b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n"],
 )
 def test_what_is_not_http_is_refused(first: bytes) -> None:
     async def test(served: Served) -> None:
@@ -294,7 +312,7 @@ def test_what_is_not_http_is_refused(first: bytes) -> None:
 
 def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
     async def test(served: Served) -> None:
-        reader, _ = await served.connect(b"GET /large HTTP/1.1\r\n\r\n" * 3 + post("/slow", b""))
+        reader, _ = await served.connect(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n" * 3 + post("/slow", b""))
         await asyncio.sleep(0.2)
         assert not served.app.begun.is_set()
         for _ in range(3):

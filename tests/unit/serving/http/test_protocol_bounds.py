@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import socket
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,24 +20,11 @@ from serving.http import protocol as protocol_module
 from serving.http.exchange import Exchange
 from serving.http.head import MAX_HEADER_BYTES, MAX_HEADERS
 from serving.http.limits import NEVER, HttpLimits
-from tests.unit.serving.http.test_protocol import App, Served, post, response, run
+from tests.unit.serving.http.test_protocol import App, Served, ended, post, response, run, until
 
 HEAD = b"GET /a HTTP/1.1\r\nHost: h\r\n"
 # What the parser counts of it: target, names and values, and four bytes a header.
 HEAD_BYTES = 2 + 4 + 1 + 4
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
-
-
-async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the other end has closed, or was torn off."""
-    try:
-        return await reader.read() == b""
-    except ConnectionError:
-        return True
 
 
 def padded(size: int) -> bytes:
@@ -73,7 +58,7 @@ def test_a_head_has_one_bound_whole_and_in_pieces(step: int, size: int, status: 
     run(test)
 
 
-@pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\na: "])
+@pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\nHost: h\r\n", b"GET / HTTP/1.1\r\nHost: h\r\na: "])
 def test_a_head_without_an_end_is_cut_off(begin: bytes) -> None:
     async def test(served: Served) -> None:
         reader, writer = await served.connect(begin)
@@ -117,13 +102,15 @@ def test_what_follows_a_head_and_is_no_body_is_cut_off(begin: bytes, more: bytes
 def test_a_trailer_is_no_header() -> None:
     async def test(served: Served) -> None:
         trailers = b"Authorization: Bearer b\r\nX-Late: 1\r\n\r\n"
-        first = CHUNKED.replace(b"Host: h", b"Authorization: Bearer a")
-        reader, _ = await served.connect(first + b"3\r\nabc\r\n0\r\n" + trailers + b"GET /b HTTP/1.1\r\n\r\n")
+        first = CHUNKED.replace(b"Host: h", b"Host: h\r\nAuthorization: Bearer a")
+        reader, _ = await served.connect(
+            first + b"3\r\nabc\r\n0\r\n" + trailers + b"GET /b HTTP/1.1\r\nHost: h\r\n\r\n"
+        )
         assert (await response(reader))[2].endswith(b"abc")
         assert (await response(reader))[0] == 200
         assert [dict(each) for each in served.app.headers] == [
-            {b"authorization": b"Bearer a", b"transfer-encoding": b"chunked"},
-            {},
+            {b"host": b"h", b"authorization": b"Bearer a", b"transfer-encoding": b"chunked"},
+            {b"host": b"h"},
         ]
 
     run(test)
@@ -175,7 +162,7 @@ def test_headers_are_counted(count: int, status: int) -> None:
 def test_what_two_readers_would_read_as_two_requests_is_refused(lines: bytes) -> None:
     async def test(served: Served) -> None:
         head = b"POST /a HTTP/1.1\r\nHost: h\r\n" + lines
-        reader, _ = await served.connect(head + b"\r\n\r\nxGET /b HTTP/1.1\r\n\r\n")
+        reader, _ = await served.connect(head + b"\r\n\r\nxGET /b HTTP/1.1\r\nHost: h\r\n\r\n")
         status, _, content = await response(reader)
         assert status in (400, 413), content
 
@@ -186,7 +173,7 @@ def test_requests_far_ahead_of_their_answers_end_the_connection() -> None:
     async def test(served: Served) -> None:
         reader, writer = await served.connect(post("/slow", b""))
         await served.app.begun.wait()
-        writer.write(b"GET /a HTTP/1.1\r\n\r\n" * 2000)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 2000)
         assert await ended(reader)
         await until(lambda: served.app.cancelled == 1)
 
@@ -197,7 +184,7 @@ def test_requests_some_way_ahead_are_answered_in_turn() -> None:
     async def test(served: Served) -> None:
         reader, writer = await served.connect(post("/slow", b""))
         await served.app.begun.wait()
-        writer.write(b"GET /a HTTP/1.1\r\n\r\n" * 100)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 100)
         served.app.go.set()
         for _ in range(101):
             assert (await response(reader))[0] == 200
@@ -207,7 +194,7 @@ def test_requests_some_way_ahead_are_answered_in_turn() -> None:
 
 def test_offers_of_another_protocol_without_end_are_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     async def test(served: Served) -> None:
-        offer = b"GET /a HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+        offer = b"GET /a HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
         reader, _ = await served.connect(offer * 3000)
         await ended(reader)
         reader, _ = await served.connect(offer * 3)
@@ -224,7 +211,7 @@ def test_a_client_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -
         end = socket.create_connection(("127.0.0.1", served.port))
         try:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            end.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+            end.sendall(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
             await until(lambda: len(served.limits._connections) == 1)
             await until(lambda: not served.limits._connections)
         finally:
@@ -238,7 +225,7 @@ def test_one_that_does_not_read_the_last_answer_is_ended(monkeypatch: pytest.Mon
     async def test(served: Served) -> None:
         end = socket.create_connection(("127.0.0.1", served.port))
         try:
-            end.sendall(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n")
+            end.sendall(b"GET /large HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
             await until(lambda: len(served.limits._connections) == 1)
             await until(lambda: not served.limits._connections)
         finally:
@@ -290,132 +277,6 @@ def test_one_that_reads_slowly_but_on_has_more_time() -> None:
     asyncio.run(test())
 
 
-def test_connections_that_would_take_the_last_files_are_refused_with_an_answer() -> None:
-    async def test(served: Served) -> None:
-        begun = b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n1"
-        ends = [await served.connect(begun) for _ in range(4)]
-        await until(lambda: [each.idle_since for each in served.limits._connections] == [NEVER] * 4)
-        gc.collect()  # so that nothing below it falls free later
-        following = os.dup(0)
-        os.close(following)
-        usual, served.limits._last_descriptor = served.limits._last_descriptor, following
-        for _ in range(5):
-            reader, _ = await served.connect(begun)
-            assert (await response(reader))[0] == 503
-        assert len(served.limits._connections) == 4
-        served.limits._last_descriptor = usual
-        for _, writer in ends:
-            writer.close()
-        await until(lambda: not served.limits._connections)
-        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-        assert (await response(reader))[0] == 200
-
-    run(test)
-
-
-def test_idle_connections_give_way_to_those_that_come() -> None:
-    async def test(served: Served) -> None:
-        idle = [await served.connect() for _ in range(4)]
-        await until(lambda: len(served.limits._connections) == 4)
-        for _ in range(20):
-            reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-            assert (await response(reader))[0] == 200
-            writer.close()
-            assert len(served.limits._connections) <= 4
-        assert await ended(idle[0][0])
-
-    run(test, max_connections=4)
-
-
-@pytest.mark.parametrize("path", ["/none", "/a"])
-def test_those_that_were_refused_and_send_no_body_give_way_too(path: str) -> None:
-    async def test(served: Served) -> None:
-        too_long = b"POST %s HTTP/1.1\r\nContent-Length: 5000\r\n\r\n1" % path.encode()
-        for _ in range(4):
-            reader, _ = await served.connect(too_long)
-            assert (await response(reader))[0] in {404, 413}
-        for _ in range(20):
-            reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-            assert (await response(reader))[0] == 200
-            writer.close()
-            assert len(served.limits._connections) <= 4
-
-    run(test, max_connections=4, max_body_bytes=4000 if path == "/a" else 1 << 20)
-
-
-def test_the_one_that_has_been_idle_for_longest_goes_first() -> None:
-    async def test(served: Served) -> None:
-        readers = []
-        for count in range(3):
-            reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-            await response(reader)
-            readers.append((reader, writer))
-            assert len(served.limits._connections) == count + 1
-        readers[0][1].write(b"GET /b HTTP/1.1\r\n\r\n")
-        await response(readers[0][0])
-        fourth, _ = await served.connect(b"GET /c HTTP/1.1\r\n\r\n")
-        assert (await response(fourth))[0] == 200
-        assert await ended(readers[1][0])
-        for reader, writer in (readers[0], readers[2]):
-            writer.write(b"GET /d HTTP/1.1\r\n\r\n")
-            assert (await response(reader))[0] == 200
-
-    run(test, max_connections=3)
-
-
-def test_heads_that_do_not_arrive_are_idle_too() -> None:
-    async def test(served: Served) -> None:
-        for _ in range(10):
-            await served.connect(b"GET /a HTTP/1.1\r\nx: ")
-        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-        assert (await response(reader))[0] == 200
-
-    run(test, max_connections=3)
-
-
-def test_where_all_are_at_work_one_more_is_turned_away() -> None:
-    async def test(served: Served) -> None:
-        busy = [await served.connect(post("/slow", b"")) for _ in range(2)]
-        await until(lambda: [each.idle_since for each in served.limits._connections] == [NEVER] * 2)
-        reader, _ = await served.connect()
-        status, head, content = await response(reader)
-        assert (status, b"connection: close" in head, b"too many connections" in content) == (503, True, True)
-        assert await ended(reader)
-        served.app.go.set()
-        for reader, _ in busy:
-            assert (await response(reader))[0] == 200
-        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-        assert (await response(reader))[0] == 200
-
-    run(test, max_connections=2)
-
-
-def test_thousands_of_connections_stop_nobody() -> None:
-    """Twenty times as many as the server takes: most give way to later ones."""
-
-    async def test(served: Served) -> None:
-        ends: list[socket.socket] = []
-        loop = asyncio.get_running_loop()
-        try:
-            for number in range(5000):
-                end = socket.socket()
-                end.setblocking(False)
-                ends.append(end)
-                await loop.sock_connect(end, ("127.0.0.1", served.port))
-                if len(ends) > 600:
-                    ends.pop(0).close()
-                if number % 500 == 499:
-                    reader, writer = await served.connect(b"GET /a HTTP/1.1\r\n\r\n")
-                    assert (await response(reader))[0] == 200
-                    writer.close()
-        finally:
-            for end in ends:
-                end.close()
-        await until(lambda: not served.limits._connections)
-
-    run(test, max_connections=256)
-
-
 def test_what_answers_keeps_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request and its exchange hold each other while it is answered, and not a moment longer."""
     kept: list[Exchange] = []
@@ -452,6 +313,20 @@ def test_small_chunks_take_the_memory_that_is_counted(size: int) -> None:
         assert taken < 1.3 * len(body) + (1 << 20)  # the rest: buffers of both ends
         writer.write(b"0\r\n\r\n")
         assert (await response(reader))[2] == b"/a||" + body
+        assert served.limits._held == 0
+
+    run(test)
+
+
+def test_the_pieces_of_a_body_that_was_refused_are_not_read() -> None:
+    async def test(served: Served) -> None:
+        head = b"POST /none HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await served.connect(head + b"1\r\nx\r\n" * 1000)
+        status, said, _ = await response(reader)
+        assert (status, b"connection: close" in said) == (404, True)
+        writer.write(b"this would be no chunk\r\n" * 100 + b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert await reader.read() == b""
+        assert served.app.headers == []
         assert served.limits._held == 0
 
     run(test)

@@ -77,7 +77,7 @@ def test_one_that_reads_late_gets_all_of_its_answer(
         late = threading.Event()
 
         def ask() -> int:
-            with world.connect(served.port, b"GET /large HTTP/1.1\r\n" + header + b"\r\n") as end:
+            with world.connect(served.port, b"GET /large HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n") as end:
                 late.wait(1.5)  # longer than the handshake's bound
                 return content_of(end)
 
@@ -90,7 +90,7 @@ def test_one_that_reads_late_gets_all_of_its_answer(
 def test_a_connection_in_the_middle_of_an_answer_does_not_give_way(world: World, run: Callable[..., None]) -> None:
     async def test(served: Served) -> None:
         def ask() -> tuple[int, bytes]:
-            with world.connect(served.port, b"GET /large HTTP/1.1\r\n\r\n") as end:
+            with world.connect(served.port, b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n") as end:
                 first = end.recv(1)
                 with world.connect(served.port) as other:
                     turned_away = other.recv(4096)
@@ -107,7 +107,9 @@ def test_one_that_does_not_read_is_ended(
     world: World, run: Callable[..., None], header: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(served: Served) -> None:
-        end = await asyncio.to_thread(world.connect, served.port, b"GET /large HTTP/1.1\r\n" + header + b"\r\n")
+        end = await asyncio.to_thread(
+            world.connect, served.port, b"GET /large HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n"
+        )
         with end:
             while not served.app.headers:
                 await asyncio.sleep(0.005)

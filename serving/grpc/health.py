@@ -1,0 +1,120 @@
+"""grpc.health.v1 and server reflection: what probes, proxies and tools ask of any gRPC server. Open to all.
+
+Both come from gRPC's own packages; here is only what they are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from tritonclient.grpc import service_pb2
+
+from serving.grpc.control import SERVICE, GrpcControl
+from storage.errors import EmberlineError
+
+# How old an answer may be, and how often those who watch are looked after: all together ask once in this time.
+_LOOK_S = 0.5
+
+# Of those who watch, and those who ask for reflection: such calls last, and need no token.
+MAX_LASTING_CALLS = 1024
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+# The messages of both are the same; older clients know the first only, newer ones try the second.
+_REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class HealthCalls:
+    """Says whether the server is ready, under the name "" and that of the inference service. One event loop."""
+
+    def __init__(self, control: GrpcControl) -> None:
+        self._control = control
+        self._stopping = asyncio.Event()
+        self._asked = -_LOOK_S
+        self._status = _NOT_SERVING
+        self._asking = asyncio.Lock()
+        self._lasting = 0
+
+    def stop(self) -> None:
+        """The server stops: those who watch are told so, and their calls end."""
+        self._stopping.set()
+
+    def handlers(self) -> dict[str, Any]:
+        """By the path of the call."""
+        names = (SERVICE.full_name, _HEALTH, _REFLECTION[0])
+        explain = grpc.stream_stream_rpc_method_handler(
+            self._bounded(reflection.aio.ReflectionServicer(names).ServerReflectionInfo),
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        read, write = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
+        return {
+            f"/{_HEALTH}/Check": grpc.unary_unary_rpc_method_handler(self._check, read, write),
+            f"/{_HEALTH}/Watch": grpc.unary_stream_rpc_method_handler(self._bounded(self._watch), read, write),
+            **{f"/{service}/ServerReflectionInfo": explain for service in _REFLECTION},
+        }
+
+    def _bounded(self, answers: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        """The same, for so many at a time; one more ends with RESOURCE_EXHAUSTED."""
+
+        async def call(asked: Any, context: Any) -> AsyncIterator[Any]:
+            if self._lasting >= MAX_LASTING_CALLS:
+                text = (
+                    f"{MAX_LASTING_CALLS} calls that watch or ask for reflection are under way; try later, or use Check"
+                )
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._lasting += 1
+            try:
+                async for answer in answers(asked, context):
+                    yield answer
+            finally:
+                self._lasting -= 1
+
+        return call
+
+    async def _check(self, request: Any, context: Any) -> Any:
+        if not _is_known(request.service):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:100]!r}")
+        return health_pb2.HealthCheckResponse(status=await self._now())
+
+    async def _watch(self, request: Any, _context: Any) -> AsyncIterator[Any]:
+        said = None
+        while True:
+            is_last = self._stopping.is_set()
+            status = await self._now() if _is_known(request.service) else _UNKNOWN
+            if status != said:
+                said = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            if is_last:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _LOOK_S)
+
+    async def _now(self) -> Any:
+        if self._stopping.is_set():
+            return _NOT_SERVING
+        async with self._asking:
+            if time.monotonic() - self._asked >= _LOOK_S:
+                self._status = await self._ask()
+                self._asked = time.monotonic()
+        return self._status
+
+    async def _ask(self) -> Any:
+        try:
+            answer = await self._control.call("ServerReady", b"")
+        except EmberlineError:
+            return _NOT_SERVING
+        return _SERVING if service_pb2.ServerReadyResponse.FromString(answer).ready else _NOT_SERVING
+
+
+def _is_known(service: str) -> bool:
+    return service in ("", SERVICE.full_name)
