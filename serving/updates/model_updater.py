@@ -154,6 +154,9 @@ class ModelUpdater:
             ]
             if self._unclosed or any(thread.is_alive() for thread in threads):
                 return False
+            # Whoever comes next waits for this one only, so it waits for all that came before.
+            if self._before is not None and not self._before.closed.wait(max(0.0, deadline - time.monotonic())):
+                return False
             self._store_lock.release()
             self.closed.set()
             return True

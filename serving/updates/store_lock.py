@@ -56,6 +56,9 @@ class StoreLock:
     def release(self) -> None:
         """Gives the lock back, if it is held. The file stays: another process may be waiting for it."""
         if self._descriptor is not None:
+            # A child that was forked but has not yet started its program still has the descriptor, and so the lock.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 

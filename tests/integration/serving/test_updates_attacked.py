@@ -225,6 +225,55 @@ def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
     assert line is not live.repository.get(NAME)
 
 
+def test_a_load_waits_for_every_unload_before_it_not_only_the_last(live: Live) -> None:
+    start = live.version()
+    live.start()
+    (one,) = live.chain(start, 1)
+    live.reaches(one)
+    staged, going_on = threading.Event(), threading.Event()
+    live.stop()
+
+    def on_step(_: str, done: str) -> None:
+        if done == "staged" and live.world.last_sequence[1] == 2 and not staged.is_set():
+            staged.set()
+            assert going_on.wait(30)
+
+    live.on_step = on_step
+    live.start()
+    two = live.delta(one)
+    assert staged.wait(30)
+    first = live.repository._models[NAME]
+    errors: list[str] = []
+
+    def load() -> None:
+        try:
+            live.repository.load(NAME)
+        except Unavailable as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=live.repository.unload, args=(NAME,))]
+    threads[-1].start()
+    live.until(first.model.stopping.is_set)
+    threads.append(threading.Thread(target=load))
+    threads[-1].start()
+    live.until(lambda: live.repository._models[NAME] is not first)
+    second = live.repository._models[NAME]
+    threads.append(threading.Thread(target=live.repository.unload, args=(NAME,)))
+    threads[-1].start()
+    live.until(second.model.stopping.is_set)
+    threads[1].join(30)  # its load was ended by the unload
+    threads.append(threading.Thread(target=load))
+    threads[-1].start()
+    live.until(lambda: live.repository._models[NAME] is not second)
+    assert not second.closed.wait(0.5)  # the first has not closed its stores
+    going_on.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == [f"model '{NAME}' was unloaded while it was loaded"]
+    assert live.served() is two
+
+
 def test_loads_and_unloads_from_many_threads_leave_one_model_that_can_be_served(live: Live) -> None:
     start = live.version()
     live.start()

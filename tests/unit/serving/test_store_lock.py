@@ -38,6 +38,19 @@ def test_a_folder_has_one_holder_and_is_free_when_that_gives_it_back(tmp_path: P
     assert (tmp_path / "model" / LOCK).exists()
 
 
+def test_a_released_lock_is_free_though_a_forked_child_still_has_its_descriptor(tmp_path: Path) -> None:
+    lock = StoreLock(tmp_path)
+    lock.acquire()
+    assert lock._descriptor is not None
+    inherited = os.dup(lock._descriptor)
+    try:
+        lock.release()
+        with locked(tmp_path):
+            pass
+    finally:
+        os.close(inherited)
+
+
 def test_a_holder_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     with process:
