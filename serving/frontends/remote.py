@@ -240,6 +240,10 @@ class RemoteHttpControl:
             return HttpResponse(said.status, said.content, list(said.headers))
         return await self._ask(request)
 
+    def at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """See HttpControl: the engine has to be asked."""
+        return None
+
     async def _ask_health(self, request: HttpRequest) -> HttpResponse:
         if request.path == LIVE:
             try:

@@ -6,7 +6,6 @@ Both come from gRPC's own packages; here is only what they are told.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -19,7 +18,7 @@ from tritonclient.grpc import service_pb2
 from serving.grpc.control import SERVICE, GrpcControl
 from storage.errors import EmberlineError
 
-# How old an answer may be, and how often those who watch are looked after: all together ask once in this time.
+# How old an answer may be, and how often readiness is asked for while somebody watches: once for all of them.
 _LOOK_S = 0.5
 
 # Of those who watch, and those who ask for reflection: such calls last, and need no token.
@@ -43,10 +42,15 @@ class HealthCalls:
         self._status = _NOT_SERVING
         self._asking = asyncio.Lock()
         self._lasting = 0
+        # Set when the status is another or the server stops; those who watch wait for it. Then the next one is here.
+        self._changed = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._watching = 0
 
     def stop(self) -> None:
         """The server stops: those who watch are told so, and their calls end."""
         self._stopping.set()
+        self._changed.set()
 
     def handlers(self) -> dict[str, Any]:
         """By the path of the call."""
@@ -88,25 +92,45 @@ class HealthCalls:
 
     async def _watch(self, request: Any, _context: Any) -> AsyncIterator[Any]:
         said = None
-        while True:
-            is_last = self._stopping.is_set()
-            status = await self._now() if _is_known(request.service) else _UNKNOWN
-            if status != said:
-                said = status
-                yield health_pb2.HealthCheckResponse(status=status)
-            if is_last:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LOOK_S)
+        self._watching += 1
+        try:
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look())
+            while True:
+                is_last, changed = self._stopping.is_set(), self._changed
+                status = await self._now() if _is_known(request.service) else _UNKNOWN
+                if status != said:
+                    said = status
+                    yield health_pb2.HealthCheckResponse(status=status)
+                if is_last:
+                    return
+                await changed.wait()
+        finally:
+            self._watching -= 1
+
+    async def _look(self) -> None:
+        """Asks for readiness as long as somebody watches."""
+        try:
+            while self._watching and not self._stopping.is_set():
+                await self._now()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._looking = None
 
     async def _now(self) -> Any:
         if self._stopping.is_set():
             return _NOT_SERVING
         async with self._asking:
             if time.monotonic() - self._asked >= _LOOK_S:
-                self._status = await self._ask()
+                self._know(await self._ask())
                 self._asked = time.monotonic()
         return self._status
+
+    def _know(self, status: Any) -> None:
+        if status != self._status:
+            self._status = status
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
 
     async def _ask(self) -> Any:
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from serving.errors import UnknownModel
 from serving.http.asgi import call_asgi
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
-HttpControl = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+class HttpControl(Protocol):
+    """What answers all that is not inference."""
+
+    def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
+        """The response."""
+
+    def at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """See HttpApplication.answer_at_once."""
 
 
 class HttpApp:
@@ -44,6 +52,10 @@ class HttpApp:
         except UnknownModel as error:
             raise told(self._gate, request, error) from None
         _check_encoding(request)
+
+    def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """See HttpApplication."""
+        return self._control.at_once(request) if request.route is None else None
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         """See HttpApplication."""
@@ -88,8 +100,12 @@ class LocalHttpControl:
         self._repository = repository
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.at_once(request) or await call_asgi(self._app, request)
+
+    def at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """See HttpControl: health, which is open to all and asked for most often."""
         if request.method == "GET" and request.path == LIVE:
             return health_response("live", self._repository.is_live())
         if request.method == "GET" and request.path == READY:
             return health_response("ready", self._repository.is_ready())
-        return await call_asgi(self._app, request)
+        return None

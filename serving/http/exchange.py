@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http
 import time
 from email.utils import formatdate
@@ -12,6 +13,11 @@ from serving.http.messages import HttpRequest, HttpResponse
 
 # Pieces below this are gathered, up to so many bytes: each alone would take forty bytes more than it has.
 _SMALL_BYTES, _GATHERED_BYTES = 4 << 10, 64 << 10
+# From here on head and body are handed over apart, which spares a copy of the body.
+_APART_BYTES = 16 << 10
+# Under TLS an answer is written in pieces: asyncio encrypts all of one write at once, however little the client reads,
+# and does not count what it made of it. Between two pieces it sees that the client is behind.
+_TLS_PIECE_BYTES = 64 << 10
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 
 
@@ -104,3 +110,16 @@ def response_head(response: HttpResponse, keep_alive: bool, speaks_1_0: bool) ->
         head.append(b"connection: keep-alive\r\n")
     head.append(b"\r\n")
     return head
+
+
+def write_response(transport: asyncio.WriteTransport, head: bytes, content: bytes, *, is_tls: bool) -> None:
+    """Hands both to the transport."""
+    if len(content) < _APART_BYTES:
+        transport.write(head + content)
+    elif is_tls:
+        transport.write(head)
+        pieces = memoryview(content)
+        for start in range(0, len(content), _TLS_PIECE_BYTES):
+            transport.write(pieces[start : start + _TLS_PIECE_BYTES])
+    else:
+        transport.writelines((head, content))

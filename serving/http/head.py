@@ -116,3 +116,17 @@ def long_target() -> InvalidInput:
 def long_head() -> InvalidInput:
     """What is said of one that is too long, or of trailers and chunk extensions that are."""
     return InvalidInput(f"the head of the request, or its trailers, are over {MAX_HEADER_BYTES} bytes", field="headers")
+
+
+def unreadable(head: RequestHead | None, error: httptools.HttpParserError | None) -> tuple[InvalidInput, int]:
+    """What is wrong where the parser stopped, or (None) where there is too much of it, and the status for that.
+
+    head: the one that was being read; None behind it.
+    """
+    if head is not None and len(head.url) > MAX_TARGET_BYTES:
+        return long_target(), 414
+    if error is None:
+        return long_head(), 431
+    # The preface of HTTP/2 is said to be a pause.
+    status = 505 if "HTTP version" in str(error) or "PRI" in str(error) else 400
+    return InvalidInput(f"this is not HTTP/1.1: {error}", field="request"), status

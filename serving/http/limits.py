@@ -10,6 +10,7 @@ from typing import Protocol
 
 from serving.config import ServerConfig
 from serving.errors import BodyTooLarge
+from serving.http.turns import Turns
 from storage.errors import Overloaded
 
 KEEP_ALIVE_S = 75.0
@@ -39,18 +40,23 @@ class Timed(Protocol):
 
 
 class HttpLimits:
-    """One event loop. max_body: of one request; all bodies that are read or held together stay below max_inflight."""
+    """One event loop. max_body: of one request; all bodies that are read or held together stay below max_inflight.
+
+    What clients send ahead of their answers has a quarter of that beside: it needs no token, so it may not use up what
+    is for bodies.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         self.max_body = config.max_body_bytes
         self.body_timeout_s = config.body_timeout_s
+        self.turns = Turns()
         self._max_inflight = config.max_inflight_bytes
         self._max_connections = config.max_connections
         self._max_of_address = config.connections_per_address
         # The system hands out the lowest number that is free, so one from here on says that few are left.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._last_descriptor = 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
-        self._held = 0
+        self._held = self._unread = 0
         self._connections: set[Timed] = set()
         self._by_address: dict[str, set[Timed]] = {}
         self._ticking = False
@@ -90,6 +96,16 @@ class HttpLimits:
     def release(self, size: int) -> None:
         """Gives back what was held."""
         self._held -= size
+
+    def hold_unread(self, size: int) -> None:
+        """As `hold`, for what waits unread. Raises Overloaded."""
+        if self._unread + size > self._max_inflight // 4:
+            raise Overloaded("too much is sent ahead of its answers; wait for each answer, or try later")
+        self._unread += size
+
+    def release_unread(self, size: int) -> None:
+        """As `release`."""
+        self._unread -= size
 
     def too_large(self, got: str) -> BodyTooLarge:
         """The error for a body that is over the limit."""

@@ -72,6 +72,9 @@ class HttpApplication(Protocol):
     def admit(self, request: HttpRequest) -> None:
         """Looks at a request before its body is read. Raises EmberlineError to refuse it."""
 
+    def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """The response to what takes no time, such as a probe of health; None: `answer` has it. Raises nothing."""
+
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         """The response. May raise anything; is cancelled when the client goes away."""
 

@@ -278,6 +278,9 @@ class MetricsApp:
     def admit(self, request: HttpRequest) -> None:
         """Everything is."""
 
+    def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """Nothing is."""
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""
         status, body = 404, b"only GET /metrics is here\n"

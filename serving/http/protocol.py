@@ -15,24 +15,20 @@ from typing import Any
 
 import httptools
 
-from serving.http.exchange import Exchange, response_head
-from serving.http.head import MAX_HEADER_BYTES, MAX_TARGET_BYTES, RequestHead, long_head, long_target
+from serving.http.exchange import Exchange, response_head, write_response
+from serving.http.head import MAX_HEADER_BYTES, RequestHead, unreadable
 from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
+from serving.http.unread import Unread
 from serving.security.principals import NOBODY, Connection
 from serving.security.rates import client_of
 from serving.security.tls import common_name
-from storage.errors import InvalidInput, Overloaded, Unavailable
+from storage.errors import EmberlineError, InvalidInput, Overloaded, Unavailable
 
-# Requests that a client may send before the one ahead of them was answered.
-_MAX_PIPELINED = 4
-# Those behind them that the same read brought; one more, and the connection ends.
-_MAX_WAITING = 128
-# From here on head and body are handed over apart, which spares a copy of the body.
-_APART_BYTES = 16 << 10
-# Under TLS an answer is written in pieces: asyncio encrypts all of one write at once, however little the client reads,
-# and does not count what it made of it. Between two pieces it sees that the client is behind.
-_TLS_PIECE_BYTES = 64 << 10
+# Heads and bodies that are parsed in one iteration of the loop, and what a body in chunks seems to be divided into.
+_PIECES_AT_ONCE = 64
+# Of what is unread; with more, nothing further is taken from the client.
+_MAX_UNREAD_BYTES = 64 << 10
 # How long a client whose request was refused may go on sending it, before the connection ends under it.
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 << 20
@@ -74,6 +70,10 @@ class HttpProtocol(asyncio.Protocol):
         self._is_tls = False
         self._arriving: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
+        self._unread = Unread(limits)
+        # Of the body that arrives, where its length was declared.
+        self._body_left = 0
+        self._completed = 0
         self._active: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -120,8 +120,11 @@ class HttpProtocol(asyncio.Protocol):
                 exchange.release()
         self._arriving = None
         self._waiting.clear()
+        self._unread.keep(b"")
         if self._task is not None:
             self._task.cancel()
+        # The parser refers to this connection as well: without this, each one stays until a full garbage collection.
+        del self._parser
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
@@ -130,35 +133,69 @@ class HttpProtocol(asyncio.Protocol):
             if self._unheard > _LINGER_BYTES:
                 self._close()
             return
-        while data and not (self._is_broken or self._transport.is_closing()):
-            self._overhead += len(data)
-            try:
-                try:
-                    self._parser.feed_data(data)
-                except httptools.HttpParserUpgrade as upgrade:
-                    data = data[upgrade.args[0] :]
-                    self._read_offered_body()
-                    continue
-            except httptools.HttpParserError as error:
-                if self._is_deaf:
-                    return
-                if not self._transport.is_closing():
-                    self._give_up(*self._unreadable(error))
-                return
-            # A head, a trailer or a chunk's extension that does not end; the parser keeps what it has of it.
-            if self._overhead > MAX_HEADER_BYTES and (self._in_head or self._arriving is not None):
-                self._give_up(*self._unreadable(None))
-            return
+        if self._unread.data:
+            self._keep_unread(self._unread.data + data)
+        else:
+            self._read(data)
 
-    def _unreadable(self, error: httptools.HttpParserError | None) -> tuple[InvalidInput, int]:
-        """What is wrong where the parser stopped, or (None) where there is too much of it, and the status for that."""
-        if self._in_head and len(self._head.url) > MAX_TARGET_BYTES:
-            return long_target(), 414
-        if error is None:
-            return long_head(), 431
-        # The preface of HTTP/2 is said to be a pause.
-        status = 505 if "HTTP version" in str(error) or "PRI" in str(error) else 400
-        return InvalidInput(f"this is not HTTP/1.1: {error}", field="request"), status
+    def _read(self, data: bytes) -> None:
+        """Parses one request, or what has come of it; what follows waits unread until it is its turn."""
+        at = pieces = 0
+        completed = self._completed
+        while at < len(data) and not (self._is_broken or self._is_deaf or self._transport.is_closing()):
+            if self._is_behind():
+                self._keep_unread(data[at:])
+                return
+            if self._completed != completed or pieces == _PIECES_AT_ONCE:
+                self._keep_unread(data[at:])
+                self._limits.turns.soon(self._go_on)
+                return
+            end = self._unread.piece_end(data, at, self._body_left if self._arriving is not None else 0)
+            at += self._feed(data if (at, end) == (0, len(data)) else memoryview(data)[at:end])
+            pieces += 1
+        self._unread.consumed(data)
+        self._pace_reading()
+
+    def _is_behind(self) -> bool:
+        """Whether what comes now has to wait for what was asked before, or for the client to read."""
+        is_between = self._arriving is None and not self._in_head
+        return self._active is not None or bool(self._waiting) or (self._is_full and is_between)
+
+    def _feed(self, piece: bytes | memoryview) -> int:
+        """Parses, and returns how many bytes were taken."""
+        self._overhead += len(piece)
+        try:
+            try:
+                self._parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._read_offered_body()
+                return int(upgrade.args[0])
+        except httptools.HttpParserError as error:
+            if not (self._is_deaf or self._transport.is_closing()):
+                self._give_up(*unreadable(self._head if self._in_head else None, error))
+            return len(piece)
+        # A head, a trailer or a chunk's extension that does not end; the parser keeps what it has of it.
+        if self._overhead > MAX_HEADER_BYTES and (self._in_head or self._arriving is not None):
+            self._give_up(*unreadable(self._head if self._in_head else None, None))
+        return len(piece)
+
+    def _keep_unread(self, data: bytes) -> None:
+        """Keeps what is to be parsed later."""
+        try:
+            self._unread.keep(data)
+        except Overloaded as error:
+            self._give_up(error, 503)
+            return
+        self._pace_reading()
+
+    def _pace_reading(self) -> None:
+        """Reads on where little is unread, or else nobody saw that the client goes away."""
+        if self._is_broken or self._transport.is_closing():
+            return
+        if len(self._unread.data) > _MAX_UNREAD_BYTES:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _read_offered_body(self) -> None:
         """Goes on behind the head of a request that offers another protocol. This one is spoken on (RFC 9110, 7.8)."""
@@ -185,7 +222,7 @@ class HttpProtocol(asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops: what was begun is answered."""
         self._is_stopping = True
-        if self._active is None and not self._waiting and self._arriving is None:
+        if self._active is None and not (self._waiting or self._unread.data) and self._arriving is None:
             self._close()
 
     # limits
@@ -197,11 +234,11 @@ class HttpProtocol(asyncio.Protocol):
                 self._watch_unsent()
             else:
                 self._transport.abort()
-        elif self._arriving is not None or self._in_head:
+        elif not self._unread.data and (self._arriving is not None or self._in_head):
             self._give_up(
                 InvalidInput(f"the body did not arrive within {self._limits.body_timeout_s:g} s", field="body")
             )
-        elif self._active is not None or self._waiting:
+        elif self._active is not None or self._waiting or self._unread.data:
             self.due = NEVER  # all that was sent is here, and is worked on
         else:
             self._close()
@@ -260,6 +297,7 @@ class HttpProtocol(asyncio.Protocol):
         exchange = self._arriving = Exchange(request, self._limits, keep_alive, version == "1.0")
         exchange.is_head = method == b"HEAD"
         declared = head.headers.get(b"content-length")
+        self._body_left = 0 if declared is None else int(declared)
         if fault is not None:
             # A proxy before this one may have read it otherwise, and so what follows it.
             exchange.keep_alive = False
@@ -276,8 +314,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(exchange, error_response(error))
             self._stop_listening(exchange)
             return
-        is_first = self._active is None and not self._waiting
-        if is_first and version == "1.1" and head.expects_continue:
+        if version == "1.1" and head.expects_continue:
             self._transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
@@ -287,6 +324,7 @@ class HttpProtocol(asyncio.Protocol):
         if exchange is None:
             return
         size = len(chunk)
+        self._body_left = max(0, self._body_left - size)
         if exchange.refused is not None:
             exchange.dropped += size
             if exchange.dropped > max(2 * self._limits.max_body, _LINGER_BYTES):
@@ -303,6 +341,7 @@ class HttpProtocol(asyncio.Protocol):
         """The request is whole."""
         if self._is_offer:
             return
+        self._completed += 1
         exchange, self._arriving = self._arriving, None
         self._in_head = False
         if exchange is None:
@@ -316,14 +355,10 @@ class HttpProtocol(asyncio.Protocol):
                 return
         else:
             exchange.whole()
-        if self._active is None and not self._waiting and not self._is_full:
+        if self._is_full:
+            self._waiting.append(exchange)
+        else:
             self._start(exchange)
-            return
-        self._waiting.append(exchange)
-        if len(self._waiting) > _MAX_WAITING:
-            self._transport.abort()
-        elif len(self._waiting) >= _MAX_PIPELINED:
-            self._transport.pause_reading()
 
     # the way of an exchange
 
@@ -332,6 +367,12 @@ class HttpProtocol(asyncio.Protocol):
             self.due = NEVER
         if exchange.refused is not None:
             self._send(exchange, exchange.refused)
+            self._next()
+            return
+        response = self._app.answer_at_once(exchange.request)
+        if response is not None:
+            exchange.release()
+            self._send(exchange, response)
             self._next()
             return
         self._active = exchange
@@ -356,15 +397,24 @@ class HttpProtocol(asyncio.Protocol):
     def _next(self) -> None:
         if self._active is not None or self._is_full or self._transport.is_closing():
             return
-        if self._waiting:
-            if len(self._waiting) == _MAX_PIPELINED:
-                self._transport.resume_reading()
-            self._start(self._waiting.popleft())
+        if self._waiting or self._unread.data:
+            self._limits.turns.soon(self._go_on)
         elif self._arriving is None and not self._in_head:
             self._rest()
         else:
             # The next request has begun to arrive behind this one; its time counts from now.
             self.due = time.monotonic() + self._limits.body_timeout_s
+
+    def _go_on(self) -> None:
+        """Starts what waited, where nothing is ahead of it any more, and reads on."""
+        if self._transport.is_closing():
+            return
+        if self._waiting and self._active is None and not self._is_full:
+            self._start(self._waiting.popleft())
+        if self._unread.data and not self._is_behind():
+            self._read(self._unread.data)
+            if not (self._unread.data or self._is_full) and (self._arriving is not None or self._in_head):
+                self.due = time.monotonic() + self._limits.body_timeout_s
 
     def _rest(self) -> None:
         """Nothing is to be done: the next request may come, for a while."""
@@ -384,16 +434,7 @@ class HttpProtocol(asyncio.Protocol):
         head = response_head(response, keep_alive, exchange.speaks_1_0)
         if exchange.is_head:
             content = b""
-        if len(content) < _APART_BYTES:
-            head.append(content)
-            transport.write(b"".join(head))
-        elif self._is_tls:
-            transport.write(b"".join(head))
-            pieces = memoryview(content)
-            for start in range(0, len(content), _TLS_PIECE_BYTES):
-                transport.write(pieces[start : start + _TLS_PIECE_BYTES])
-        else:
-            transport.writelines((b"".join(head), content))
+        write_response(transport, b"".join(head), content, is_tls=self._is_tls)
         if exchange is self._arriving:
             # The answer is out before the body is here: if others want to come, this one need not stay.
             self.idle_since = time.monotonic()
@@ -410,7 +451,7 @@ class HttpProtocol(asyncio.Protocol):
         exchange.release()
         exchange.refused = response
         exchange.chunks = []
-        if self._active is None and not self._waiting and not self._is_full:
+        if not self._is_full:
             exchange.is_answered = True
             self._send(exchange, response)
 
@@ -420,7 +461,7 @@ class HttpProtocol(asyncio.Protocol):
             self._is_deaf = True
             raise _Deaf
 
-    def _give_up(self, error: InvalidInput, status: int = 400) -> None:
+    def _give_up(self, error: EmberlineError, status: int = 400) -> None:
         """Answers what cannot be read any further, behind what was asked before it, and closes."""
         exchange, self._arriving = self._arriving, None
         is_head = self._in_head and self._parser.get_method() == b"HEAD"

@@ -83,6 +83,10 @@ class GatedApp:
         admit(self._gate, request)
         self._app.admit(request)
 
+    def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """See HttpApplication."""
+        return self._app.answer_at_once(request)
+
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         """See HttpApplication."""
         return self._app.answer(request)

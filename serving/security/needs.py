@@ -113,6 +113,12 @@ def _templates() -> dict[int, list[_Template]]:
 
 
 _BY_COUNT = _templates()
+# Health is asked most often, and by anybody: what is written out is found without a look at every template.
+_LITERAL = {
+    (method, path): (need, "", need.call or path.rpartition("/")[2])
+    for method, path, need in HTTP_NEEDS
+    if "{" not in path
+}
 
 
 def http_need(method: str, path: str) -> tuple[Need, str, str]:
@@ -120,6 +126,9 @@ def http_need(method: str, path: str) -> tuple[Need, str, str]:
 
     A path that is here with another method is unknown.
     """
+    literal = _LITERAL.get((method, path))
+    if literal is not None:
+        return literal
     segments = path.split("/")[1:]
     last = segments[-1] if segments else ""
     if method == "POST" and len(segments) == 3 and segments[:2] == ["v1", "models"] and last.endswith(_PREDICT):

@@ -161,8 +161,8 @@ class Attacker:
 def attack(
     number: int, http_port: int, grpc_address: str, rate: float, kinds: Sequence[str], ending: Any, done: Any
 ) -> None:
-    """One client's process. It yields the processor to the server, as one on another machine would."""
-    os.nice(15)
+    """One client's process. It runs where the server leaves the processors idle, as one on another machine would."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     Attacker(f"127.0.0.{11 + number}", http_port, grpc_address, number).run(rate, kinds, ending, done)
 
 
@@ -237,6 +237,7 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
     options = ("--access-file", str(access), "--frontends", str(frontends))
     with serve(folder / "models", folder, *options) as server:
         process = psutil.Process(server.process.pid)
+        _wait_until_ready(server.port)
         both = holders(server.port, server.grpc)
         for holder in both.values():
             holder.start()
@@ -278,6 +279,16 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
         "is_alive": alive,
         "holders": {name: asdict(holder.found) for name, holder in both.items()},
     }
+
+
+def _wait_until_ready(port: int) -> None:
+    """A front end takes requests before its engine does."""
+    client = triton_http.InferenceServerClient(f"127.0.0.1:{port}")
+    deadline = time.monotonic() + 60
+    while not client.is_server_ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the server is not ready after 60 s")
+        time.sleep(0.05)
 
 
 def _phase(both: dict[str, Holder], name: str, seconds: float) -> None:

@@ -35,6 +35,9 @@ class App:
         if request.path == "/none":
             raise NotFound("there is none")
 
+    def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
+        return HttpResponse(200, b"now") if request.path == "/now" else None
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         self.headers.append(request.headers)
         if request.path == "/slow":

@@ -17,6 +17,7 @@ import pytest
 from serving.config import ServerConfig
 from serving.http import limits as limits_module
 from serving.http import protocol as protocol_module
+from serving.http import turns as turns_module
 from serving.http.exchange import Exchange
 from serving.http.head import MAX_HEADER_BYTES, MAX_HEADERS
 from serving.http.limits import NEVER, HttpLimits
@@ -169,15 +170,132 @@ def test_what_two_readers_would_read_as_two_requests_is_refused(lines: bytes) ->
     run(test)
 
 
-def test_requests_far_ahead_of_their_answers_end_the_connection() -> None:
+@pytest.mark.parametrize(
+    "each",
+    [
+        b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab\r\n\r",
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab\r\n\r\r\n0\r\n\r\n",
+    ],
+    ids=["no body", "a length", "chunked"],
+)
+def test_requests_far_ahead_of_their_answers_stay_unread_and_are_counted(
+    each: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(post("/slow", b""))
+        await served.app.begun.wait()
+        writer.write(each * count)
+        await until(lambda: served.limits._unread > 0)
+        await asyncio.sleep(0.05)
+        (connection,) = served.limits._connections
+        assert not connection._waiting
+        assert len(connection._unread.data) == served.limits._unread < 600_000
+        served.app.go.set()
+        assert (await response(reader))[0] == 200
+        for _ in range(count):
+            assert (await response(reader))[2] == b"/a||" + (b"" if each.startswith(b"GET") else b"ab\r\n\r")
+        assert served.limits._held == served.limits._unread == 0
+        assert connection.due < NEVER
+
+    count = 20_000
+    monkeypatch.setattr(turns_module, "_APART_S", 0.0)
+    run(test)
+
+
+def test_what_is_unread_of_a_connection_that_is_lost_is_counted_no_more() -> None:
     async def test(served: Served) -> None:
         reader, writer = await served.connect(post("/slow", b""))
         await served.app.begun.wait()
         writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 2000)
+        await until(lambda: served.limits._unread > 0)
+        writer.transport.abort()
         assert await ended(reader)
-        await until(lambda: served.app.cancelled == 1)
+        served.app.go.set()
+        await until(lambda: not served.limits._connections)
+        assert served.limits._unread == 0
 
     run(test)
+
+
+def test_what_would_be_unread_beyond_the_bound_is_refused() -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(post("/slow", b""))
+        await served.app.begun.wait()
+        writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 2000)
+        await until(lambda: any(each._is_broken for each in served.limits._connections))
+        served.app.go.set()
+        assert [(await response(reader))[0] for _ in range(2)] == [200, 503]
+        assert await ended(reader)
+        assert served.limits._unread == 0
+
+    run(test, max_body_bytes=10_000, max_inflight_bytes=40_000)
+
+
+def test_one_that_has_all_of_its_requests_in_one_read_delays_no_other() -> None:
+    async def test(served: Served) -> None:
+        many, _ = await served.connect(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 5000)
+        assert (await response(many))[0] == 200
+        for _ in range(20):
+            reader, writer = await served.connect(b"GET /b HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert (await response(reader))[2] == b"/b||"
+            writer.close()
+        assert len(served.app.headers) < 4000
+        assert (await response(many))[0] == 200
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", [b"/now", b"/a", b"/none"])
+def test_many_requests_in_one_read_are_started_at_a_bounded_rate(path: bytes) -> None:
+    async def test(served: Served) -> None:
+        many, _ = await served.connect(b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % path * 201)
+        began = time.monotonic()
+        for _ in range(201):
+            assert (await response(many))[0] in (200, 404)
+        assert time.monotonic() - began > 0.09
+
+    run(test)
+
+
+@pytest.mark.parametrize("step", range(1, 30))
+@pytest.mark.parametrize(
+    "framing",
+    [b"Content-Length: 6\r\n\r\na\r\n\r\nb", b"Transfer-Encoding: chunked\r\n\r\n6\r\na\r\n\r\nb\r\n0\r\n\r\n"],
+)
+def test_requests_are_told_apart_wherever_reads_divide_them(framing: bytes, step: int) -> None:
+    async def test(served: Served) -> None:
+        sent = b"\r\n".join([b"POST /a HTTP/1.1", b"Host: h", framing]) * 4
+        (reader, writer) = await served.connect()
+        for at in range(0, len(sent), step):
+            writer.write(sent[at : at + step])
+            await asyncio.sleep(0)
+        for _ in range(4):
+            assert (await response(reader))[2] == b"/a||a\r\n\r\nb"
+
+    run(test)
+
+
+def test_a_body_behind_requests_that_wait_is_no_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(post("/slow", b""))
+        await served.app.begun.wait()
+        body = b"y\r\n\r\n" * 10_000
+        chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 3 + CHUNKED + chunks)
+        await asyncio.sleep(0.6)
+        served.app.go.set()
+        assert [(await response(reader))[0] for _ in range(4)] == [200] * 4
+        content = (await response(reader))[2]
+        assert content == b"/a||" + body
+        # And one whose rest does not come is still ended.
+        writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 30 + post("/a", b"abc")[:-1])
+        for _ in range(30):
+            assert (await response(reader))[0] == 200
+        assert (await response(reader))[0] == 400
+
+    monkeypatch.setattr(limits_module, "_TICK_S", 0.01)
+    run(test, body_timeout_s=0.3)
 
 
 def test_requests_some_way_ahead_are_answered_in_turn() -> None:
@@ -196,9 +314,7 @@ def test_offers_of_another_protocol_without_end_are_no_fault_of_ours(caplog: pyt
     async def test(served: Served) -> None:
         offer = b"GET /a HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
         reader, _ = await served.connect(offer * 3000)
-        await ended(reader)
-        reader, _ = await served.connect(offer * 3)
-        for _ in range(3):
+        for _ in range(3000):
             assert (await response(reader))[0] == 200
 
     with caplog.at_level(logging.WARNING):

@@ -1,0 +1,48 @@
+"""What a client has sent ahead of its answers: bytes that wait unparsed, and where requests in them end."""
+
+from __future__ import annotations
+
+from serving.http.limits import HttpLimits
+
+# A head ends with it, and so does a body in chunks. A chunk may hold it too.
+_END = b"\r\n\r\n"
+
+
+class Unread:
+    """The bytes of one connection that are not parsed yet, counted by the limits of its port."""
+
+    __slots__ = ("_limits", "_tail", "data")
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.data = b""
+        self._limits = limits
+        # The end of the last read, for an _END that two reads share.
+        self._tail = b""
+
+    def keep(self, data: bytes) -> None:
+        """Keeps these bytes, which begin with a request or in a body, in place of others. Raises Overloaded."""
+        self._limits.release_unread(len(self.data))
+        self.data = self._tail = b""
+        if data:
+            self._limits.hold_unread(len(data))
+            self.data = data
+
+    def consumed(self, data: bytes) -> None:
+        """All of these bytes were parsed."""
+        tail = (self._tail + data[-3:])[-3:]
+        self.keep(b"")
+        self._tail = tail
+
+    def piece_end(self, data: bytes, start: int, body_left: int) -> int:
+        """Where the head or the body that lies at `start` ends. A piece never holds the ends of two requests.
+
+        body_left: of a body whose length was declared, else 0.
+        """
+        if body_left:
+            return min(len(data), start + body_left)
+        if start == 0:
+            shared = (self._tail + data[:3]).find(_END)
+            if shared >= 0:
+                return shared + len(_END) - len(self._tail)
+        end = data.find(_END, start)
+        return len(data) if end < 0 else end + len(_END)
