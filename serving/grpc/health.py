@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from tritonclient.grpc import service_pb2
 
 from serving.grpc.control import SERVICE, GrpcControl
+from serving.grpc.failing import fail
 from storage.errors import EmberlineError
 
 # How old an answer may be, and how often readiness is asked for while somebody watches: once for all of them.
@@ -75,7 +76,8 @@ class HealthCalls:
                 text = (
                     f"{MAX_LASTING_CALLS} calls that watch or ask for reflection are under way; try later, or use Check"
                 )
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+                fail(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+                return
             self._lasting += 1
             try:
                 async for answer in answers(asked, context):
@@ -87,7 +89,8 @@ class HealthCalls:
 
     async def _check(self, request: Any, context: Any) -> Any:
         if not _is_known(request.service):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:100]!r}")
+            fail(context, grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:100]!r}")
+            return health_pb2.HealthCheckResponse()
         return health_pb2.HealthCheckResponse(status=await self._now())
 
     async def _watch(self, request: Any, _context: Any) -> AsyncIterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 
 from serving.errors import status_of
 from serving.grpc.control import SERVICE, GrpcControl, read_message
+from serving.grpc.failing import fail
 from serving.grpc.health import HealthCalls
 from serving.grpc.inference import InferenceCalls
 from serving.grpc.message_bounds import check_message
@@ -110,7 +110,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _refuse(self, method: str, error: EmberlineError, requests: Any, context: Any) -> None:
         self._gate.refused(method, context, error)
         _, code, text = status_of(error)
-        await _abort(context, code, text)
+        fail(context, code, text)
 
 
 def _handlers(
@@ -168,16 +168,7 @@ def _guarded(
             return await answer(data, context)
         except Exception as error:
             _, code, text = status_of(gate.told(error, context))
-        return await _abort(context, code, text)
+            fail(context, code, text)
+            return b""  # gRPC sends none beside such a status
 
     return guarded
-
-
-async def _abort(context: Any, code: grpc.StatusCode, text: str) -> Any:
-    try:
-        await context.abort(code, text)
-    except grpc.aio.AbortError:
-        raise
-    except Exception:
-        # The caller has gone, or its deadline has passed: there is nobody left to tell, and nothing to log.
-        raise asyncio.CancelledError from None

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import socket
+import weakref
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,20 @@ def test_thousands_of_connections_stop_nobody() -> None:
         await until(lambda: not served.limits._connections)
 
     run(test, max_connections=256)
+
+
+def test_a_connection_that_has_ended_is_freed_at_once() -> None:
+    async def test(served: Served) -> None:
+        reader, writer = await served.connect(HEAD + b"\r\n")
+        assert (await response(reader))[0] == 200
+        (connection,) = (weakref.ref(each) for each in served.limits._connections)
+        writer.close()
+        await until(lambda: not served.limits._connections)
+        await asyncio.sleep(0.01)
+        assert connection() is None
+
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()
