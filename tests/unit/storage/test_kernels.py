@@ -39,7 +39,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of what is compiled from now on; nothing is for real."""
     names: list[str] = []
 
-    def pretend(name: str, arch: str, sources: object) -> tuple[bytes, str]:
+    def pretend(name: str, arch: str, sources: object, options: object) -> tuple[bytes, str]:
         names.append(name)
         return f"{name} for {arch}, the {len(names)}th".encode(), ""
 
