@@ -6,12 +6,15 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_lookup, gpu_prediction, gpu_row_prediction, gpu_tiers
+from benchmarks import gpu_lookup, gpu_lookup_parts, gpu_prediction, gpu_row_prediction, gpu_tiers
+from benchmarks.catalog import Run
+from benchmarks.gpu_bench import Bench, LiveReport, Settings
 from benchmarks.gpu_card import Card, find_card
 from benchmarks.gpu_events import Timed, largest
 from benchmarks.gpu_index import ids_of, lines_for, make_index, mix, two_lines
@@ -19,8 +22,8 @@ from benchmarks.gpu_limits import NAMES, SOURCE, PlainKernels, embedding_bag
 from benchmarks.gpu_lookup_parts import NARROW, TINY, WIDE
 from benchmarks.gpu_replica import CardRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
 from benchmarks.gpu_suite import Suite
-from benchmarks.gpu_tier_world import MadeDelta, expected_codes, fitting_table
-from benchmarks.traffic import zipf
+from benchmarks.gpu_tier_world import MadeDelta, fitting_table
+from benchmarks.traffic import expected_codes, zipf
 from storage._table import CardCache
 from storage.hbm.replica import bytes_of
 from storage.kernels import compile_source
@@ -40,7 +43,8 @@ LOOKUP_LINES = [
         for against in ("limit", "bound", "torch EmbeddingBag")
     ],
     "FBGEMM: left out, it needs a card",
-    "64 ids, d128 fp32, all hit, one graph, on the card: .* us, bound 15",
+    "64 ids, d128 fp32, all hit, one of 3 in a graph, on the GPU: .* us, bound 15",
+    "the search by a mask beside ways in turn: left out, it needs a card",
     "64 ids, d128 fp32, all hit, one graph, launch until the host knows: .* us, bound 15",
 ]
 TIER_LINES = [
@@ -204,6 +208,21 @@ def test_sizes_follow_the_memory() -> None:
     most = fitting_table(500_000_000, 512, 1 << 50, 1 << 30, 0.1)
     assert bytes_of(512, most // 10) < 0.81 * (1 << 30)
     assert fitting_table(7, 512, 1 << 40, 1 << 40, 1.0) == 7
+
+
+def test_two_versions_of_the_search_are_compared_by_the_same_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As on a GPU, but for the kernels of the first version and the sizes.
+    monkeypatch.setattr(gpu_lookup_parts, "InTurn", lambda card: SimpleNamespace(launch=lambda lookups: lookups.launch))
+    for name, value in {"IDS": 512, "SMALL_IDS": 64, "IN_A_GRAPH": 3, "_BATCHES": 2}.items():
+        monkeypatch.setattr(gpu_lookup_parts, name, value)
+    run = Run(LiveReport("gpu_lookup", True), tmp_path, True, 700, 1, None)
+    bench = Bench(run, Settings(quick=True, rows=700), find_card(simulated=True))
+    gpu_lookup_parts.search(bench)
+    said = capsys.readouterr().out
+    for line in ("written out: .* in turn ", "bags of 64, summed: .* in turn ", "one of 3 in a graph: .* in turn "):
+        assert re.search(f"the search by a mask, .*{line}", said), said
 
 
 def test_zipf_on_the_card_is_that_of_the_traffic() -> None:

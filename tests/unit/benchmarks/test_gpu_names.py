@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +17,8 @@ from benchmarks.gpu_card import Card, find_card
 from benchmarks.gpu_limits import NAMES, PlainKernels
 from benchmarks.gpu_lookup_parts import WIDE
 from benchmarks.gpu_replica import CardRows, Lookups
+from benchmarks.gpu_search import IN_TURN, InTurn
+from storage.kernels import Kernels
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("benchmarks", "emberline", "serving", "storage", "trainer")
@@ -123,3 +125,25 @@ def test_plain_kernels_are_loaded_and_started_as_on_a_card(module: Module, monke
         function, *shape = module.launched[-1][:7]
         assert function == NAMES.index(name) + 1
         assert shape == [8 if length is None else 1, 1, 1, 256, 1, 1]
+
+
+def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    compiled, made = [], Module()
+
+    def functions(self: Kernels, source: str, names: Sequence[str], options: Sequence[str] = ()) -> dict[str, int]:
+        compiled.append((source, tuple(options)))
+        return {name: number for number, name in enumerate(names, 7)}
+
+    card = find_card(simulated=True)
+    lookups = Lookups(CardRows.make(card, WIDE, 700), 1, 64, skew="uniform", length=8)
+    monkeypatch.setattr(lookups.stream, "raw", 5, raising=False)
+    monkeypatch.setattr(Kernels, "functions", functions)
+    monkeypatch.setattr("storage.kernels._driver", lambda: made)
+    InTurn(card).launch(lookups)(0)
+    assert compiled == [("lookup_gather", IN_TURN), ("lookup_pool", IN_TURN)]
+    call = lookups.call(0)
+    function, *grid = made.launched[0][:4]
+    assert (function, grid) == (7, [*call.blocks, 1])

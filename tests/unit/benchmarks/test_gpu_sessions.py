@@ -39,9 +39,15 @@ LINES = [
     "by CUDA events, tf32, batch 64, one idle session: copy in .* graph ",
     "idle gaps of the card, 4 sessions, bf16, batch 64: .* bound ",
     "one idle session, by the trace: copy in ",
-    *[f"end to end, {count} sessions, bf16, batch 64: .* samples/s, (lookups|dense|bus) " for count in (1, 2, 4, 8)],
-    "end to end, 8 sessions, bf16, batch 64, a request: p99: ",
-    "end to end, 1 sessions, bf16, batch 64: bounds in samples/s: lookups .* dense .* bus ",
+    *[
+        f"end to end, {place}, {count} sessions, bf16, batch 64: .* samples/s, (lookups|dense|bus) "
+        for count in (1, 2, 4, 8)
+        for place in ("rows in DRAM", "rows in HBM", "a tenth in HBM")
+    ],
+    "end to end, rows in DRAM, 8 sessions, bf16, batch 64, a request: p99: ",
+    "end to end, rows in DRAM, 1 sessions, bf16, batch 64: bounds in samples/s: lookups .* dense .* bus ",
+    "end to end, rows in HBM, 1 sessions, .* ids were looked up on the GPU, (99|100).* % of them were there",
+    "end to end, a tenth in HBM, 4 sessions, .* ids were looked up on the GPU, [1-9][0-9].* % of them were there",
     "new weights, .* beside 2 sessions: call to first answer: ",
     "new weights, .* p99 of a request: .* without ",
     "new weights, .* graphs captured: 0 graphs, none 0, .* target 1: yes",
