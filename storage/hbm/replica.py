@@ -163,7 +163,7 @@ def check_rows(tables: Sequence[TableSpec], rows: Mapping[int, int]) -> None:
     for size, count in rows.items():
         if count == 0:
             logger.warning(
-                "the GPU's cache for rows of %d bytes holds 1 row: their tables say that they have none", size
+                "hbm_bytes: the cache for rows of %d bytes holds 1 row: their tables say they have none", size
             )
 
 
