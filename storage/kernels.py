@@ -119,6 +119,15 @@ def compile_kernel(
     return cubin
 
 
+def is_kept(name: str, capability: tuple[int, int], cache: Path | None, options: Sequence[str] = OPTIONS) -> bool:
+    """Whether compile_kernel has nothing to compile. Raises ConfigError, DeviceError, as card_arch does."""
+    if cache is None:
+        return False
+    arch = card_arch(capability)
+    key = _cache_key(name, arch, read_sources(source_folder()), options)
+    return _read_entry(cache / f"{name}-{arch}-{key.hex()}.cubin", key) is not None
+
+
 def card_arch(capability: tuple[int, int]) -> str:
     """What to compile for: the card's own architecture, or the last before it of the same generation.
 
