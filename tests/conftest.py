@@ -20,7 +20,7 @@ FOLDERS = {"unit", "integration", "e2e", "gpu"}
 
 @pytest.fixture(autouse=True)
 def caches_are_used(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test in which simulated GPUs look up many ids and find next to none, but where it is marked cold_cache."""
+    """Fails a test whose simulated GPUs look up many ids and find next to none, unless it is marked cold_cache."""
     before = replace(module.everywhere) if (module := sys.modules.get(_LOOKUPS)) else None
     yield
     module = sys.modules.get(_LOOKUPS)

@@ -33,7 +33,8 @@ _current = threading.local()
 
 
 class SimulatedDriver(Faults):
-    """Any thread. counts: of each call. lookups: ids that kernels looked up. errors: every mistake that was made, also those that somebody swallowed.
+    """Any thread. counts: of each call. lookups: ids that kernels looked up. errors: every mistake that was made, also
+    those that somebody swallowed.
 
     What an operation raises when it runs comes out of the first `synchronize` that covers it.
     """
