@@ -18,6 +18,7 @@ import datetime
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,12 +43,13 @@ def main() -> None:
         "part": options.part,
         "rehearsal": options.rehearse,
         "date": datetime.date.today().isoformat(),
+        "gpu": "none" if options.rehearse else gpu_name(),
         "machine": f"{os.cpu_count()} cores, {memory_gib():.0f} GiB, {python_line()}",
     }
     series = Series(f"part{options.part}", out, options.seconds, facts)
     signal.signal(signal.SIGTERM, interrupted)
     kind = "a rehearsal without a GPU: no figure is a result" if options.rehearse else "on this machine's GPU"
-    series.say(f"part {options.part}, {kind}; {facts['machine']}; results in {out}")
+    series.say(f"part {options.part}, {kind}; GPU {facts['gpu']}; {facts['machine']}; results in {out}")
     try:
         run(series, options, out)
         series.facts["ready_s"] = round(options.ready_s, 1)
@@ -102,6 +104,16 @@ def without(wheels: Path, names: list[str], folder: Path) -> Path:
 def interrupted(_: int, __: FrameType | None) -> NoReturn:
     """SIGTERM ends a part as Ctrl-C does: the table is printed."""
     raise KeyboardInterrupt
+
+
+def gpu_name() -> str:
+    """Of the first GPU, with its driver, as nvidia-smi has it."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return next((line.strip() for line in done.stdout.splitlines() if line.strip()), "unknown")
 
 
 def memory_gib() -> float:

@@ -250,7 +250,7 @@ def main() -> None:
     print(machine, flush=True)
     folder, carried = options.venv.absolute(), options.wheels.absolute()
     python = make_venv(folder)
-    troubles = [f"MISSING {name}: not on this machine, and not in {carried}" for name in install(python, carried)]
+    troubles = [f"MISSING {name}: not here, and not in {carried.name}" for name in install(python, carried)]
     kernels, host = place_kernels(carried)
     came = native(python, folder, carried)
     troubles += why_no_import(python)
@@ -259,12 +259,10 @@ def main() -> None:
         refuse(f"{python} has another torch or CuPy than {sys.executable}")
     for trouble in troubles:
         print(f"! {trouble}", flush=True)
-    state = "incomplete, and what can run may" if troubles else "ready"
-    print(
-        f"{state} after {time.monotonic() - began:.0f} s: native modules {came}; {kernels} compiled kernels and {host} "
-        "of the host carried",
-        flush=True,
-    )
+    seconds = time.monotonic() - began
+    made = f"native modules {came}; {kernels} compiled kernels and {host} of the host carried"
+    state = f"incomplete ({troubles[0]})" if troubles else "ready"
+    print(f"{state} after {seconds:.0f} s: {made}", flush=True)
     sys.exit(1 if troubles else 0)
 
 

@@ -182,7 +182,7 @@ def judge(step: Step, code: int | None, limit_s: float, last: str) -> tuple[str,
         return "HANGS", f"not done after {limit_s:.0f} s; {detail}"
     if code < 0:
         return "CRASHED", f"{signal.Signals(-code).name}; {detail}"
-    return ("passed", detail) if code == 0 else ("FAILED", f"{detail}; exit code {code}: {last[:160]}")
+    return ("passed", detail) if code == 0 else ("FAILED", f"{detail}; exit code {code}")
 
 
 def judge_tests(events: Sequence[tuple[str, Any]], code: int | None, limit_s: float, last: str) -> tuple[str, str]:
@@ -194,7 +194,7 @@ def judge_tests(events: Sequence[tuple[str, Any]], code: int | None, limit_s: fl
             open_now.remove(value)
     words = [f"{outcomes['passed']} passed"]
     words += [f"{outcomes[name]} {name}" for name in ("failed", "error", "skipped") if outcomes[name]]
-    detail = ", ".join(words)
+    detail = "; ".join([", ".join(words), *(str(value) for kind, value in events if kind == "note")])
     if open_now:
         what = open_now[-1].rpartition("::")[2]
         if code is not None and code < 0:

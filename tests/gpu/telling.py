@@ -42,6 +42,10 @@ class Telling:
         self._events: Path | None = config.getoption("--events")
         self._plant: str | None = config.getoption("--plant")
         self._ran = 0
+        self._session: pytest.Session | None = None
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = session
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._tell("begin", nodeid)
@@ -49,6 +53,10 @@ class Telling:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._show(report.nodeid, report)
+            if "DeviceLost" in report.longreprtext and self._session is not None:
+                # Every later test of this process would say the same.
+                self._tell("note", "the GPU is lost to this process, the tests after it are left out")
+                self._session.shouldstop = "the GPU is lost to this process"
         if report.failed or report.skipped or report.when == "call":
             outcome = "error" if report.failed and report.when != "call" else report.outcome
             self._tell("outcome", [report.nodeid, outcome])

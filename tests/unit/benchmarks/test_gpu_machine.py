@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from benchmarks import gpu_prediction
+from benchmarks.gpu_measured import measured, read_results
+
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "gpu"
 # They are the machine's own, and nothing may bring another one.
@@ -129,6 +132,18 @@ def test_three():
 def test_four():
     pass
 """
+LOSING = """
+from storage.errors import DeviceLost
+
+def test_one():
+    pass
+
+def test_two():
+    raise DeviceLost("an illegal memory access was encountered")
+
+def test_three():
+    raise DeviceLost("the same")
+"""
 CRASHING = """
 import ctypes
 
@@ -145,10 +160,11 @@ def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
 ) -> None:
     monkeypatch.setattr(parts, "HANGS_AFTER_S", 2)
     given = parts.Given(Path(sys.executable), tmp_path, tmp_path)
-    for name, text in (("hanging", HANGING), ("crashing", CRASHING), ("good", "def test_one():\n    pass\n")):
+    scripts = {"hanging": HANGING, "crashing": CRASHING, "losing": LOSING, "good": "def test_one():\n    pass\n"}
+    for name, text in scripts.items():
         (tmp_path / f"test_{name}.py").write_text(text)
     series = steps.Series("part9", tmp_path / "out", 120.0, {"part": 9})
-    for name in ("hanging", "crashing", "good"):
+    for name in scripts:
         series.run(parts._pytest(given, name, [str(tmp_path / f"test_{name}.py")], 60.0))
     series.run(steps.Step("slow", [sys.executable, "-c", "import time; time.sleep(600)"], 11.0))
     series.run(steps.Step("absent", [], 60.0, why_not="it is not installed"))
@@ -157,12 +173,14 @@ def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
     told = capsys.readouterr().out
     words = [(each.name, each.word) for each in series.verdicts]
     assert words == [
-        ("hanging", "HANGS"), ("crashing", "CRASHED"), ("good", "passed"), ("slow", "HANGS"), ("absent", "not run"),
-        ("unknown", "FAILED"),
+        ("hanging", "HANGS"), ("crashing", "CRASHED"), ("losing", "FAILED"), ("good", "passed"), ("slow", "HANGS"),
+        ("absent", "not run"), ("unknown", "FAILED"),
     ]  # fmt: skip
     assert series.verdicts[0].detail == "1 passed, 1 failed; in test_three"
     assert series.verdicts[0].seconds < 20
     assert series.verdicts[1].detail == "1 passed; SIGSEGV in test_two"
+    lost = "1 passed, 1 failed; the GPU is lost to this process, the tests after it are left out"
+    assert series.verdicts[2].detail == lost
     # The failure before its verdict, and the stack of the hang with the line that waits.
     failure, stack, verdict = (
         told.index(what) for what in ("! FAILED ", "Timeout (0:00:02)!", "hanging            HANGS")
@@ -251,6 +269,29 @@ def test_what_is_carried_is_named_when_it_is_missing(hour: ModuleType, wheels: M
     assert wheels.wheel_names(less) == {"pydantic-core"}
     assert (less / "carried.json").exists()
     assert hour.without(folder, [], tmp_path) == folder
+
+
+def test_results_of_a_part_are_what_the_page_of_figures_reads(
+    hour: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(series: Any, options: Any, out: Path) -> None:
+        row = {"claim": "soak of 9 s: wrong scores", "against": "none", "ours": 0.0, "ratio": 1.0, "unit": "batches"}
+        series.figures["soak"] = [{**row, "disturbed": False}]
+
+    monkeypatch.setattr(hour, "run", run)
+    monkeypatch.setattr(hour, "gpu_name", lambda: "NVIDIA H100, 580")
+    monkeypatch.setattr(hour.signal, "signal", lambda *_: None)
+    for flags in (["--part", "3"], ["--part", "2", "--rehearse"]):
+        monkeypatch.setattr(sys, "argv", ["hour.py", *flags, "--out", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            hour.main()
+        assert ended.value.code == 0
+    for number in (2, 3):
+        (tmp_path / f"part{number}.json").rename(tmp_path / f"2026-01-01-gpu-part{number}.json")
+    (result,) = read_results(tmp_path)
+    (line,) = [each for each in gpu_prediction.lines() if each.figure == "soak: wrong scores"]
+    assert measured(line, [result]) == "0 batches (NVIDIA H100, 580)"
+    assert "part 3, on this machine's GPU; GPU NVIDIA H100, 580" in capsys.readouterr().out
 
 
 def test_native_modules_of_other_sources_or_another_python_are_not_taken(
