@@ -20,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import FrameType
@@ -28,7 +29,8 @@ from typing import NoReturn
 # Found beside this script.
 from parts import FILES, PARTS, Given
 from prepare import VENV
-from steps import ROOT, Series, Step, python_line, scratch
+from series import Series
+from steps import ROOT, Step
 from wheels import WHEELS
 
 SECONDS = 540.0
@@ -44,7 +46,7 @@ def main() -> None:
         "rehearsal": options.rehearse,
         "date": datetime.date.today().isoformat(),
         "gpu": "none" if options.rehearse else gpu_name(),
-        "machine": f"{os.cpu_count()} cores, {memory_gib():.0f} GiB, {python_line()}",
+        "machine": f"{os.cpu_count()} cores, {memory_gib():.0f} GiB, Python {sys.version.split()[0]}",
     }
     series = Series(f"part{options.part}", out, options.seconds, facts)
     signal.signal(signal.SIGTERM, interrupted)
@@ -64,7 +66,7 @@ def main() -> None:
 def run(series: Series, options: argparse.Namespace, out: Path) -> None:
     """Prepares the machine, then every step of the part."""
     began = time.monotonic()
-    folder = scratch()
+    folder = Path(tempfile.mkdtemp(prefix="gpu-hour-"))  # for events and rows, which the results take in
     plants = [tuple(each.split("=", 1)) for each in options.plant]
     wheels = without(options.wheels, [what for name, what in plants if name == "missing"], folder)
     python = options.venv.absolute() / "bin" / "python"

@@ -45,6 +45,11 @@ def steps() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
+def series() -> ModuleType:
+    return script("series")
+
+
+@pytest.fixture(scope="module")
 def parts() -> ModuleType:
     return script("parts")
 
@@ -156,31 +161,36 @@ def test_two():
 
 
 def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
-    steps: ModuleType, parts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    steps: ModuleType,
+    series: ModuleType,
+    parts: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     monkeypatch.setattr(parts, "HANGS_AFTER_S", 2)
     given = parts.Given(Path(sys.executable), tmp_path, tmp_path)
     scripts = {"hanging": HANGING, "crashing": CRASHING, "losing": LOSING, "good": "def test_one():\n    pass\n"}
     for name, text in scripts.items():
         (tmp_path / f"test_{name}.py").write_text(text)
-    series = steps.Series("part9", tmp_path / "out", 120.0, {"part": 9})
+    part = series.Series("part9", tmp_path / "out", 120.0, {"part": 9})
     for name in scripts:
-        series.run(parts._pytest(given, name, [str(tmp_path / f"test_{name}.py")], 60.0))
-    series.run(steps.Step("slow", [sys.executable, "-c", "import time; time.sleep(600)"], 11.0))
-    series.run(steps.Step("absent", [], 60.0, why_not="it is not installed"))
-    series.run(steps.Step("unknown", [str(tmp_path / "nothing")], 60.0))
-    assert series.end() == 1
+        part.run(parts._pytest(given, name, [str(tmp_path / f"test_{name}.py")], 60.0))
+    part.run(steps.Step("slow", [sys.executable, "-c", "import time; time.sleep(600)"], 11.0))
+    part.run(steps.Step("absent", [], 60.0, why_not="it is not installed"))
+    part.run(steps.Step("unknown", [str(tmp_path / "nothing")], 60.0))
+    assert part.end() == 1
     told = capsys.readouterr().out
-    words = [(each.name, each.word) for each in series.verdicts]
+    words = [(each.name, each.word) for each in part.verdicts]
     assert words == [
         ("hanging", "HANGS"), ("crashing", "CRASHED"), ("losing", "FAILED"), ("good", "passed"), ("slow", "HANGS"),
         ("absent", "not run"), ("unknown", "FAILED"),
     ]  # fmt: skip
-    assert series.verdicts[0].detail == "1 passed, 1 failed; in test_three"
-    assert series.verdicts[0].seconds < 20
-    assert series.verdicts[1].detail == "1 passed; SIGSEGV in test_two"
+    assert part.verdicts[0].detail == "1 passed, 1 failed; in test_three"
+    assert part.verdicts[0].seconds < 20
+    assert part.verdicts[1].detail == "1 passed; SIGSEGV in test_two"
     lost = "1 passed, 1 failed; the GPU is lost to this process, the tests after it are left out"
-    assert series.verdicts[2].detail == lost
+    assert part.verdicts[2].detail == lost
     # The failure before its verdict, and the stack of the hang with the line that waits.
     failure, stack, verdict = (
         told.index(what) for what in ("! FAILED ", "Timeout (0:00:02)!", "hanging            HANGS")
@@ -195,22 +205,24 @@ def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part9.json", "part9.log"]
 
 
-def test_steps_without_time_are_named_and_results_are_there_after_each(steps: ModuleType, tmp_path: Path) -> None:
-    series = steps.Series("part9", tmp_path, 9.0, {})
-    series.run(steps.Step("late", [sys.executable, "-c", "print('no')"], 60.0))
-    assert [str(each).split()[:3] for each in series.verdicts] == [["late", "NO", "TIME"]]
+def test_steps_without_time_are_named_and_results_are_there_after_each(
+    steps: ModuleType, series: ModuleType, tmp_path: Path
+) -> None:
+    part = series.Series("part9", tmp_path, 9.0, {})
+    part.run(steps.Step("late", [sys.executable, "-c", "print('no')"], 60.0))
+    assert [str(each).split()[:3] for each in part.verdicts] == [["late", "NO", "TIME"]]
     assert json.loads((tmp_path / "part9.json").read_text())["steps"][0]["word"] == "NO TIME"
-    assert series.end() == 1
+    assert part.end() == 1
 
 
 def test_a_log_has_the_beginning_and_the_end_of_what_is_too_long(
-    steps: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: ModuleType, series: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "HEAD_BYTES", 200)
     monkeypatch.setattr(steps, "TAIL_BYTES", 200)
-    series = steps.Series("part9", tmp_path, 60.0, {})
-    series.run(steps.Step("loud", [sys.executable, "-c", "for n in range(9999): print('line', n)"], 60.0))
-    series.end()
+    part = series.Series("part9", tmp_path, 60.0, {})
+    part.run(steps.Step("loud", [sys.executable, "-c", "for n in range(9999): print('line', n)"], 60.0))
+    part.end()
     log = (tmp_path / "part9.log").read_text()
     assert len(log) < 2000
     assert "line 3\n" in log
@@ -218,13 +230,13 @@ def test_a_log_has_the_beginning_and_the_end_of_what_is_too_long(
     assert "bytes are left out" in log
 
 
-def test_rows_of_a_benchmark_are_taken_into_the_results(steps: ModuleType, tmp_path: Path) -> None:
-    series = steps.Series("part9", tmp_path / "out", 60.0, {})
+def test_rows_of_a_benchmark_are_taken_into_the_results(steps: ModuleType, series: ModuleType, tmp_path: Path) -> None:
+    part = series.Series("part9", tmp_path / "out", 60.0, {})
     out = tmp_path / "rows.txt"
     code = f"open({str(out) + '.json'!r}, 'w').write('[{{\"claim\": \"a\"}}]')"
-    verdict = series.run(steps.Step("rows", [sys.executable, "-c", code], 60.0, "figures", file=out))
+    verdict = part.run(steps.Step("rows", [sys.executable, "-c", code], 60.0, "figures", file=out))
     assert (verdict.word, verdict.detail) == ("passed", "1 rows")
-    series.end()
+    part.end()
     assert json.loads((tmp_path / "out" / "part9.json").read_text())["figures"] == {"rows": [{"claim": "a"}]}
 
 

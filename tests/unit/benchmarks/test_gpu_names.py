@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,3 +148,12 @@ def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_card(
     call = lookups.call(0)
     function, *grid = made.launched[0][:4]
     assert (function, grid) == (7, [*call.blocks, 1])
+
+
+def test_every_function_of_nvml_that_is_called_is_there() -> None:
+    nvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    names = set()
+    for path in ("serving/gpu/gauges.py", "emberline/cli/gpu_findings.py"):
+        names |= set(re.findall(r"\bnvml[A-Z]\w+", (ROOT / path).read_text(encoding="utf-8")))
+    assert "nvmlInit" in names
+    assert [name for name in sorted(names) if not hasattr(nvml, name)] == []
