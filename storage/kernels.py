@@ -95,15 +95,16 @@ def compile_source(
 
 
 def compile_kernel(
-    name: str, arch: str, cache: Path | None, *, folder: Path | None = None, options: Sequence[str] = OPTIONS
+    name: str, arch: str, cache: Path | None, *, folder: Path | None = None, options: Sequence[str] | None = None
 ) -> bytes:
     """The cubin of a kernel, from the cache when it is there. Needs no GPU.
 
     cache: a folder, made when it is missing; None to keep nothing. One that cannot be written to costs a compilation at
-    each start. folder: of the sources; None for ours. Raises NotFound for a name that no source has, else as
-    compile_source does.
+    each start. folder: of the sources, options: of the compiler; None for ours. Raises NotFound for a name that no
+    source has, else as compile_source does.
     """
     folder = source_folder() if folder is None else folder
+    options = OPTIONS if options is None else options
     sources = read_sources(folder)
     if f"{name}.cu" not in sources:
         known = ", ".join(file.removesuffix(".cu") for file in sources if file.endswith(".cu"))
