@@ -17,7 +17,7 @@ def all_gpus(request: pytest.FixtureRequest) -> Gpus:
     if request.config.getoption("--simulated", default=False):
         from tests.simulated_gpu import SimulatedGpus
 
-        return SimulatedGpus(2, schedule="random", seed=1)
+        return SimulatedGpus(schedule="random", seed=1)
     gpus = find_gpus()
     if gpus.why_none:
         pytest.skip(f"no GPU can be used: {gpus.why_none}")

@@ -50,9 +50,16 @@ class SameCard:
 
 
 @pytest.fixture
-def devices(driver: Driver, all_gpus: Gpus) -> Sequence[Device]:
+def devices(driver: Driver, all_gpus: Gpus, request: pytest.FixtureRequest) -> Sequence[Device]:
+    if request.config.getoption("--simulated", default=False):
+        from tests.simulated_gpu import SimulatedGpus
+
+        all_gpus = SimulatedGpus(2, schedule="random", seed=1)
+        driver = all_gpus.driver(0)
     if len(all_gpus.infos) > 1:
         other = all_gpus.driver(all_gpus.infos[1].index)
+        # The other one entered this thread when it was made, and access is asked for by the GPU that is current.
+        driver.enter_thread()
         try:
             driver.reach(other)
         except DeviceError as error:
