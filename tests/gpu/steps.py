@@ -29,7 +29,8 @@ HEAD_BYTES, TAIL_BYTES = 1 << 20, 1 << 18
 MOST_SHOWN = 120
 # After the end of its time: for a stack, and for what a benchmark has to write.
 _ABORT_S, _TERM_S = 5.0, 15.0
-_TRACE = re.compile(r"Timeout \(|Fatal Python error|Thread 0x|Current thread|Stack \(|  File \"|Extension modules|~~~")
+# A stack's first line may stand behind the marks of tests that passed.
+_TRACE = re.compile(r"Timeout \(\d|Fatal Python error|^(Thread 0x|Current thread|Stack \(|  File \"|~~~)")
 _FOUND = re.compile(r"========= (?!COMPUTE-SANITIZER)(?!ERROR SUMMARY: 0 errors)|Traceback|\w*Error: |part .* FAILED")
 # A sanitizer's own exit code when it found something.
 SANITIZER_FOUND = 97
@@ -98,7 +99,7 @@ class Output:
             if line.strip():
                 self.last = line.strip()
             self._keep(line + "\n")
-            if line.startswith("! ") or _TRACE.match(line) or _FOUND.search(line):
+            if line.startswith("! ") or _TRACE.search(line) or _FOUND.search(line):
                 self.shown += 1
                 if self.shown <= MOST_SHOWN:
                     self._show(line)

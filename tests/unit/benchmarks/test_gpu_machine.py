@@ -198,6 +198,7 @@ def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
     assert failure < stack < verdict
     assert re.search(r'test_hanging.py", line \d+ in test_three', told)
     assert re.search(r'test_crashing.py", line \d+ in test_two', told)
+    assert "Fatal Python error: Segmentation fault" in told
     log = (tmp_path / "out" / "part9.log").read_text()
     assert "AssertionError: two" in log
     content = json.loads((tmp_path / "out" / "part9.json").read_text())
