@@ -15,13 +15,13 @@ READY  := $(VENV)/.ready
 FUZZERS := $(VENV)/.fuzzers
 # A GPU's torch and CuPy are those of this Python, and what else is needed is put beside them into build/gpu-venv.
 GPU_BASE   ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
-GPU_PY     := build/gpu-venv/bin/python
 GPU_PYTHON ?= 3.12
+GPU_ARCH   ?= sm_90
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu clean
+.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -88,20 +88,17 @@ bench: $(READY)  ## every benchmark, in its quick form
 	@for name in parity session_memory synthetic_tiers live_updates random_kills starts; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
 	@mkdir -p build && $(PY) -m benchmarks.all_store --quick --out build/store-quick.txt; code=$$?; cat build/store-quick.txt; exit $$code
 
-gpu-wheels: $(VENV)/bin/python  ## into build/gpu-wheels what a machine with a GPU and no network lacks; GPU_PYTHON=3.12
-	$(PY) tests/gpu/wheels.py --python $(GPU_PYTHON)
+gpu-wheels: $(READY)  ## into build/gpu-wheels what a machine with a GPU and no network lacks, built; GPU_PYTHON=3.12 GPU_ARCH=sm_90
+	$(PY) tests/gpu/wheels.py --python $(GPU_PYTHON) --arch $(GPU_ARCH)
 
-test-gpu:  ## on a machine with a GPU: driver, kernels and sessions on it, compute-sanitizer, the simulated card
-	$(GPU_BASE) tests/gpu/prepare.py
-	$(GPU_PY) tests/gpu/verdicts.py
+test-gpu:  ## on a machine with a GPU: does it live, and is it right? at most nine minutes; results in build/gpu
+	$(GPU_BASE) tests/gpu/hour.py --part 1
 
-bench-gpu:  ## on a machine with a GPU: sessions, lookups and tiers measured, into build/gpu-*.txt; QUICK=1 for six minutes
-	$(GPU_BASE) tests/gpu/prepare.py
-	@code=0; \
-	$(GPU_PY) -m benchmarks.gpu_sessions --out build/gpu-bench.txt --svg build/gpu-timeline.svg $(if $(QUICK),--quick) || code=1; \
-	$(GPU_PY) -m benchmarks.gpu_lookup --out build/gpu-lookup.txt $(if $(QUICK),--quick) || code=1; \
-	$(GPU_PY) -m benchmarks.gpu_tiers --out build/gpu-tiers.txt $(if $(QUICK),--quick) || code=1; \
-	exit $$code
+bench-gpu:  ## on a machine with a GPU: lookups and tiers (nine minutes), then sessions (nine minutes); results in build/gpu
+	@code=0; for part in 2 3; do $(GPU_BASE) tests/gpu/hour.py --part $$part || code=1; done; exit $$code
+
+rehearse-gpu: $(READY)  ## the three parts without a GPU, at toy sizes, on a Python that has torch; GPU_BASE=...
+	@code=0; for part in 1 2 3; do $(GPU_BASE) tests/gpu/hour.py --part $$part --rehearse --out build/gpu-rehearsal || code=1; done; exit $$code
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

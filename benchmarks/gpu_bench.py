@@ -15,6 +15,7 @@ import torch
 from benchmarks.catalog import Run
 from benchmarks.gpu_card import Card, Limits, find_card, measure_limits
 from benchmarks.gpu_world import FULL, QUICK, TOY, Sizes, World
+from benchmarks.machine import available_bytes
 from benchmarks.measure import Contestant, Samples, median
 from benchmarks.report import Report, Row, figure
 
@@ -26,7 +27,8 @@ _QUIET_SHARE = 0.25
 @dataclass(frozen=True)
 class Settings:
     """simulated: on the processor, at toy sizes. soak_s: seconds of the soak, None for the usual. svg: where the
-    picture goes. rows: of each table, None for the usual.
+    picture goes. rows: of each table, None for the usual. host_bytes: of the host's memory that tables may be made
+    for, None for what the kernel calls available: on some machines memory starts small and grows as it is used.
     """
 
     simulated: bool = False
@@ -34,6 +36,7 @@ class Settings:
     soak_s: float | None = None
     svg: Path | None = None
     rows: int | None = None
+    host_bytes: int | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -121,6 +124,15 @@ class Bench:
     def is_simulated(self) -> bool:
         """Whether no figure means anything."""
         return self.settings.simulated
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the host's memory, that tables may be made for."""
+        given = self.settings.host_bytes
+        found = available_bytes() if given is None else given
+        how = "available by the kernel's account" if given is None else "as --host-gib says"
+        self.remark(f"memory of the host for tables: {found / 2**30:.0f} GiB, {how}")
+        return found
 
     @property
     def limits(self) -> Limits:

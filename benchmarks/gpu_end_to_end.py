@@ -1,4 +1,7 @@
-"""The whole way of a request in process, lookups and all, beside what bounds it; and new weights under that load."""
+"""The whole way of a request in process, lookups and all, beside what bounds it; and new weights under that load.
+
+Three times: with the rows in DRAM, all of them in the GPU's memory, a tenth of them there.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.dlrm_towers import DENSE, SPARSE
 from benchmarks.gpu_bench import SESSIONS, Bench
 from benchmarks.gpu_dense import always, dense_runs, rate_of
 from benchmarks.gpu_served import Served, callers
@@ -19,28 +23,52 @@ from serving.gpu.staged_lookup import StagedLookup
 from storage.features import Column, FeatureBatch
 from storage.tiers.tiered import LookupResult
 
+# Where the rows are, by the share of them in the GPU's memory.
+TENTH = 0.1
+PLACES = {0.0: "rows in DRAM", 1.0: "rows in HBM", TENTH: "a tenth in HBM"}
 _PRECISION = "bf16"
 _POOL = 48
 _DELTA_SESSIONS, _DELTA_EVERY_S = 4, 0.25
 
 
-def end_to_end(bench: Bench) -> None:
-    """Samples a second and times of requests, by sessions, and which bound holds them."""
+# Of ids that are looked up where every row is in the GPU's memory, at least so many are found there.
+_LEAST_HITS = 0.99
+
+
+def on_host(bench: Bench) -> None:
+    """Samples a second and times of requests, by sessions, and which bound holds them; rows come from DRAM."""
+    _end_to_end(bench, 0.0)
+
+
+def in_hbm(bench: Bench) -> None:
+    """The same with every row in the GPU's memory."""
+    _end_to_end(bench, 1.0)
+
+
+def tenth_in_hbm(bench: Bench) -> None:
+    """The same with a tenth of the rows in the GPU's memory, and the others in DRAM."""
+    _end_to_end(bench, TENTH)
+
+
+def _end_to_end(bench: Bench, hbm_share: float) -> None:
     batch = bench.sizes.batch
-    served = _served(bench)
+    served = _served(bench, hbm_share)
     requests = served.requests(bench.times(_POOL, 16, 4), batch)
     _check(served, requests[0], batch)
-    bus = bench.limits.to_card / bench.sizes.row_bytes()
+    bus = bench.limits.to_card / (8 * SPARSE + 4 * DENSE if hbm_share else bench.sizes.row_bytes())
     for count in SESSIONS if not bench.settings.quick else (1, 4):
         served.model.resize(count)
         served.model.group.wait_warm()
-        _one_count(bench, served, requests, count, bus)
+        _one_count(bench, served, requests, count, bus, PLACES[hbm_share])
 
 
-def _one_count(bench: Bench, served: Served, requests: Sequence[Mapping[str, Column]], count: int, bus: float) -> None:
+def _one_count(
+    bench: Bench, served: Served, requests: Sequence[Mapping[str, Column]], count: int, bus: float, place: str
+) -> None:
     batch = bench.sizes.batch
     batches = [served.model.parts.features(columns, batch) for columns in requests]
     seen: list[np.ndarray] = []
+    asked = served.asked()
     with dense_runs(bench, _PRECISION, [batch], count=count) as (lanes,):
         alone = [LookupAlone(served, lane, batches) for lane in lanes]
 
@@ -59,9 +87,11 @@ def _one_count(bench: Bench, served: Served, requests: Sequence[Mapping[str, Col
         }
         samples = bench.interleave(contestants, max_s=15.0)
     samples.add("bus", always(bus))
-    bounds = {name: float(np.median(samples.values(name))) for name in ("lookups", "dense", "bus")}
+    # The host looks nothing up where all rows are in the GPU's memory, and one row in some where a tenth is.
+    limits = ("lookups", "dense", "bus") if place == PLACES[0.0] else ("dense", "bus")
+    bounds = {name: float(np.median(samples.values(name))) for name in limits}
     least = min(bounds, key=lambda name: bounds[name])
-    what = f"end to end, {count} sessions, {_PRECISION}, batch {batch}"
+    what = f"end to end, {place}, {count} sessions, {_PRECISION}, batch {batch}"
     bench.compare(what, samples, least, unit="samples/s", note="the least of the bounds")
     p50s, p99s = ([float(np.percentile(us, q)) / 1000 for us in seen] for q in (50, 99))
     bench.pairs(f"{what}, a request: p99", p99s, p50s, "p50", unit="ms", less_is_better=True)
@@ -69,7 +99,21 @@ def _one_count(bench: Bench, served: Served, requests: Sequence[Mapping[str, Col
     reached = float(np.median(samples.values("ours"))) / bounds[least]
     holds = f"{least} hold it" if reached > 0.8 else "none of these: queue, threads and the interpreter"
     bench.remark(f"{what}: bounds in samples/s: {words}; {holds} ({reached:.2f} of the least)")
+    _hits(bench, served, asked, what, place)
     bench.run.settle(samples)
+
+
+def _hits(bench: Bench, served: Served, before: tuple[int, int], what: str, place: str) -> None:
+    """Says how many ids the GPU had. Raises AssertionError where that is not what the place says."""
+    lookups, misses = (now - then for now, then in zip(served.asked(), before, strict=True))
+    if place == PLACES[0.0]:
+        if lookups:
+            raise AssertionError(f"{lookups} ids were looked up on a GPU that is to have no rows")
+        return
+    hits = 1 - misses / max(1, lookups)
+    bench.remark(f"{what}: {lookups:,} ids were looked up on the GPU, {100 * hits:.2f} % of them were there")
+    if not lookups or (place == PLACES[1.0] and hits < _LEAST_HITS):
+        raise AssertionError(f"{lookups} ids were looked up, {misses} were missed: the figures are of something else")
 
 
 class LookupAlone:
@@ -95,7 +139,7 @@ def new_weights(bench: Bench) -> None:
     """Dense weights of a delta, brought to the card and served under load; what batches beside them take."""
     batch = bench.sizes.batch
     sessions = 2 if bench.is_simulated else _DELTA_SESSIONS
-    served = _served(bench)
+    served = _served(bench, 1.0)
     served.model.resize(sessions)
     served.model.group.wait_warm()
     requests = served.requests(bench.times(_POOL, 16, 4), batch)
@@ -171,18 +215,20 @@ class FirstAnswer:
             self._came.set()
 
 
-def _served(bench: Bench) -> Served:
-    """One model for both parts: its tables are large."""
+def _served(bench: Bench, hbm_share: float) -> Served:
+    """One model for all parts: its tables are large."""
     served: Served | None = bench.kept.get("served")
-    if served is None:
-        served = Served(bench, _PRECISION, bench.sizes.batch)
-        bench.kept["served"] = served
-        bench.at_end(served.close)
-        bench.remark(
-            f"26 tables of {served.rows:,} rows of {bench.sizes.dim} values as {bench.sizes.row_type}, "
-            f"{26 * served.rows * served.row_bytes / 2**30:.1f} GiB in DRAM, filled in {served.fill_s:.0f} s; "
-            "ids by Zipf(1.05)"
-        )
+    if served is not None:
+        served.place(hbm_share)
+        return served
+    served = Served(bench, _PRECISION, bench.sizes.batch, hbm_share=hbm_share)
+    bench.kept["served"] = served
+    bench.at_end(served.close)
+    bench.remark(
+        f"26 tables of {served.rows:,} rows of {bench.sizes.dim} values as {bench.sizes.row_type}, "
+        f"{26 * served.rows * served.row_bytes / 2**30:.1f} GiB in DRAM, filled in {served.fill_s:.0f} s; "
+        "ids by Zipf(1.05)"
+    )
     return served
 
 

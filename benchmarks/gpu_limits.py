@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +36,9 @@ class PlainKernels:
             return
         info = card.driver.info
         cubin, _ = compile_source(SOURCE.stem, card_arch(info.capability), {SOURCE.name: SOURCE.read_bytes()}, OPTIONS)
-        driver: Any = importlib.import_module("cupy.cuda.driver")
+        # An attribute: there is no module of this name.
+        from cupy.cuda import driver
+
         module = driver.moduleLoadData(cubin)
         self._functions = {name: int(driver.moduleGetFunction(module, name)) for name in NAMES}
         self._kernels = Kernels(info.index, info.capability)

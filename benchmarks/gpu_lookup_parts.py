@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import cast
 
 from benchmarks.gpu_bench import Bench, latency_us
@@ -10,12 +11,16 @@ from benchmarks.gpu_dense import always
 from benchmarks.gpu_events import Launch, Timed, forget, largest
 from benchmarks.gpu_limits import PlainKernels, embedding_bag, fbgemm, index_select
 from benchmarks.gpu_replica import CardRows, Lookups, Shape, fitting_rows
+from benchmarks.gpu_search import InTurn
 from benchmarks.measure import Contestant, Samples
+from serving.gpu.driver import Graph
 
 ROWS, QUICK_ROWS, TOY_ROWS = 100_000_000, 10_000_000, 3_000
 IDS, TOY_IDS = 1 << 20, 512
 BAG, TOY_BAG = 64, 16
 SMALL_IDS = 4096
+# Launches in one graph, so that the interpreter is not what is measured.
+IN_A_GRAPH = 50
 WIDE, NARROW, TINY = Shape(128, "fp32"), Shape(32, "fp16"), Shape(16, "fp16")
 # Of what the card reaches by row numbers.
 OF_GATHER = {WIDE: 0.80, NARROW: 0.45}
@@ -114,32 +119,97 @@ def across(bench: Bench) -> None:
 
 
 def small(bench: Bench) -> None:
-    """A few thousand ids in a captured graph: by the card's clock, and from the launch until the host knows."""
+    """A few thousand ids in a captured graph: by the GPU's clock, and from the launch until the host knows.
+
+    By the GPU's clock many lookups are one graph, each of other ids: one graph each would be launched no faster than
+    the interpreter can, which takes about as long as the lookup.
+    """
     rows = _rows(bench, WIDE)
     driver = bench.card.driver
     ids = bench.times(SMALL_IDS, SMALL_IDS, 64)
-    lookups = Lookups(rows, 1, ids, skew="uniform")
+    count = bench.times(IN_A_GRAPH, IN_A_GRAPH, 3)
+    lookups = Lookups(rows, count, ids, skew="uniform")
     lookups.check()
-    graph = driver.capture(lambda: lookups.launch_counted(0), driver.new_pool(), lookups.stream, name="lookup")
-    timed = _timed(bench, lookups, lambda number: driver.launch(graph, lookups.stream), calls=200)
+    many = _captured(bench, lookups, lookups.launch_counted, count)
+    one = _captured(bench, lookups, lookups.launch_counted, 1)
+    timed = _timed(bench, lookups, partial(_launch, bench, many, lookups))
     done = driver.new_event(busy_wait=True)
 
     def whole() -> None:
-        driver.launch(graph, lookups.stream)
+        driver.launch(one, lookups.stream)
         driver.record(done, lookups.stream)
         driver.synchronize(done)
 
     contestants: Mapping[str, Contestant] = {
-        "ours": timed.run,
+        "ours": partial(_each, timed, count),
         "host": latency_us(whole, bench.seconds(0.06, 0.02)),
     }
     samples = bench.interleave(contestants, max_s=6.0)
     samples.add("bound", always(SMALL_US))
-    what = f"{ids:,} ids, {WIDE}, all hit, one graph"
-    for ours, name, target in (("ours", "on the card", 1.0), ("host", "launch until the host knows", None)):
-        bench.compare(f"{what}, {name}", samples, "bound", ours=ours, target=target, unit="us", less_is_better=True)
-    _times(bench, what, timed)
+    what = f"{ids:,} ids, {WIDE}, all hit"
+    inside = f"{what}, one of {count} in a graph, on the GPU"
+    for ours, name, target in (
+        ("ours", inside, 1.0),
+        ("host", f"{what}, one graph, launch until the host knows", None),
+    ):
+        bench.compare(name, samples, "bound", ours=ours, target=target, unit="us", less_is_better=True)
+    _times(bench, f"{what}, {count} in a graph", timed)
     bench.run.settle(samples)
+
+
+def search(bench: Bench) -> None:
+    """The search in a line by a mask beside its first version, the four ways in turn: large batches and small ones."""
+    if bench.is_simulated:
+        bench.remark("the search by a mask beside ways in turn: left out, it needs a card")
+        return
+    in_turn = InTurn(bench.card)
+    rows = _rows(bench, WIDE)
+    for length in (None, BAG):
+        lookups = _lookups(bench, rows, "uniform", length)
+        before = in_turn.launch(lookups)
+        timed = {"ours": _timed(bench, lookups, lookups.launch), "in turn": _timed(bench, lookups, before)}
+        samples = _race(bench, lookups, timed, limits=("in turn",))
+        kind = "written out" if length is None else f"bags of {length}, summed"
+        what = f"the search by a mask, {lookups.ids:,} uniform ids of {rows.index.rows:,} rows, {WIDE}, {kind}"
+        bench.compare(what, samples, "in turn", unit="G ids/s", scale=GIDS)
+        bench.run.settle(samples)
+        del lookups, before, timed
+    lookups = Lookups(rows, IN_A_GRAPH, SMALL_IDS, skew="uniform")
+    launches = {"ours": lookups.launch, "in turn": in_turn.launch(lookups)}
+    timed = {}
+    for name, launch in launches.items():
+        graph = _captured(bench, lookups, launch, IN_A_GRAPH)
+        timed[name] = _timed(bench, lookups, partial(_launch, bench, graph, lookups))
+    contestants = {name: partial(_each, timed[name], IN_A_GRAPH) for name in timed}
+    samples = bench.interleave(contestants, max_s=6.0)
+    what = f"the search by a mask, {SMALL_IDS:,} ids, {WIDE}, one of {IN_A_GRAPH} in a graph"
+    bench.compare(what, samples, "in turn", unit="us", less_is_better=True)
+    bench.run.settle(samples)
+
+
+def _captured(bench: Bench, lookups: Lookups, launch: Launch, count: int) -> Graph:
+    """A graph of so many launches, of a batch each. Kernels are loaded before: once, outside of it."""
+    driver = bench.card.driver
+    lookups.launch_counted(0)
+    launch(0)
+    done = driver.new_event()
+    driver.record(done, lookups.stream)
+    driver.synchronize(done)
+
+    def work() -> None:
+        for number in range(count):
+            launch(number)
+
+    return driver.capture(work, driver.new_pool(), lookups.stream, name="lookup")
+
+
+def _launch(bench: Bench, graph: Graph, lookups: Lookups, number: int) -> None:
+    bench.card.driver.launch(graph, lookups.stream)
+
+
+def _each(timed: Timed, count: int, turn: int) -> float:
+    """Microseconds of one of the launches in a graph."""
+    return timed.run(turn) / count
 
 
 def _rows(bench: Bench, shape: Shape) -> CardRows:

@@ -161,7 +161,11 @@ class Lookups:
 
     def launch(self, number: int) -> None:
         """Puts the lookup of a batch on the stream, and nothing else; misses are appended to those before."""
-        self._card.driver.kernel(self._calls[number % len(self._calls)], self.stream)
+        self._card.driver.kernel(self.call(number), self.stream)
+
+    def call(self, number: int) -> KernelCall:
+        """What `launch` puts on the stream."""
+        return self._calls[number % len(self._calls)]
 
     def launch_counted(self, number: int) -> None:
         """With what a session has before it: the count of misses begins at 0."""

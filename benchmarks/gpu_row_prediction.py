@@ -1,18 +1,49 @@
 """What `gpu_lookup` and `gpu_tiers` should find on an H200 and an H100: by bytes, by loads under way, by the host.
 
-Written down before any card ran them. The assumptions are the constants below; what was measured is marked so.
-`python -m benchmarks.gpu_prediction` prints the table of docs/gpu-figures.md.
+Written down before any GPU ran them, from benchmarks/gpu_assumptions.py.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
+from benchmarks.gpu_assumptions import (
+    AHEAD,
+    BETWEEN,
+    BUS,
+    FAR_US,
+    FBGEMM_SHARE,
+    FIND_US,
+    H200,
+    ID_US,
+    IN_SECOND,
+    INDEX_US,
+    LANES,
+    LINE_BYTES,
+    LIST_BYTES,
+    LISTS_US,
+    MISS_US,
+    NEAR,
+    NEAR_BYTES,
+    NEAR_US,
+    NODE_US,
+    PIECE_BYTES,
+    PIECES,
+    POLICY_POINT,
+    SHEETS,
+    STREAM,
+    TORCH_WARPS,
+    WARPS,
+    WAYS,
+    Sheet,
+)
 from benchmarks.gpu_lookup_parts import (
     BAG,
     BEST_PUBLIC,
     IDS,
+    IN_A_GRAPH,
     NARROW,
     OF_GATHER,
     OF_POOLED,
@@ -25,6 +56,7 @@ from benchmarks.gpu_lookup_parts import (
     TINY_RATE,
     WIDE,
 )
+from benchmarks.gpu_measured import Found, Line
 from benchmarks.gpu_replica import Shape
 from benchmarks.gpu_tier_parts import (
     DELTA_BAGS,
@@ -41,46 +73,6 @@ from benchmarks.gpu_tier_parts import (
     VISIBLE_MS,
 )
 from benchmarks.traffic import ZIPF
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Of a card's data sheet. memory: bytes a second. units: multiprocessors."""
-
-    name: str
-    memory: float
-    units: int
-
-
-H200, H100 = Sheet("H200", 4.8e12, 132), Sheet("H100", 3.35e12, 132)
-SHEETS = (H200, H100)
-# Shares of the memory's rate: what is written or read in a row, and rows from 256 bytes on; pieces of 64 bytes at
-# random, below which memory gives no less; pieces between.
-STREAM, PIECES, BETWEEN = 0.85, 0.60, 0.72
-PIECE_BYTES = 64
-# Second-level cache: bytes that hold rows and lines, bytes a second, a load that it answers; a load from memory.
-NEAR_BYTES, NEAR, NEAR_US, FAR_US = 40e6, 5.5e12, 0.3, 0.7
-# Warps of our kernels on a multiprocessor (128 registers), and rows of one lane that are under way at once.
-WARPS, AHEAD, LANES = 16, 4, 32
-# Measured: ids in their second line, in an index at three of four.
-IN_SECOND = 0.15
-LINE_BYTES = 64
-# torch's EmbeddingBag: 1,024 blocks of eight warps, a lane for each value, one row after the other.
-TORCH_WARPS = 8192
-# FBGEMM by row numbers, of the pooled limit.
-FBGEMM_SHARE = 0.75
-# A node of a graph, small as it is.
-NODE_US = 2.5
-BUS = 55e9
-# A tenth of the table is on the card. The policy is a point below the best static choice.
-POLICY_POINT = 0.01
-# Measured on two cores of a virtual machine, a thread: a row that was missed, found in DRAM and written to where the
-# card fetches it; an id copied and told.
-MISS_US, ID_US = 0.15, 0.0012
-# Measured there too, by both cores (delta_parts, a full card of 12 M rows), a row of a delta: the card's index, its
-# row, the lists to be sent.
-INDEX_US, FIND_US, LISTS_US = 0.076, 0.031, 0.029
-_LIST_BYTES = 48
 
 
 def share_of_rows(row_bytes: float) -> float:
@@ -120,10 +112,13 @@ def lookup(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rat
     return min(by_bytes, by_loads, key=lambda rate: rate.ids)
 
 
-def search_us(near: float = 0.0) -> float:
-    """Of a warp: its ids, their lines, word and second look, and the second line of the one that has to."""
+def search_us(near: float = 0.0, ways: int = 1) -> float:
+    """Of a warp: its ids, their lines, word and second look, the flags, and the second line of the one that has to.
+
+    ways: that a line's words are looked at in turn.
+    """
     far_us = near * NEAR_US + (1 - near) * FAR_US
-    return 2 * far_us + 2 * NEAR_US + far_us + 2 * NEAR_US
+    return 2 * far_us + 2 * ways * NEAR_US + NEAR_US + far_us + 2 * ways * NEAR_US
 
 
 def copy_us(shape: Shape, near: float = 0.0) -> float:
@@ -170,7 +165,7 @@ def miss_rate(sheet: Sheet, lanes: int) -> Rate:
 def visible_ms() -> float:
     """A delta, from staged to found: the host's work a row, two threads, and the bus."""
     row_us = INDEX_US + FIND_US + LISTS_US
-    return DELTA_ROWS * (row_us / 1e3 + (4 * DELTA_DIM + _LIST_BYTES) / BUS * 1e3)
+    return DELTA_ROWS * (row_us / 1e3 + (4 * DELTA_DIM + LIST_BYTES) / BUS * 1e3)
 
 
 def near_share(shape: Shape, rows: float) -> float:
@@ -178,45 +173,28 @@ def near_share(shape: Shape, rows: float) -> float:
     return hottest(NEAR_BYTES / (shape.row_bytes + LINE_BYTES), rows)
 
 
-@dataclass(frozen=True)
-class RowLine:
-    """One row of the table. predicted: by card, in the order of SHEETS."""
-
-    figure: str
-    target: str
-    predicted: tuple[str, ...]
-    by: str
-
-
-def row_lines() -> list[RowLine]:
+def row_lines() -> list[Line]:
     """Every figure that has a target."""
     return [*_gathers(), *_pools(), *_small(), *_tiers()]
 
 
-def row_table() -> str:
-    """As Markdown, with a column for what a card says."""
-    names = " | ".join(sheet.name for sheet in SHEETS)
-    rows = [f"| figure | target | {names} | by (H200) | measured |", "|---|---|" + "---|" * (len(SHEETS) + 2)]
-    rows += [f"| {each.figure} | {each.target} | {' | '.join(each.predicted)} | {each.by} | |" for each in row_lines()]
-    return "\n".join(rows)
-
-
-def _gathers() -> list[RowLine]:
+def _gathers() -> list[Line]:
     found = []
     for shape, target in OF_GATHER.items():
         rates = [(lookup(sheet, shape, shape.row_bytes), limit(sheet, shape, shape.row_bytes)) for sheet in SHEETS]
         found.append(
-            RowLine(
+            Line(
                 f"{IDS:,} uniform ids of {ROWS // 10**6} M rows, {shape}, written out, over the gather's limit",
                 f">= {target:g}",
                 tuple(f"{ours.ids / other.ids:.2f} ({_giga(ours)})" for ours, other in rates),
                 f"{rates[0][0].by}; the limit {_giga(rates[0][1])}",
+                Found(f".* uniform ids of .* rows, {re.escape(str(shape))}, written out", "limit"),
             )
         )
     return found
 
 
-def _pools() -> list[RowLine]:
+def _pools() -> list[Line]:
     found = []
     for name, near in (("uniform", 0.0), ("Zipf(1.05)", near_share(WIDE, ROWS))):
         written = 4 * WIDE.dim / BAG
@@ -225,86 +203,113 @@ def _pools() -> list[RowLine]:
         what = f"bags of {BAG}, {name}, {WIDE}, summed"
         cached = f", {100 * near:.0f} % of the rows in the second-level cache" if near else ""
         pairs = list(zip(ours, limits, strict=True))
+        claim = f".* bags of {BAG} ids, {re.escape(name)}, .* rows, {re.escape(str(WIDE))}, summed"
         found += [
-            RowLine(
+            Line(
                 f"{what}, over the pooled limit",
                 f">= {OF_POOLED:g}",
                 tuple(f"{each.ids / other.ids:.2f} ({_giga(each)})" for each, other in pairs),
                 f"{ours[0].by}{cached}; the limit {_giga(limits[0])}",
+                Found(claim, "limit"),
             ),
-            RowLine(
+            Line(
                 f"{what}, ids a second",
                 f"> {BEST_PUBLIC / 1e9:g} G",
                 tuple(_giga(each) for each in ours),
                 "as above; the target is FBGEMM's best public figure, on an H100",
+                Found(claim, "bound", "ours"),
             ),
-            RowLine(
+            Line(
                 f"{what}, over torch EmbeddingBag",
                 f">= {OVER_TORCH:g}x",
                 tuple(f"{each.ids / torch_bag(WIDE, near):.1f}x" for each in ours),
                 f"torch {torch_bag(WIDE, near) / 1e9:.1f} G ids/s: {TORCH_WARPS:,} warps, {WIDE.dim // 32} for an id, "
                 "one load after the other",
+                Found(claim, "torch EmbeddingBag"),
             ),
-            RowLine(
+            Line(
                 f"{what}, over FBGEMM",
                 f">= {OVER_FBGEMM:g}x",
                 tuple(f"{each.ids / (FBGEMM_SHARE * other.ids):.1f}x" for each, other in pairs),
                 f"FBGEMM at {FBGEMM_SHARE:g} of the pooled limit, by row numbers",
+                Found(claim, "FBGEMM"),
             ),
         ]
     tiny = [lookup(sheet, TINY, 4 * TINY.dim / BAG) for sheet in SHEETS]
     what = f"bags of {BAG}, uniform, {TINY}, summed, ids a second"
-    found.append(RowLine(what, f">= {TINY_RATE / 1e9:g} G", tuple(_giga(each) for each in tiny), tiny[0].by))
+    measured = Found(f".* bags of {BAG} ids, uniform, .* rows, {TINY}, summed", "bound", "ours")
+    found.append(Line(what, f">= {TINY_RATE / 1e9:g} G", tuple(_giga(each) for each in tiny), tiny[0].by, measured))
     return found
 
 
-def _small() -> list[RowLine]:
+def _small() -> list[Line]:
     by = f"2 nodes of {NODE_US} us, search {search_us():.1f} us, rows {copy_us(WIDE):.1f} us, the feature's words"
+    one = f"{SMALL_IDS:,} ids, {WIDE}, all hit, one of {IN_A_GRAPH} in a graph, on the GPU"
+    before = small_us(WIDE) + search_us(ways=WAYS) - search_us()
     return [
-        RowLine(f"{SMALL_IDS:,} ids, {shape}, one graph", target, (f"{small_us(shape):.0f} us",) * len(SHEETS), by_of)
-        for shape, target, by_of in (
-            (WIDE, f"<= {SMALL_US:.0f} us", by),
-            (NARROW, "", f"the same with rows {copy_us(NARROW):.1f} us"),
-        )
+        Line(
+            f"{SMALL_IDS:,} ids, {WIDE}, one graph",
+            f"<= {SMALL_US:.0f} us",
+            (f"{small_us(WIDE):.0f} us",) * len(SHEETS),
+            by,
+            Found(re.escape(one), "bound", "ours"),
+        ),
+        Line(
+            f"{SMALL_IDS:,} ids, {NARROW}, one graph",
+            "",
+            (f"{small_us(NARROW):.0f} us",) * len(SHEETS),
+            f"the same with rows {copy_us(NARROW):.1f} us",
+        ),
+        Line(
+            f"{SMALL_IDS:,} ids, {WIDE}, the search by a mask, over ways in turn",
+            "",
+            (f"{before / small_us(WIDE):.1f}x",) * len(SHEETS),
+            f"search {search_us(ways=WAYS):.1f} us in turn: the lanes of a warp want different ways",
+            Found(f"the search by a mask, {SMALL_IDS:,} ids, .*", "in turn"),
+        ),
     ]
 
 
-def _tiers() -> list[RowLine]:
+def _tiers() -> list[Line]:
     found = []
     for lanes in MISS_LANES:
         rates = [miss_rate(sheet, lanes) for sheet in SHEETS]
         ids = MISS_BAGS * MISS_LENGTH
         found.append(
-            RowLine(
+            Line(
                 f"a tenth of {MISS_BYTES / 1e9:.0f} GB on the card, {MISS_BAGS} x {MISS_LENGTH}, Zipf(1.05), "
                 f"{lanes} lanes",
                 f">= {NVE_RATE / 1e6:.0f} M ids/s" if lanes == MISS_LANES[-1] else "",
                 tuple(f"{rate.ids / 1e6:.0f} M ids/s" for rate in rates),
                 f"{rates[0].by}: {100 * miss_share():.1f} % missed, {MISS_US:g} us each: "
                 f"{ids * miss_share() * MISS_US / 1e3:.1f} of the {miss_batch_us(H200) / 1e3:.1f} ms of a lane's batch",
+                Found(rf".* rows on the card, .*, {lanes} lanes", "bound", "ours"),
             )
         )
-    bus_ms = DELTA_ROWS * (4 * DELTA_DIM + _LIST_BYTES) / BUS * 1e3
+    bus_ms = DELTA_ROWS * (4 * DELTA_DIM + LIST_BYTES) / BUS * 1e3
     beside = DELTA_BAGS * DELTA_LENGTH
     found += [
-        RowLine(
+        Line(
             f"delta of {DELTA_ROWS // 10**6} M rows x {4 * DELTA_DIM} B: staged until found",
             f"<= {VISIBLE_MS:.0f} ms",
             (f"{visible_ms():,.0f} ms",) * len(SHEETS),
             f"the host, two threads: index {INDEX_US:g} us a row, its row {FIND_US:g} us, lists {LISTS_US:g} us; "
             f"the bus {bus_ms:.1f} ms",
+            Found("delta of .* staged until found", "", "ours"),
         ),
-        RowLine(
+        Line(
             f"the same: p99 of a lookup of {beside:,} ids, over p99 without",
             f"<= {P99_BESIDE:g}x",
             ("1.3x",) * len(SHEETS),
             "a copy of 4 MiB on the bus before a lane's, 0.08 ms, and the interpreter, in turns",
+            Found("delta of .* p99 of a lookup", "without", "ratio"),
         ),
-        RowLine(
+        Line(
             "the same: lookups that the card could not answer",
             "0",
             ("0",) * len(SHEETS),
             "no reader waits; also so in the simulation",
+            Found("delta of .* lookups that the card could not answer", "none", "ours"),
         ),
     ]
     return found

@@ -1,4 +1,7 @@
-"""The model behind its sessions, in this process: 26 tables in DRAM, a queue, and callers that keep it busy."""
+"""The model behind its sessions, in this process: 26 tables in DRAM, a queue, and callers that keep it busy.
+
+Where its rows are on the GPU is said each time: `hbm_share` 0, 1 or 0.1 of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import numpy as np
 
 from benchmarks.dlrm_towers import SPARSE
 from benchmarks.gpu_bench import Bench
-from benchmarks.machine import available_bytes
 from serving.engine.model import LoadedModel
 from serving.engine.model_config import read_model_config
 from serving.engine.precision import dense_graph
@@ -21,6 +23,7 @@ from serving.engine.requests import InferenceResult
 from serving.engine.snapshot import Snapshot
 from storage.checkpoint import DenseGraph
 from storage.features import Column
+from storage.hbm.replica import bytes_of
 from storage.rows import RowCodec
 from storage.specs import TableSpec
 from storage.tiers.tiered import TieredStore
@@ -34,30 +37,46 @@ _CALLS_UNDER_WAY = 2
 _START_S = 120.0
 
 
-def affordable_rows(row_bytes: int, wanted: int) -> int:
-    """Rows of each table: as wanted, or as many as fit into a part of the free memory."""
-    return min(wanted, int(available_bytes() * _SHARE_OF_MEMORY / (SPARSE * (row_bytes + _BESIDE_ROW))))
+def affordable_rows(row_bytes: int, wanted: int, host_bytes: int) -> int:
+    """Rows of each table: as wanted, or as many as fit into a part of the host's memory."""
+    return min(wanted, int(host_bytes * _SHARE_OF_MEMORY / (SPARSE * (row_bytes + _BESIDE_ROW))))
+
+
+def hbm_bytes(row_bytes: int, rows: int, share: float) -> int:
+    """What `hbm_bytes` is for a share of the rows, 0 for none."""
+    return bytes_of(row_bytes, max(1, int(rows * share))) if share else 0
 
 
 class Served:
     """The model in one precision, its sessions on the card. A context manager."""
 
     def __init__(
-        self, bench: Bench, precision: str, max_batch: int, *, exact: bool = True, most_rows: int | None = None
+        self,
+        bench: Bench,
+        precision: str,
+        max_batch: int,
+        *,
+        hbm_share: float,
+        exact: bool = True,
+        most_rows: int | None = None,
     ) -> None:
-        """exact: one graph, for batches of max_batch; otherwise one for every power of two. most_rows: of a table."""
+        """hbm_share: of the rows, in the GPU's memory. exact: one graph, for batches of max_batch; otherwise one for
+        every power of two. most_rows: of a table.
+        """
         sizes = bench.sizes
         self.bench, self.world = bench, bench.world
-        specs = [TableSpec(f"t{index}", sizes.dim, sizes.row_type) for index in range(SPARSE)]
-        self.rows = affordable_rows(specs[0].row_bytes, min(sizes.table_rows, most_rows or sizes.table_rows))
-        self.row_bytes = specs[0].row_bytes
+        self.row_bytes = TableSpec("t", sizes.dim, sizes.row_type).row_bytes
+        wanted = min(sizes.table_rows, most_rows or sizes.table_rows)
+        self.rows = affordable_rows(self.row_bytes, wanted, bench.host_bytes)
+        specs = [TableSpec(f"t{index}", sizes.dim, sizes.row_type, self.rows) for index in range(SPARSE)]
+        self._config = (precision, max_batch, exact)
         began = time.monotonic()
         folder = bench.run.work / f"store-{precision}-{max_batch}"
         self.store = TieredStore.open(folder, specs, dram_bytes=None)
         try:
             self._fill()
             self.fill_s = time.monotonic() - began
-            self._open(precision, max_batch, exact)
+            self._open(hbm_share)
         except BaseException:
             self.store.close()
             raise
@@ -72,6 +91,17 @@ class Served:
         """Ends the sessions, and gives the memory back; a session that does not end keeps the store."""
         if self.model.close(30.0):
             self.store.close()
+
+    def place(self, hbm_share: float) -> None:
+        """The same tables with another share of their rows in the GPU's memory, and new sessions."""
+        if not self.model.close(30.0):
+            raise AssertionError("a session did not end")
+        self._open(hbm_share)
+
+    def asked(self) -> tuple[int, int]:
+        """Ids that were looked up on the GPU so far, and those of them that it did not have."""
+        tables = [each for tier in self.store.cards.tiers.values() for each in tier.stats().tables]
+        return sum(each.lookups for each in tables), sum(each.misses for each in tables)
 
     def snapshot(self, graph: DenseGraph, number: int) -> Snapshot:
         """A snapshot with the same rows and other weights."""
@@ -96,28 +126,34 @@ class Served:
         dim, codec = self.bench.sizes.dim, RowCodec(self.bench.sizes.row_type, self.bench.sizes.dim)
         rows = (np.random.default_rng(3).standard_normal((_BLOCK, dim)) * 0.1).astype(np.float32)
         encoded = codec.encode(rows)
+        # As training would have counted them, where no id stands for several ranks.
+        codes = self.world.use_codes() if self.rows == self.bench.sizes.table_rows else None
 
         def fill(table: int) -> None:
             tier = self.store.dram[table]
             tier.reserve(self.rows)
             for start in range(0, self.rows, _BLOCK):
                 ids = np.arange(start, min(start + _BLOCK, self.rows), dtype=np.int64)
-                tier.insert_or_assign(ids, encoded[: len(ids)])
+                uses = None if codes is None else codes[self.world.ranks_of(ids, table)]
+                tier.insert_or_assign(ids, encoded[: len(ids)], uses)
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(fill, range(SPARSE)))
 
-    def _open(self, precision: str, max_batch: int, exact: bool) -> None:
-        published, folder = self.world.published, self.world.folder
-        text = config_text(precision, max_batch, self.bench.card.driver.info.index, exact)
+    def _open(self, hbm_share: float) -> None:
+        published, folder, gpus = self.world.published, self.world.folder, self.bench.card.gpus
+        size = hbm_bytes(self.row_bytes, SPARSE * self.rows, hbm_share)
+        text = config_text(*self._config, gpu=self.bench.card.driver.info.index, hbm_bytes=size)
         (folder / "config.pbtxt").write_text(text, encoding="utf-8")
-        config = read_model_config(folder).placed(self.bench.card.gpus)
+        config = read_model_config(folder).placed(gpus)
         self.graph = dense_graph(published, config.options)
         self.first = Snapshot.of_version(published, self.graph)
-        self.model = LoadedModel(config, published, self.store, self.first, gpus=self.bench.card.gpus)
+        self.model = LoadedModel(config, published, self.store, self.first, gpus=gpus)
+        if not self.store.cards.wait_filled(_START_S):
+            raise AssertionError(f"the rows were not in the GPU's memory after {_START_S:.0f} s")
 
 
-def config_text(precision: str, max_batch: int, gpu: int, exact: bool) -> str:
+def config_text(precision: str, max_batch: int, exact: bool, *, gpu: int, hbm_bytes: int) -> str:
     """What a user would write."""
     graph = f"graph_spec {{ batch_size: {max_batch} graph_lower_bound {{ batch_size: 1 }} }}" if exact else ""
     return (
@@ -125,6 +161,7 @@ def config_text(precision: str, max_batch: int, gpu: int, exact: bool) -> str:
         f"instance_group {{ kind: KIND_GPU count: 1 gpus: [ {gpu} ] }}\n"
         f"optimization {{ cuda {{ graphs: true {graph} }} }}\n"
         f'parameters {{ key: "precision" value {{ string_value: "{precision}" }} }}\n'
+        f'parameters {{ key: "hbm_bytes" value {{ string_value: "{hbm_bytes}" }} }}\n'
     )
 
 

@@ -29,9 +29,9 @@ PARTS = {
     "latency": Part(
         "benchmarks.gpu_dense", "latency", 90.0, "main", "launch to result, p50 and p99, and where the time goes"
     ),
-    "end_to_end": Part(
-        "benchmarks.gpu_end_to_end", "end_to_end", 240.0, "main", "lookups included, beside what bounds it"
-    ),
+    "end_to_end": Part("benchmarks.gpu_end_to_end", "on_host", 150.0, "main", "a whole request, its rows in DRAM"),
+    "in_hbm": Part("benchmarks.gpu_end_to_end", "in_hbm", 120.0, "main", "a whole request, every row in HBM"),
+    "tenth": Part("benchmarks.gpu_end_to_end", "tenth_in_hbm", 120.0, "main", "a whole request, a tenth in HBM"),
     "weights": Part("benchmarks.gpu_end_to_end", "new_weights", 120.0, "main", "a delta's weights under load"),
     "trace": Part(
         "benchmarks.gpu_trace", "trace", 120.0, "trace", "idle gaps of the card, by the profiler; the picture"

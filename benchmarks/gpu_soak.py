@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.gpu_bench import Bench
+from benchmarks.gpu_end_to_end import TENTH
 from benchmarks.gpu_served import Callers, Served
 from benchmarks.gpu_world import TOLERANCE
 from serving.engine.requests import InferenceResult
@@ -35,7 +36,7 @@ def soak(bench: Bench) -> None:
     step_s = min(1.0, seconds / 12)
     largest = max(bench.sizes.batches)
     rng = np.random.default_rng(7)
-    with Served(bench, "fp32", largest, exact=False, most_rows=_ROWS) as served:
+    with Served(bench, "fp32", largest, hbm_share=TENTH, exact=False, most_rows=_ROWS) as served:
         requests = [served.requests(1, int(size))[0] for size in rng.integers(1, largest + 1, bench.times(64, 32, 8))]
         judge = Judge()
         memory: list[tuple[int, int, int]] = []
@@ -60,6 +61,7 @@ def soak(bench: Bench) -> None:
                     memory.append((now.device, now.pinned, now.total - now.free))
             answered, rows = len(load.answered), judge.rows
         judge.check(served, time.monotonic() + 30.0)
+        lookups, misses = served.asked()
     what = f"soak of {seconds:.0f} s, 1 to {max(_CYCLE)} sessions, batches of 1 to {largest}"
     _memory_rows(bench, what, memory)
     bench.pairs(
@@ -74,8 +76,11 @@ def soak(bench: Bench) -> None:
     )
     bench.remark(
         f"{what}: {answered:,} batches, {rows:,} samples, {judge.checked} batches checked, largest difference "
-        f"{judge.worst:.2g}; {number} times new weights and sessions"
+        f"{judge.worst:.2g}; {number} times new weights and sessions; {lookups:,} ids looked up on the GPU, "
+        f"{100 * misses / max(1, lookups):.1f} % of them missed"
     )
+    if misses == lookups:
+        raise AssertionError(f"none of {lookups} ids was found on the GPU")
     if judge.checked == 0:
         raise AssertionError("no batch was checked")
 

@@ -132,6 +132,7 @@ class Suite:
             add("--svg", type=Path, metavar="FILE", help="draw some milliseconds of the trace")
         add("--out", type=Path, metavar="FILE", help="write the table here too, the rows as FILE.json")
         add("--rows", type=int, help=self.rows)
+        add("--host-gib", type=float, metavar="N", help="memory of the host for tables (default: what is available)")
         add("--repeats", type=int, default=7, help="of each measurement (default %(default)s)")
         bounds = f"{self.full_s:g}, {self.quick_s:g}"
         add("--max-seconds", type=float, help=f"begin nothing new then (default {bounds})")
@@ -147,6 +148,8 @@ class Suite:
             parser.error(f"--soak is {options.soak:g}, expected 1 or more seconds")
         if options.rows is not None and options.rows < 64:
             parser.error(f"--rows is {options.rows}, expected 64 or more")
+        if options.host_gib is not None and not options.host_gib > 0:
+            parser.error(f"--host-gib is {options.host_gib:g}, expected more than 0")
         if not 1 <= options.repeats <= 1000:
             parser.error(f"--repeats is {options.repeats}, expected 1 to 1000")
         if options.max_seconds is not None and not options.max_seconds > 0:
@@ -162,7 +165,12 @@ class Suite:
         """The script. Returns the exit code: 1 for a part that failed, and in a full run for a missed target."""
         options = self.parse(arguments)
         settings = Settings(
-            options.simulated, options.quick, options.soak, options.svg and options.svg.absolute(), options.rows
+            options.simulated,
+            options.quick,
+            options.soak,
+            options.svg and options.svg.absolute(),
+            options.rows,
+            None if options.host_gib is None else int(options.host_gib * 2**30),
         )
         quick = options.quick or options.simulated
         if options.worker is not None:
@@ -203,6 +211,7 @@ def _flags(settings: Settings) -> list[str]:
     flags += ["--quick"] if settings.quick else []
     flags += ["--soak", str(settings.soak_s)] if settings.soak_s is not None else []
     flags += ["--svg", str(settings.svg)] if settings.svg is not None else []
+    flags += ["--host-gib", str(settings.host_bytes / 2**30)] if settings.host_bytes is not None else []
     return flags + (["--rows", str(settings.rows)] if settings.rows is not None else [])
 
 

@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_bench import Bench
 from benchmarks.gpu_tier_lane import TierLane
-from benchmarks.machine import available_bytes
-from benchmarks.traffic import Popularity, zipf
+from benchmarks.traffic import expected_codes, zipf
 from storage.checkpoint.tables import Shard
 from storage.hbm.replica import bytes_of
 from storage.hbm.tier import HbmTier
 from storage.specs import TableSpec
 from storage.tiers.tiered import StoreLimits, TieredStore
-from storage.tiers.use_codes import codes_of_uses
 
 Array = NDArray[np.int64]
 
@@ -54,7 +52,7 @@ class TierWorld:
         self.driver = bench.card.driver
         row_bytes = 4 * dim
         free = self.driver.memory().free
-        self.rows = fitting_table(wanted, row_bytes, available_bytes(), free, card_share)
+        self.rows = fitting_table(wanted, row_bytes, bench.host_bytes, free, card_share)
         self.capacity = int(self.rows * card_share) + spare
         self.popularity = zipf(self.rows) if popularity == "zipf" else None
         began = time.monotonic()
@@ -104,12 +102,6 @@ class TierWorld:
             # By rank: _SCATTER is a prime, so there is one rank for each id.
             freq = None if codes is None else codes[ids * inverse % self.rows]
             tier.insert_or_assign(ids, block[: len(ids)], freq)
-
-
-def expected_codes(popularity: Popularity) -> NDArray[np.uint8]:
-    """(n,) use codes by rank, as training would have counted them: the coldest rank once."""
-    weights = popularity.weights()
-    return codes_of_uses(np.minimum(weights / weights[-1], 1e6))
 
 
 class MadeDelta:

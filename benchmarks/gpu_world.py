@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.dlrm_towers import DENSE, SPARSE, Towers
 from benchmarks.dlrm_world import spec
 from benchmarks.gpu_card import Card
-from benchmarks.traffic import zipf
+from benchmarks.traffic import expected_codes, zipf
 from serving.gpu.buckets import Bucket, GraphSettings
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
@@ -24,6 +24,8 @@ from storage.features import Column
 NAME = "dlrm"
 # Rows of each table as it is published; what is looked up is generated, in as many rows as are wanted.
 _PUBLISHED_ROWS, _GOLDEN = 64, 256
+# A prime, so that there is one rank for each id.
+_SCATTER = 2_654_435_761
 # What the precisions round, beside sums in another order.
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
 
@@ -144,9 +146,19 @@ class World:
         """A request: Zipf ids of every table, and dense values."""
         ids = self._ranks.ranks(self.rng, batch * SPARSE).reshape(batch, SPARSE)
         # What is hot lies anywhere: a fixed permutation of the ranks.
-        ids = (ids * 2_654_435_761 + np.arange(SPARSE)) % self.sizes.table_rows
+        ids = (ids * _SCATTER + np.arange(SPARSE)) % self.sizes.table_rows
         dense = self.rng.standard_normal((batch, DENSE)).astype(np.float32)
         return {"ids": Column.from_numpy("INT64", ids.astype(np.int64)), "dense": Column.from_numpy("FP32", dense)}
+
+    def ranks_of(self, ids: np.ndarray, table: int) -> np.ndarray:
+        """By how much ids of a table are asked for, 0 the most: the way back of `columns`."""
+        rows = self.sizes.table_rows
+        found: np.ndarray = (ids - table) % rows * pow(_SCATTER, -1, rows) % rows
+        return found
+
+    def use_codes(self) -> np.ndarray:
+        """(table_rows,) by rank: use codes, as training would have counted them."""
+        return expected_codes(self._ranks)
 
     def _publish(self, seed: int) -> None:
         sizes, rng = self.sizes, self.rng

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from storage.tiers.use_codes import codes_of_uses
+
 Array = np.ndarray[Any, Any]
 BATCH = 13_312  # 26 features of 512 samples
 ZIPF = 1.05
@@ -108,3 +110,9 @@ class Traffic:
     def replace_hot_set(self) -> None:
         """From now on every rank belongs to another row."""
         self.numbering = self._rng.permutation(self.popularity.count)
+
+
+def expected_codes(popularity: Popularity) -> Array:
+    """(n,) use codes by rank, as training would have counted them: the coldest rank once."""
+    weights = popularity.weights()
+    return codes_of_uses(np.minimum(weights / weights[-1], 1e6))

@@ -56,8 +56,15 @@ struct Found {
   uint64_t line = 0;
 };
 
+// Finds the owner in one line. Versions:
+//   1 in turn    four ways one after the other, each its word, the id again, the next way. The lanes of a warp want different
+//                ways, and a warp takes diverging branches one after the other: a line costs eight dependent loads. Kept
+//                for a comparison: -DEMBERLINE_PROBE_IN_TURN (benchmarks/gpu_search.py). No GPU has measured it.
+//   2 by mask    the ids make a mask of ways first, and a loop takes its set bits: nearly always one, so all lanes load their
+//                words together, and a line costs two dependent loads. A third of the acquiring loads in the machine code.
 template <class Loads>
 EMBERLINE_HD Match probe_line(const Loads& loads, int64_t id, uint32_t table) {
+#if defined(EMBERLINE_PROBE_IN_TURN)
   EMBERLINE_UNROLL
   for (int i = 0; i < kCacheLineIds; ++i) {
     if (loads.id(i) != id) continue;
@@ -65,6 +72,17 @@ EMBERLINE_HD Match probe_line(const Loads& loads, int64_t id, uint32_t table) {
     if (word::slot(w) == 0 || word::table(w) != table) continue;
     if (loads.stays(i, id)) return {w, i};
   }
+#else
+  uint32_t ways = 0;
+  EMBERLINE_UNROLL
+  for (int i = 0; i < kCacheLineIds; ++i) ways |= static_cast<uint32_t>(loads.id(i) == id) << i;
+  for (; ways != 0; ways &= ways - 1) {
+    const int i = lowest_bit(ways);
+    const uint64_t w = loads.word(i);
+    if (word::slot(w) == 0 || word::table(w) != table) continue;
+    if (loads.stays(i, id)) return {w, i};
+  }
+#endif
   return {};
 }
 

@@ -41,6 +41,15 @@ EMBERLINE_HD uint64_t multiply_high(uint64_t a, uint64_t b) {
 #endif
 }
 
+// The number of the lowest bit that is set; value is not 0.
+EMBERLINE_HD int lowest_bit(uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  return __ffs(static_cast<int>(value)) - 1;
+#else
+  return __builtin_ctz(value);
+#endif
+}
+
 EMBERLINE_HD uint64_t first_line(uint64_t mixed, uint64_t lines) { return multiply_high(mixed, lines); }
 
 // Never the first line again. `lines` is at least 2 and below 2^32, so the halves of the mixed id choose independently.

@@ -15,7 +15,8 @@
 // blocks) the kernel spills on sm_80.
 //
 // Versions:
-//   v1  an id a lane in the search, a tile as wide as the row in the copy; unmeasured: no figure from a GPU yet. To be tried:
+//   v1  an id a lane in the search, a tile as wide as the row in the copy; the ways of a line in turn; no GPU has measured it
+//   v2  the ways of a line by a mask (probe_line of cache_line.cuh); no GPU has measured it. To be tried:
 //       the words by plain loads where no publish can run meanwhile (an acquire empties the first-level cache); the whole line
 //       by one load of a tile of eight lanes; a kernel for each row type, which would take fewer registers
 //

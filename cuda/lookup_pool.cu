@@ -10,7 +10,8 @@
 // leave lanes idle: a bag is one tile's, or its bits would not be the host's.
 //
 // Versions:
-//   v1  a tile a bag, an id a lane in the search, four rows under way; unmeasured: no figure from a GPU yet. To be tried: a kernel
+//   v1  a tile a bag, an id a lane in the search, four rows under way; the ways of a line in turn; no GPU has measured it
+//   v2  the ways of a line by a mask (probe_line of cache_line.cuh); no GPU has measured it. To be tried: a kernel
 //       for each row type (fp32 alone needs four sums a lane where int8 needs sixteen); words by plain loads, as in lookup_gather
 //
 // Checked by `make cuda-check`:

@@ -94,27 +94,39 @@ def compile_source(
         nvrtc.destroyProgram(program)
 
 
-def compile_kernel(name: str, arch: str, cache: Path | None, *, folder: Path | None = None) -> bytes:
+def compile_kernel(
+    name: str, arch: str, cache: Path | None, *, folder: Path | None = None, options: Sequence[str] | None = None
+) -> bytes:
     """The cubin of a kernel, from the cache when it is there. Needs no GPU.
 
     cache: a folder, made when it is missing; None to keep nothing. One that cannot be written to costs a compilation at
-    each start. folder: of the sources; None for ours. Raises NotFound for a name that no source has, else as
-    compile_source does.
+    each start. folder: of the sources, options: of the compiler; None for ours. Raises NotFound for a name that no
+    source has, else as compile_source does.
     """
     folder = source_folder() if folder is None else folder
+    options = OPTIONS if options is None else options
     sources = read_sources(folder)
     if f"{name}.cu" not in sources:
         known = ", ".join(file.removesuffix(".cu") for file in sources if file.endswith(".cu"))
         raise NotFound(f"no kernel is called {name!r} in {folder}; there are: {known}")
     if cache is None:
-        return compile_source(name, arch, sources)[0]
-    key = _cache_key(name, arch, sources)
+        return compile_source(name, arch, sources, options)[0]
+    key = _cache_key(name, arch, sources, options)
     path = cache / f"{name}-{arch}-{key.hex()}.cubin"
     cubin = _read_entry(path, key)
     if cubin is None:
-        cubin = compile_source(name, arch, sources)[0]
+        cubin = compile_source(name, arch, sources, options)[0]
         _write_entry(path, key, cubin)
     return cubin
+
+
+def is_kept(name: str, capability: tuple[int, int], cache: Path | None, options: Sequence[str] = OPTIONS) -> bool:
+    """Whether compile_kernel has nothing to compile. Raises ConfigError, DeviceError, as card_arch does."""
+    if cache is None:
+        return False
+    arch = card_arch(capability)
+    key = _cache_key(name, arch, read_sources(source_folder()), options)
+    return _read_entry(cache / f"{name}-{arch}-{key.hex()}.cubin", key) is not None
 
 
 def card_arch(capability: tuple[int, int]) -> str:
@@ -214,9 +226,9 @@ class Kernels:
         except RuntimeError as error:
             raise DeviceError(f"GPU {self.device} did not start kernel {name}: {error}") from error
 
-    def functions(self, source: str, names: Sequence[str]) -> dict[str, int]:
+    def functions(self, source: str, names: Sequence[str], options: Sequence[str] = OPTIONS) -> dict[str, int]:
         """Loads kernels of one source, by name. Raises ConfigError without CuPy or NVRTC."""
-        cubin = compile_kernel(source, card_arch(self._capability), self._cache)
+        cubin = compile_kernel(source, card_arch(self._capability), self._cache, options=options)
         import cupy
 
         driver = _driver()
@@ -302,9 +314,9 @@ def _versions() -> str:
     return "\n".join((cupy.__version__, str(nvrtc.getVersion()), *head))
 
 
-def _cache_key(name: str, arch: str, sources: Mapping[str, bytes]) -> bytes:
+def _cache_key(name: str, arch: str, sources: Mapping[str, bytes], options: Sequence[str]) -> bytes:
     digest = hashlib.sha256()
-    parts = [name, arch, _versions(), *OPTIONS]
+    parts = [name, arch, _versions(), *options]
     for part in (*(part.encode() for part in parts), *(part for item in sources.items() for part in item)):
         encoded = part.encode() if isinstance(part, str) else part
         # Lengths keep apart what would read the same one after the other.

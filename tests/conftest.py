@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,21 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
 
+# Only where a test has imported it.
+_LOOKUPS = "tests.simulated_gpu.lookups"
 FOLDERS = {"unit", "integration", "e2e", "gpu"}
+
+
+@pytest.fixture(autouse=True)
+def caches_are_used(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test whose simulated GPUs look up many ids and find next to none, unless it is marked cold_cache."""
+    before = replace(module.everywhere) if (module := sys.modules.get(_LOOKUPS)) else None
+    yield
+    module = sys.modules.get(_LOOKUPS)
+    if module is None or request.node.get_closest_marker("cold_cache") is not None:
+        return
+    now = module.everywhere if before is None else module.everywhere - before
+    assert not now.why_useless, now.why_useless
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -66,6 +66,8 @@ class CardKernels:
         self._peers = self._words[self._peers_at :] if packing.across else None
         self.counts = lane.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
         self._generations: tuple[int, ...] = (0,)
+        # The replica that graphs look into; 0 where there are none yet.
+        self._captured_for = 0
         self._parts: list[_Part] = []
         at = 0
         for number, features in enumerate((packing.features.gathered, packing.features.pooled)):
@@ -75,6 +77,15 @@ class CardKernels:
                 words = self._words[at : at + size]
                 self._parts.append(_Part(number, features, packing.headers[number], words, *lists, most_misses))
             at += size
+
+    def forget(self, replica: Replica) -> None:
+        """Lets all graphs of the lane go where they were captured for another replica: the driver frees none of a
+        stream before the last. Between batches.
+        """
+        if replica.generation != self._captured_for:
+            if self._captured_for:
+                self._lane.graphs.clear()
+            self._captured_for = replica.generation
 
     def bind(self, sight: Sight) -> None:
         """Has the kernels look into these replicas. The stream is empty; the lane is inside."""

@@ -87,6 +87,7 @@ class CardLookup:
             if sight is None:
                 return True
             try:
+                self._kernels.forget(sight.replica)
                 self._kernels.bind(sight)
                 return all(self._has_graph(kind, rows, bank, sight.replica) for kind in ("look_up", "whole"))
             finally:
@@ -99,8 +100,10 @@ class CardLookup:
 
         graph: with the weights. No bank is held for them while late rows are waited for: those of updates need one too.
         """
-        if self._tier.replica is None:
+        replica = self._tier.replica
+        if replica is None:
             return None
+        self._kernels.forget(replica)
         item, user, user_of_row = batch, None, None
         if isinstance(batch, SidedBatch):
             item, user, user_of_row = batch.item, batch.user, batch.rows

@@ -21,8 +21,8 @@ from storage.errors import ConfigError, DeviceError
 
 logger = logging.getLogger("emberline.serving")
 
-# Of the oldest card: Volta. Older ones have neither the atomics nor the shared memory that kernels here count on.
-OLDEST_CAPABILITY = (7, 0)
+# Of the oldest GPU, Turing: torch's builds for CUDA 13 and NVRTC 13 begin there.
+OLDEST_CAPABILITY = (7, 5)
 # As the PCI bus numbers them; the class is that of displays and of accelerators without one.
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
@@ -206,7 +206,7 @@ def _info(index: int) -> GpuInfo:
 def _trouble(info: GpuInfo, found: Surroundings) -> str:
     major, minor = info.capability
     if info.capability < OLDEST_CAPABILITY:
-        return f"{info} has compute capability {major}.{minor}; {OLDEST_CAPABILITY[0]}.0 (Volta) is the oldest"
+        return f"{info} has compute capability {major}.{minor}; 7.5 (Turing) is the oldest"
     if not covers(found.built_for, info.capability):
         return f"torch {found.torch} has no kernels for {info}, sm_{major}{minor}: {', '.join(found.built_for)}"
     return ""

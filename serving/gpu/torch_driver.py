@@ -16,6 +16,8 @@ to:
 - torch.cuda.graph would wait for the whole card and empty its caches, which others are using.
 - Python's garbage collector may destroy events, graphs and buffers of anyone on the thread that captures, which makes
   the capture invalid: it pauses.
+- torch 2.11 enters and strikes out every graph in a set that has no lock: the end of a graph, on whatever thread, takes
+  its turn with captures (`Exclusive`).
 - A capture that became invalid makes torch's capture_end raise before it has told its allocators that it is over: they
   would go on sending allocations to the graph's pool. `_abandon` lets it end well.
 """
@@ -35,7 +37,7 @@ import torch
 
 from serving.gpu.device_errors import Asking, CardState, first_line
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
-from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, collector_paused
+from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, Exclusive, collector_paused
 from storage.errors import CaptureError, ConfigError, DeviceError
 from storage.hbm.device import Device, KernelCall
 from storage.kernels import Kernels
@@ -86,7 +88,7 @@ class TorchDriver:
         self._free_streams: deque[int] = deque()
         self._device_bytes = _Tally()
         self._pinned_bytes = _Tally()
-        self._exclusive = threading.RLock()
+        self._exclusive = Exclusive()
         self._reached: set[int] = set()
         # Of captures that torch could not end: its allocators still call them.
         self._kept: list[torch.cuda.CUDAGraph] = []
@@ -235,7 +237,7 @@ class TorchDriver:
             collector_paused(),
             torch.cuda.stream(stream.torch),
         ):
-            captured = Captured.of(stream)
+            captured = Captured.of(stream, self._exclusive)
             pool_name = pool.name_for(captured)
             graph = torch.cuda.CUDAGraph()
             # Also one that fails: it may not go before the others of the stream.

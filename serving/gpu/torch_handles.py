@@ -7,10 +7,50 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+
+
+class Exclusive:
+    """One thread at a time: captures, the memory of buffers, and the end of graphs. Reentrant.
+
+    torch 2.11 keeps its graphs in a set without a lock, which a capture adds to and the end of a graph takes from. A
+    graph may go on any thread, also where the collector runs, so it never waits here: it goes at once where nobody is
+    inside, else when whoever is inside comes out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = 0
+        self._going: deque[list[Any]] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._inside -= 1
+        self._lock.release()
+        self._sweep()
+
+    def end(self, held: list[Any]) -> None:
+        """Lets go of what a list holds, from the front; the list is nobody else's from now on."""
+        self._going.append(held)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        while self._going and self._lock.acquire(blocking=False):
+            try:
+                if self._inside:  # this thread, further out
+                    return
+                with suppress(IndexError):  # another thread was here in between
+                    held = self._going.popleft()
+                    while held:
+                        del held[0]
+            finally:
+                self._lock.release()
 
 
 class CudaStream:
@@ -29,22 +69,27 @@ class CudaStream:
 class Captured:
     """The graphs of one stream, which go together, before the stream does."""
 
-    def __init__(self, stream: CudaStream) -> None:
+    def __init__(self, stream: CudaStream, exclusive: Exclusive) -> None:
         """See `of`."""
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self._stream = stream
+        self._exclusive = exclusive
 
     @staticmethod
-    def of(stream: CudaStream) -> Captured:
-        """Those that are in use, or none yet. One capture of a stream at a time."""
+    def of(stream: CudaStream, exclusive: Exclusive) -> Captured:
+        """Those that are in use, or none yet. One capture of a stream at a time. exclusive: ends them."""
         captured = None if stream.captured is None else stream.captured()
         if captured is None:
-            captured = Captured(stream)
+            captured = Captured(stream, exclusive)
             stream.captured = weakref.ref(captured)
         return captured
 
     def __del__(self) -> None:
-        self.graphs.clear()
+        # No other reference is left, neither here: where a graph goes is in the list alone.
+        held: list[Any] = self.graphs
+        self.graphs = []
+        held.append(self._stream)
+        self._exclusive.end(held)
 
 
 class CudaGraph:

@@ -6,7 +6,8 @@ The index that counts is the host's (`CardCache`); `publisher` brings its change
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from storage.tiers.base import Flags, Ids
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger("emberline.storage")
 
 # As kRow* of cuda/row_decode.cuh.
 ROW_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "fp8": 4}
@@ -86,6 +89,7 @@ class Replica:
         for index, spec in enumerate(tables):
             by_size.setdefault(encoded_bytes(spec.row_type, spec.dim), []).append(index)
         wanted = {size: sum(tables[index].rows for index in members) for size, members in by_size.items()}
+        check_rows(self.tables, wanted)
         capacities = divide(hbm_bytes, wanted)
         for size, members in by_size.items():
             self.slabs.append(_slab(device, size, tuple(members), capacities[size], count))
@@ -143,6 +147,24 @@ class Replica:
     def host_bytes(self) -> int:
         """What the indexes take of the host's memory."""
         return sum(slab.cache.memory_bytes() for slab in self.slabs)
+
+
+def check_rows(tables: Sequence[TableSpec], rows: Mapping[int, int]) -> None:
+    """Raises ConfigError where no table says that it has rows: the cache would hold one, and miss nearly every id.
+
+    rows: how many there are, by bytes of a row; a size of which there are none is told in the log.
+    """
+    if tables and not any(rows.values()):
+        raise ConfigError(
+            f"hbm_bytes: none of the {len(tables)} tables says how many rows it has, so the cache would hold one row; "
+            "give TableSpec.rows, or set hbm_bytes to 0",
+            field="hbm_bytes",
+        )
+    for size, count in rows.items():
+        if count == 0:
+            logger.warning(
+                "hbm_bytes: the cache for rows of %d bytes holds 1 row: their tables say they have none", size
+            )
 
 
 def stride_of(row_bytes: int) -> int:

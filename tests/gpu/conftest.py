@@ -1,19 +1,32 @@
-"""Tests that run on the machine's first GPU; where there is none that can be used, each says why."""
+"""Tests that run on the machine's first GPU; where there is none that can be used, each says why.
+
+With `-p tests.gpu.telling --simulated` the simulated GPU stands in its place: a rehearsal of the harness, no result.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from serving.gpu.cards import find_gpus
-from serving.gpu.driver import Driver
+from serving.gpu.driver import Driver, Gpus
 
 
-@pytest.fixture(scope="session", autouse=True)
-def card() -> Driver:
+@pytest.fixture(scope="session")
+def all_gpus(request: pytest.FixtureRequest) -> Gpus:
+    """Those of this machine, or a simulated one."""
+    if request.config.getoption("--simulated", default=False):
+        from tests.simulated_gpu import SimulatedGpus
+
+        return SimulatedGpus(schedule="random", seed=1)
     gpus = find_gpus()
     if gpus.why_none:
         pytest.skip(f"no GPU can be used: {gpus.why_none}")
-    return gpus.driver(gpus.infos[0].index)
+    return gpus
+
+
+@pytest.fixture(scope="session", autouse=True)
+def card(all_gpus: Gpus) -> Driver:
+    return all_gpus.driver(all_gpus.infos[0].index)
 
 
 @pytest.fixture

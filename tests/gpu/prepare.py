@@ -5,13 +5,13 @@
 
 torch, numpy and CuPy are those of the Python that runs this, and are never touched. What else is missing comes from
 build/gpu-wheels (`make gpu-wheels`, for machines without a network), or from the package index where there is no such
-folder. The native modules are built from the sources here. What is up to date is left as it is.
+folder. What that folder lacks is named, and the rest installed. The native modules and compiled kernels come from there
+too where they fit; else they are built here. What is up to date is left as it is.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -24,14 +24,15 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from wheels import CONSTRAINTS, ROOT, WHEELS, plain, requirements
+from native import NATIVE, native_digest, place_kernels, place_native
+from wheels import CONSTRAINTS, ROOT, WHEELS, plain, requirements, wheel_names
 
 VENV = ROOT / "build" / "gpu-venv"
 _PROBE_S, _PIP_S, _BUILD_S = 120.0, 300.0, 400.0
 # What the machine brings itself.
 _MACHINES_OWN = ("torch", "numpy")
-_IMPORTED = "emberline, serving.server, serving.gpu.pipeline, trainer, benchmarks.catalog, pytest"
-_NATIVE = ("_table", "_features", "_pages", "_limits")
+# In one process each, so that one that fails hides no other.
+_IMPORTED = ("serving.server", "trainer, benchmarks.gpu_suite", "pytest, hypothesis")
 
 _PROBE = """
 import importlib.util, json, warnings
@@ -115,37 +116,60 @@ def make_venv(folder: Path) -> Path:
     return python
 
 
-def install(python: Path, folder: Path) -> None:
-    """What is in requirements.txt and not there at the version of constraints.txt."""
+def install(python: Path, folder: Path) -> list[str]:
+    """What is in requirements.txt and not there at the version of constraints.txt. Returns what could not be had."""
     carried = [name for name, is_carried in requirements().items() if is_carried]
     present = distributions(python)
     others = [name for name, is_carried in requirements().items() if not is_carried and plain(name) not in present]
     others = [name for name in others if shutil.which(name) is None]  # cmake may be a program of the system
-    offline = folder.is_dir()
-    if offline and others:
-        refuse(f"{', '.join(others)}: not on this machine, and too large for {folder}; install it here")
+    missing: list[str] = []
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    command += ["--constraint", str(CONSTRAINTS), *carried, *others]
-    if offline:
-        command += ["--no-index", "--find-links", str(folder)]
+    command += ["--no-compile", "--constraint", str(CONSTRAINTS)]
+    if folder.is_dir():
+        there = wheel_names(folder)
+        missing = [name for name in carried if plain(name) not in there and plain(name) not in present] + others
+        names = [name for name in carried if plain(name) in there]
+        command += ["--no-index", "--find-links", str(folder), *names]
+    else:
+        command += [*carried, *others]
     done = run(command, _PIP_S)
     if done.returncode != 0:
-        source = f"from {folder}" if offline else f"from the index ({folder} is not there)"
+        source = f"from {folder}" if folder.is_dir() else f"from the index ({folder} is not there)"
         hint = ""
-        if offline and "No matching distribution" in done.stderr:
+        if folder.is_dir() and "No matching distribution" in done.stderr:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             hint = f"; are the wheels for Python {version}? make gpu-wheels GPU_PYTHON={version}"
         refuse(f"pip install {source}: {last_words(done)}{hint}")
     changed = [name for name in _MACHINES_OWN if distributions(python).get(name) != present.get(name)]
     assert not changed, f"pip replaced {changed}"
+    return missing
+
+
+def native(python: Path, folder: Path, carried: Path) -> str:
+    """The native modules, and with them the distribution `emberline`, whose sources stay where they are.
+
+    Returns where they come from, in words.
+    """
+    stamp = folder / "built-from"
+    digest = f"{ROOT} {native_digest()}"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == digest and not why_no_native(python):
+        return "there already"
+    site = next((folder / "lib").glob("python*/site-packages"))
+    why = place_native(carried, site, f"cp{sys.version_info.major}{sys.version_info.minor}")
+    why = why or why_no_native(python)
+    if why:
+        print(f"the native modules are built here: {why}", flush=True)
+        (site / "emberline-here.pth").unlink(missing_ok=True)
+        build(python, folder)
+    stamp.write_text(digest, encoding="utf-8")
+    return "built here" if why else "carried"
 
 
 def build(python: Path, folder: Path) -> None:
-    """The native modules, and with them the distribution `emberline`, whose sources stay where they are."""
-    stamp = folder / "built-from"
-    digest = native_digest()
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == digest and not why_no_import(python):
-        return
+    """Builds them with the compiler of this machine."""
+    for module in (ROOT / "storage").glob("_*.so"):
+        if f"-{sys.version_info.major}{sys.version_info.minor}-" in module.name:
+            module.unlink()  # a carried one, which does not fit
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
     command += ["--disable-pip-version-check", "--editable", str(ROOT)]
     cores = str(len(os.sched_getaffinity(0)))
@@ -155,34 +179,30 @@ def build(python: Path, folder: Path) -> None:
     if done.returncode != 0:
         sys.stderr.write(done.stdout[-4000:] + done.stderr[-4000:])
         refuse(f"the native modules could not be built (g++ and Python's headers are needed): {last_words(done)}")
-    why_not = why_no_import(python)
+    why_not = why_no_native(python)
     if why_not:
         refuse(f"what was built does not import: {why_not}")
-    stamp.write_text(digest, encoding="utf-8")
 
 
-def why_no_import(python: Path) -> str:
-    """ "" when all that is tested imports, and the native modules are those of the environment."""
-    natives = ", ".join(f"storage.{name}" for name in _NATIVE)
-    check = f"import {_IMPORTED}, {natives}; print(storage._table.__file__)"
-    done = run([str(python), "-c", check], _PROBE_S)
+def why_no_native(python: Path) -> str:
+    """ "" when the native modules import, and are those of these sources."""
+    natives = ", ".join(f"storage.{name}" for name in NATIVE)
+    done = run([str(python), "-c", f"import {natives}; print(storage._table.__file__)"], _PROBE_S)
     if done.returncode != 0:
         return last_words(done)
     home = done.stdout.strip().splitlines()[-1]
-    own = str(python.parents[1])
-    return "" if home.startswith(own) else f"storage._table is {home}, not one under {own}"
+    owners = (str(python.parents[1]), str(ROOT / "storage"))
+    return "" if home.startswith(owners) else f"storage._table is {home}, not one under {' or '.join(owners)}"
 
 
-def native_digest() -> str:
-    """Of all that the native modules are built from."""
-    names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
-    suffixes = {".cpp", ".h", ".cuh", ".txt"}
-    for folder in ("storage/native", "cuda"):
-        names += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
-    digest = hashlib.sha256(str(ROOT).encode())
-    for name in sorted(names):
-        digest.update(name.relative_to(ROOT).as_posix().encode() + b"\0" + name.read_bytes() + b"\0")
-    return digest.hexdigest()
+def why_no_import(python: Path) -> list[str]:
+    """What of all that is tested does not import, and why, a line each."""
+    found = []
+    for name in _IMPORTED:
+        done = run([str(python), "-c", f"import {name}"], _PROBE_S)
+        if done.returncode != 0:
+            found.append(f"{name} does not import: {last_words(done)}")
+    return found
 
 
 def distributions(python: Path) -> dict[str, str]:
@@ -228,13 +248,22 @@ def main() -> None:
     began = time.monotonic()
     machine = check_machine(Path(sys.executable), needs_gpu=not options.without_gpu)
     print(machine, flush=True)
-    python = make_venv(options.venv.absolute())
-    install(python, options.wheels.absolute())
-    build(python, options.venv.absolute())
+    folder, carried = options.venv.absolute(), options.wheels.absolute()
+    python = make_venv(folder)
+    troubles = [f"MISSING {name}: not here, and not in {carried.name}" for name in install(python, carried)]
+    kernels, host = place_kernels(carried)
+    came = native(python, folder, carried)
+    troubles += why_no_import(python)
     # Once more, as it will be used.
     if check_machine(python, needs_gpu=not options.without_gpu) != machine:
         refuse(f"{python} has another torch or CuPy than {sys.executable}")
-    print(f"{python} is ready after {time.monotonic() - began:.0f} s", flush=True)
+    for trouble in troubles:
+        print(f"! {trouble}", flush=True)
+    seconds = time.monotonic() - began
+    made = f"native modules {came}; {kernels} compiled kernels and {host} of the host carried"
+    state = f"incomplete ({troubles[0]})" if troubles else "ready"
+    print(f"{state} after {seconds:.0f} s: {made}", flush=True)
+    sys.exit(1 if troubles else 0)
 
 
 if __name__ == "__main__":

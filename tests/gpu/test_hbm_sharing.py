@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from serving.gpu.cards import find_gpus
-from serving.gpu.driver import Driver
+from serving.gpu.driver import Driver, Gpus
 from storage.errors import DeviceError
 from storage.hbm.device import Device
 from tests.hbm.sharing import (  # noqa: F401
@@ -42,16 +41,25 @@ class SameCard:
 
     def reach(self, other: Device) -> None:
         assert isinstance(other, SameCard)
+        kernels = getattr(self._driver, "_kernels", None)
+        if kernels is not None:  # as the driver does, before lanes are inside
+            kernels.load_across()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
 
 
 @pytest.fixture
-def devices(driver: Driver) -> Sequence[Device]:
-    gpus = find_gpus()
-    if len(gpus.infos) > 1:
-        other = gpus.driver(gpus.infos[1].index)
+def devices(driver: Driver, all_gpus: Gpus, request: pytest.FixtureRequest) -> Sequence[Device]:
+    if request.config.getoption("--simulated", default=False):
+        from tests.simulated_gpu import SimulatedGpus
+
+        all_gpus = SimulatedGpus(2, schedule="random", seed=1)
+        driver = all_gpus.driver(0)
+    if len(all_gpus.infos) > 1:
+        other = all_gpus.driver(all_gpus.infos[1].index)
+        # The other one entered this thread when it was made, and access is asked for by the GPU that is current.
+        driver.enter_thread()
         try:
             driver.reach(other)
         except DeviceError as error:

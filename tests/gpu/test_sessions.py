@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from serving.engine.devices import FP32_TOLERANCE
-from serving.gpu.cards import find_gpus
 from serving.gpu.driver import Gpus
 from tests.e2e.conftest import Served, models, place, plain
 from tests.e2e.gpu_parity import PRECISIONS, check_every_door, check_every_size, check_one_user, check_plain
@@ -19,8 +18,8 @@ SOAK_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def gpus(card: object) -> Gpus:
-    return find_gpus()
+def gpus(all_gpus: Gpus) -> Gpus:
+    return all_gpus
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -20,6 +20,7 @@ from tests.simulated_gpu.closures import loosened
 from tests.simulated_gpu.faults import Faults
 from tests.simulated_gpu.graphs import Graph, Pool, Recording
 from tests.simulated_gpu.kernel_memory import KERNELS
+from tests.simulated_gpu.lookups import Lookups
 from tests.simulated_gpu.mistakes import LifetimeError, MisuseError
 from tests.simulated_gpu.ordering import Clock, Event, Stream
 from tests.simulated_gpu.steps import Assemble, Compute, Copy, Kernel, Step, Zero
@@ -32,7 +33,8 @@ _current = threading.local()
 
 
 class SimulatedDriver(Faults):
-    """Any thread. counts: of each call. errors: every mistake that was made, also those that somebody swallowed.
+    """Any thread. counts: of each call. lookups: ids that kernels looked up. errors: every mistake that was made, also
+    those that somebody swallowed.
 
     What an operation raises when it runs comes out of the first `synchronize` that covers it.
     """
@@ -48,6 +50,7 @@ class SimulatedDriver(Faults):
         super().__init__(str(info))
         self.info = info
         self.counts: Counter[str] = Counter()
+        self.lookups = Lookups()
         self._lock = threading.RLock()
         self._card = Card(schedule, seed, threads)
         self._strict = strict
@@ -234,7 +237,7 @@ class SimulatedDriver(Faults):
                 )
             values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in call.values]
             everything = [self._card.buffers, *self._card.peers.values()]
-            step = Kernel(call.name, call.blocks, values, reads, writes, shared, everything)
+            step = Kernel(call.name, call.blocks, values, reads, writes, shared, everything, self.lookups)
             self._put(step, stream, recording)
 
     def record(self, event: Event, stream: Stream) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from tests.simulated_gpu import kernel_memory, kernels
 from tests.simulated_gpu.assembly import Memory, assemble
 from tests.simulated_gpu.buffers import DEVICE, Buffer, Buffers, Part, without
 from tests.simulated_gpu.host_view import POISON, Flight
+from tests.simulated_gpu.lookups import Lookups, counted
 from tests.simulated_gpu.mistakes import RaceError
 
 
@@ -114,8 +116,12 @@ class Kernel(Step):
         writes: Sequence[Part],
         shared: Sequence[Part],
         everything: Sequence[Buffers],
+        lookups: Lookups,
     ) -> None:
-        """everything: where its addresses lie: of its card, then of those whose memory that one reads."""
+        """everything: where its addresses lie: of its card, then of those whose memory that one reads. lookups: counts
+        what it looks up.
+        """
+        self._lookups = lookups
         self.name = name
         self.reads = reads
         self.writes = writes
@@ -133,7 +139,8 @@ class Kernel(Step):
         kernel_memory.look(reach, self._values, self._blocks)
         for part in self._only_written:
             part.bytes()[:] = POISON
-        kernels.run(self.name, self._values, self._blocks)
+        run = partial(kernels.run, self.name, self._values, self._blocks)
+        counted(self._lookups, self.name, self._values, self._blocks, run)
         for part, digest in zip(self._only_read, before, strict=True):
             if _digest(part.bytes()) != digest:
                 raise RaceError(f"kernel {self.name!r} wrote to {part}, which is not among its writes")

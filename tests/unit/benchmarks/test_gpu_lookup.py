@@ -6,12 +6,16 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_lookup, gpu_prediction, gpu_row_prediction, gpu_tiers
+from benchmarks import gpu_lookup, gpu_lookup_parts, gpu_row_prediction, gpu_tiers
+from benchmarks.catalog import Run
+from benchmarks.gpu_assumptions import H200, NEAR_US, WAYS
+from benchmarks.gpu_bench import Bench, LiveReport, Settings
 from benchmarks.gpu_card import Card, find_card
 from benchmarks.gpu_events import Timed, largest
 from benchmarks.gpu_index import ids_of, lines_for, make_index, mix, two_lines
@@ -19,8 +23,8 @@ from benchmarks.gpu_limits import NAMES, SOURCE, PlainKernels, embedding_bag
 from benchmarks.gpu_lookup_parts import NARROW, TINY, WIDE
 from benchmarks.gpu_replica import CardRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
 from benchmarks.gpu_suite import Suite
-from benchmarks.gpu_tier_world import MadeDelta, expected_codes, fitting_table
-from benchmarks.traffic import zipf
+from benchmarks.gpu_tier_world import MadeDelta, fitting_table
+from benchmarks.traffic import expected_codes, zipf
 from storage._table import CardCache
 from storage.hbm.replica import bytes_of
 from storage.kernels import compile_source
@@ -40,7 +44,8 @@ LOOKUP_LINES = [
         for against in ("limit", "bound", "torch EmbeddingBag")
     ],
     "FBGEMM: left out, it needs a card",
-    "64 ids, d128 fp32, all hit, one graph, on the card: .* us, bound 15",
+    "64 ids, d128 fp32, all hit, one of 3 in a graph, on the GPU: .* us, bound 15",
+    "the search by a mask beside ways in turn: left out, it needs a card",
     "64 ids, d128 fp32, all hit, one graph, launch until the host knows: .* us, bound 15",
 ]
 TIER_LINES = [
@@ -206,6 +211,21 @@ def test_sizes_follow_the_memory() -> None:
     assert fitting_table(7, 512, 1 << 40, 1 << 40, 1.0) == 7
 
 
+def test_two_versions_of_the_search_are_compared_by_the_same_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As on a GPU, but for the kernels of the first version and the sizes.
+    monkeypatch.setattr(gpu_lookup_parts, "InTurn", lambda card: SimpleNamespace(launch=lambda lookups: lookups.launch))
+    for name, value in {"IDS": 512, "SMALL_IDS": 64, "IN_A_GRAPH": 3, "_BATCHES": 2}.items():
+        monkeypatch.setattr(gpu_lookup_parts, name, value)
+    run = Run(LiveReport("gpu_lookup", True), tmp_path, True, 700, 1, None)
+    bench = Bench(run, Settings(quick=True, rows=700), find_card(simulated=True))
+    gpu_lookup_parts.search(bench)
+    said = capsys.readouterr().out
+    for line in ("written out: .* in turn ", "bags of 64, summed: .* in turn ", "one of 3 in a graph: .* in turn "):
+        assert re.search(f"the search by a mask, .*{line}", said), said
+
+
 def test_zipf_on_the_card_is_that_of_the_traffic() -> None:
     generator = torch.Generator().manual_seed(1)
     ranks = zipf_ranks(1000, 50_000, generator, torch.device("cpu"))
@@ -252,20 +272,14 @@ def test_the_plain_kernels_compile_within_their_registers(arch: str) -> None:
         assert name.encode() in cubin
 
 
-def test_the_predicted_figures_are_those_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "gpu-figures.md").read_text(encoding="utf-8")
-    for line in gpu_row_prediction.row_table().splitlines():
-        assert line in page
-    gpu_prediction.main([])
-    assert gpu_row_prediction.row_table() in capsys.readouterr().out
-
-
 def test_the_predictions_follow_from_bytes_and_loads() -> None:
-    sheet = gpu_row_prediction.H200
+    sheet = H200
     wide = gpu_row_prediction.lookup(sheet, WIDE, 512)
     assert wide.ids == pytest.approx(4.8e12 / ((8 + 512 + 512) / 0.85 + 1.15 * 64 / 0.6))
     assert gpu_row_prediction.limit(sheet, WIDE, 512).ids > wide.ids
-    assert gpu_row_prediction.lookup(sheet, TINY, 1).by.startswith("loads: 32 ids a warp in 4.0 us")
+    assert gpu_row_prediction.lookup(sheet, TINY, 1).by.startswith("loads: 32 ids a warp in 4.3 us")
+    # Ways in turn are two loads more for each way but the first, in both lines.
+    assert gpu_row_prediction.search_us(ways=WAYS) - gpu_row_prediction.search_us() == pytest.approx(12 * NEAR_US)
     assert gpu_row_prediction.copy_us(WIDE) == pytest.approx(8 * 0.7)
     popularity = zipf(100_000)
     assert gpu_row_prediction.hottest(10_000, 100_000) == pytest.approx(popularity.best_static(10_000), abs=1e-3)

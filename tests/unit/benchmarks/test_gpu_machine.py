@@ -1,16 +1,23 @@
-"""What `make test-gpu` and `make bench-gpu` bring to a bare machine, and how they judge what ran there."""
+"""What is brought to a bare machine with a GPU, what is run there, and how it is judged."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-import importlib.util
+import json
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+
+from benchmarks import gpu_prediction
+from benchmarks.gpu_measured import measured, read_results
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "gpu"
@@ -19,13 +26,12 @@ NEVER = {"torch", "numpy", "cupy-cuda12x", "cupy-cuda13x"}
 
 
 def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    """One of the scripts, which find each other in their own folder."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(SCRIPTS))
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +40,28 @@ def wheels() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> ModuleType:
-    return script("verdicts")
+def steps() -> ModuleType:
+    return script("steps")
+
+
+@pytest.fixture(scope="module")
+def series() -> ModuleType:
+    return script("series")
+
+
+@pytest.fixture(scope="module")
+def parts() -> ModuleType:
+    return script("parts")
+
+
+@pytest.fixture(scope="module")
+def hour() -> ModuleType:
+    return script("hour")
+
+
+@pytest.fixture(scope="module")
+def native() -> ModuleType:
+    return script("native")
 
 
 def needed(name: str, extras: frozenset[str], found: set[str], wheels: ModuleType) -> None:
@@ -69,60 +95,256 @@ def test_every_version_is_pinned(wheels: ModuleType) -> None:
         assert is_carried == (name not in ("pyarrow", "cmake"))
 
 
+BEGUN = [["begin", "a"], ["outcome", ["a", "passed"]], ["end", "a"], ["begin", "b"]]
+ONE = [*BEGUN, ["outcome", ["b", "passed"]], ["end", "b"]]
+BAD = [*BEGUN, ["outcome", ["b", "failed"]], ["outcome", ["b", "error"]], ["end", "b"]]
+NONE = [["begin", "a"], ["outcome", ["a", "skipped"]], ["end", "a"]]
+
+
 @pytest.mark.parametrize(
-    ("code", "counts", "word", "detail"),
+    ("code", "events", "word", "detail"),
     [
-        (0, {"tests": 9, "failures": 0, "errors": 0, "skipped": 2}, "passed", "7 passed, 2 skipped"),
-        (1, {"tests": 9, "failures": 1, "errors": 1, "skipped": 0}, "FAILED", "7 passed, 1 failures, 1 errors"),
-        (
-            0,
-            {"tests": 3, "failures": 0, "errors": 0, "skipped": 3},
-            "FAILED",
-            "0 passed, 3 skipped: nothing was tested",
-        ),
-        (
-            97,
-            {"tests": 3, "failures": 0, "errors": 0, "skipped": 0},
-            "FAILED",
-            "3 passed; the sanitizer found something",
-        ),
-        (-11, None, "FAILED", "ended with -11 before any test was over"),
-        (None, None, "FAILED", "not done after 60 s"),
+        (0, ONE, "passed", "2 passed"),
+        (1, BAD, "FAILED", "1 passed, 1 failed, 1 error"),
+        (0, NONE, "FAILED", "0 passed, 1 skipped: nothing was tested"),
+        (97, ONE, "FAILED", "2 passed; the sanitizer found something"),
+        (-11, BEGUN, "CRASHED", "1 passed; SIGSEGV in b"),
+        (1, BEGUN, "HANGS", "1 passed; in b"),
+        (None, BEGUN, "HANGS", "1 passed; in b, not done after 60 s"),
+        (None, [], "HANGS", "0 passed; not done after 60 s"),
+        (4, [], "FAILED", "0 passed; exit code 4: the last line"),
     ],
 )
-def test_verdicts_are_honest(
-    verdicts: ModuleType, code: int | None, counts: dict[str, int] | None, word: str, detail: str
+def test_verdicts_are_honest(steps: ModuleType, code: int | None, events: list[Any], word: str, detail: str) -> None:
+    assert steps.judge_tests(events, code, 60.0, "the last line") == (word, detail)
+
+
+HANGING = """
+import threading, time
+
+def test_one():
+    assert 1 + 1 == 2
+
+def test_two():
+    assert [1, 2] == [1, 3], "two"
+
+def test_three():
+    print("in here")
+    held = threading.Lock()
+    with held:
+        held.acquire()
+
+def test_four():
+    pass
+"""
+LOSING = """
+from storage.errors import DeviceLost
+
+def test_one():
+    pass
+
+def test_two():
+    raise DeviceLost("an illegal memory access was encountered")
+
+def test_three():
+    raise DeviceLost("the same")
+"""
+CRASHING = """
+import ctypes
+
+def test_one():
+    pass
+
+def test_two():
+    ctypes.string_at(8)
+"""
+
+
+def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
+    steps: ModuleType,
+    series: ModuleType,
+    parts: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
-    assert verdicts.judge(code, counts, 60.0) == (word, detail)
+    monkeypatch.setattr(parts, "HANGS_AFTER_S", 2)
+    given = parts.Given(Path(sys.executable), tmp_path, tmp_path)
+    scripts = {"hanging": HANGING, "crashing": CRASHING, "losing": LOSING, "good": "def test_one():\n    pass\n"}
+    for name, text in scripts.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    part = series.Series("part9", tmp_path / "out", 120.0, {"part": 9})
+    for name in scripts:
+        part.run(parts._pytest(given, name, [str(tmp_path / f"test_{name}.py")], 60.0))
+    part.run(steps.Step("slow", [sys.executable, "-c", "import time; time.sleep(600)"], 11.0))
+    part.run(steps.Step("absent", [], 60.0, why_not="it is not installed"))
+    part.run(steps.Step("unknown", [str(tmp_path / "nothing")], 60.0))
+    assert part.end() == 1
+    told = capsys.readouterr().out
+    words = [(each.name, each.word) for each in part.verdicts]
+    assert words == [
+        ("hanging", "HANGS"), ("crashing", "CRASHED"), ("losing", "FAILED"), ("good", "passed"), ("slow", "HANGS"),
+        ("absent", "not run"), ("unknown", "FAILED"),
+    ]  # fmt: skip
+    assert part.verdicts[0].detail == "1 passed, 1 failed; in test_three"
+    assert part.verdicts[0].seconds < 20
+    assert part.verdicts[1].detail == "1 passed; SIGSEGV in test_two"
+    lost = "1 passed, 1 failed; the GPU is lost to this process, the tests after it are left out"
+    assert part.verdicts[2].detail == lost
+    # The failure before its verdict, and the stack of the hang with the line that waits.
+    failure, stack, verdict = (
+        told.index(what) for what in ("! FAILED ", "Timeout (0:00:02)!", "hanging            HANGS")
+    )
+    assert failure < stack < verdict
+    assert re.search(r'test_hanging.py", line \d+ in test_three', told)
+    assert re.search(r'test_crashing.py", line \d+ in test_two', told)
+    assert "Fatal Python error: Segmentation fault" in told
+    log = (tmp_path / "out" / "part9.log").read_text()
+    assert "AssertionError: two" in log
+    content = json.loads((tmp_path / "out" / "part9.json").read_text())
+    assert [step["word"] for step in content["steps"]] == [word for _, word in words]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part9.json", "part9.log"]
 
 
-def test_parts_are_run_ended_and_told(verdicts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "OUTPUT", tmp_path)
-    monkeypatch.setattr(verdicts, "ROOT", tmp_path)
-    monkeypatch.setattr(verdicts, "_LEAST_S", 0.1)
-    (tmp_path / "test_one.py").write_text("def test_it():\n    assert 1 + 1 == 2\n")
-    good = verdicts.Part("good", "good", verdicts.pytest("good", "test_one.py"), 60.0)
-    slow = verdicts.Part("slow", "slow", [sys.executable, "-c", "import time; time.sleep(600)"], 0.5)
-    absent = verdicts.Part("absent", "absent", ["nothing"], 60.0, "it is not installed")
-    found = [verdicts.run(part, part.limit_s) for part in (good, slow, absent)]
-    assert [each.word for each in found] == ["passed", "FAILED", "not run"]
-    assert [each.is_bad for each in found] == [False, True, False]
-    assert verdicts.run(good, 0.0).word == "NO TIME"
-    assert verdicts.run(good, 0.0).is_bad
-    lines = verdicts.table(found).splitlines()
-    assert lines[0].split()[:2] == ["good", "passed"]
-    assert lines[2].endswith("it is not installed")
+def test_steps_without_time_are_named_and_results_are_there_after_each(
+    steps: ModuleType, series: ModuleType, tmp_path: Path
+) -> None:
+    part = series.Series("part9", tmp_path, 9.0, {})
+    part.run(steps.Step("late", [sys.executable, "-c", "print('no')"], 60.0))
+    assert [str(each).split()[:3] for each in part.verdicts] == [["late", "NO", "TIME"]]
+    assert json.loads((tmp_path / "part9.json").read_text())["steps"][0]["word"] == "NO TIME"
+    assert part.end() == 1
 
 
-def test_the_tests_that_run_under_the_sanitizer_are_there(verdicts: ModuleType) -> None:
-    text = "".join((ROOT / path).read_text(encoding="utf-8") for path in verdicts._QUICK_FILES)
-    for name in verdicts._QUICK.split(" or "):
-        assert name in text, f"no test is called so any more: {name}"
-    for path in verdicts._SIMULATED:
-        assert (ROOT / path).exists(), path
+def test_a_log_has_the_beginning_and_the_end_of_what_is_too_long(
+    steps: ModuleType, series: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "HEAD_BYTES", 200)
+    monkeypatch.setattr(steps, "TAIL_BYTES", 200)
+    part = series.Series("part9", tmp_path, 60.0, {})
+    part.run(steps.Step("loud", [sys.executable, "-c", "for n in range(9999): print('line', n)"], 60.0))
+    part.end()
+    log = (tmp_path / "part9.log").read_text()
+    assert len(log) < 2000
+    assert "line 3\n" in log
+    assert "line 9998\n" in log
+    assert "bytes are left out" in log
 
 
-@pytest.mark.parametrize("name", ["prepare", "verdicts"])
+def test_rows_of_a_benchmark_are_taken_into_the_results(steps: ModuleType, series: ModuleType, tmp_path: Path) -> None:
+    part = series.Series("part9", tmp_path / "out", 60.0, {})
+    out = tmp_path / "rows.txt"
+    code = f"open({str(out) + '.json'!r}, 'w').write('[{{\"claim\": \"a\"}}]')"
+    verdict = part.run(steps.Step("rows", [sys.executable, "-c", code], 60.0, "figures", file=out))
+    assert (verdict.word, verdict.detail) == ("passed", "1 rows")
+    part.end()
+    assert json.loads((tmp_path / "out" / "part9.json").read_text())["figures"] == {"rows": [{"claim": "a"}]}
+
+
+def test_the_tests_that_run_under_the_sanitizer_are_there(parts: ModuleType) -> None:
+    for path, names in parts.MEMCHECKED.items():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        if path == "tests/gpu/test_hbm.py":
+            text += (ROOT / "tests" / "hbm" / "behaviour.py").read_text(encoding="utf-8")
+        for name in names.split(" or "):
+            assert name in text, f"no test of {path} is called so any more: {name}"
+            # Where torch keeps no memory, no capture can allocate.
+            assert "captur" not in name
+    for path, _ in parts.FILES.values():
+        assert (ROOT / path).exists()
+    assert list(parts.FILES) == ["driver", "assemble", "kernels", "rows", "sharing", "sessions"]
+
+
+def test_a_part_asks_the_suites_for_parts_that_there_are(parts: ModuleType, tmp_path: Path) -> None:
+    given = parts.Given(Path("python"), tmp_path, tmp_path, host_gib=100.0)
+    seen = []
+    for step in (*parts.lookups(given), *parts.sessions(given)):
+        if step.kind != "figures":
+            continue
+        name = step.command[2].rpartition(".")[2]
+        suite = importlib.import_module(f"benchmarks.{name}").SUITE
+        options = suite.parse(step.command[3:])
+        assert options.host_gib == 100.0
+        assert options.max_seconds < step.limit_s
+        seen += [(name, part) for part in options.parts]
+    assert len(seen) == len(set(seen))
+    expected = {("gpu_lookup", "across"), ("gpu_sessions", "in_hbm"), ("gpu_sessions", "tenth"), ("gpu_tiers", "delta")}
+    assert expected < set(seen)
+
+
+def test_what_is_carried_is_named_when_it_is_missing(hour: ModuleType, wheels: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for name in ("orjson-3.1-cp312.whl", "pydantic_core-2-cp312.whl", "carried.json"):
+        (folder / name).touch()
+    (tmp_path / "scratch").mkdir()
+    less = hour.without(folder, ["orjson"], tmp_path / "scratch")
+    assert wheels.wheel_names(less) == {"pydantic-core"}
+    assert (less / "carried.json").exists()
+    assert hour.without(folder, [], tmp_path) == folder
+
+
+def test_results_of_a_part_are_what_the_page_of_figures_reads(
+    hour: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(series: Any, options: Any, out: Path) -> None:
+        row = {"claim": "soak of 9 s: wrong scores", "against": "none", "ours": 0.0, "ratio": 1.0, "unit": "batches"}
+        series.figures["soak"] = [{**row, "disturbed": False}]
+
+    monkeypatch.setattr(hour, "run", run)
+    monkeypatch.setattr(hour, "gpu_name", lambda: "NVIDIA H100, 580")
+    monkeypatch.setattr(hour.signal, "signal", lambda *_: None)
+    for flags in (["--part", "3"], ["--part", "2", "--rehearse"]):
+        monkeypatch.setattr(sys, "argv", ["hour.py", *flags, "--out", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            hour.main()
+        assert ended.value.code == 0
+    for number in (2, 3):
+        (tmp_path / f"part{number}.json").rename(tmp_path / f"2026-01-01-gpu-part{number}.json")
+    (result,) = read_results(tmp_path)
+    (line,) = [each for each in gpu_prediction.lines() if each.figure == "soak: wrong scores"]
+    assert measured(line, [result]) == "0 batches (NVIDIA H100, 580)"
+    assert "part 3, on this machine's GPU; GPU NVIDIA H100, 580" in capsys.readouterr().out
+
+
+def test_native_modules_of_other_sources_or_another_python_are_not_taken(
+    native: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, site, folder = tmp_path / "root", tmp_path / "site", tmp_path / "carried"
+    for path in (root / "storage", site, folder):
+        path.mkdir(parents=True)
+    monkeypatch.setattr(native, "ROOT", root)
+    monkeypatch.setattr(native, "native_digest", lambda: "digest")
+    assert native.place_native(folder, site, "cp312") == f"none are in {folder}"
+    wheel = folder / "emberline-1-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("storage/_table.cpython-312-x86_64-linux-gnu.so", b"new")
+        archive.writestr("storage/kernels.py", b"not this")
+        archive.writestr("emberline-1.dist-info/METADATA", b"Name: emberline")
+    (folder / "carried.json").write_text(json.dumps({"wheel": wheel.name, "native": "other"}))
+    assert "built from other sources" in native.place_native(folder, site, "cp312")
+    assert "another Python than cp313" in native.place_native(folder, site, "cp313")
+    (folder / "carried.json").write_text(json.dumps({"wheel": wheel.name, "native": "digest"}))
+    assert native.place_native(folder, site, "cp312") == ""
+    assert [path.name for path in (root / "storage").iterdir()] == ["_table.cpython-312-x86_64-linux-gnu.so"]
+    assert (site / "emberline-1.dist-info" / "METADATA").exists()
+    assert (site / "emberline-here.pth").read_text() == f"{root}\n"
+
+
+def test_the_probe_passes_on_the_simulated_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.probe", "--simulated"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 of 9 checks passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["prepare"])
 def test_without_a_gpu_they_say_so_and_test_nothing(name: str) -> None:
     from serving.gpu.cards import find_gpus
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_prediction, gpu_sessions
+from benchmarks.gpu_assumptions import KERNELS
 from benchmarks.gpu_trace import middle, parts_of, spans_of
 from benchmarks.gpu_world import FULL, TOY, Sizes, World
 from benchmarks.isolated_parts import LOST, Part, supervise
@@ -39,9 +40,15 @@ LINES = [
     "by CUDA events, tf32, batch 64, one idle session: copy in .* graph ",
     "idle gaps of the card, 4 sessions, bf16, batch 64: .* bound ",
     "one idle session, by the trace: copy in ",
-    *[f"end to end, {count} sessions, bf16, batch 64: .* samples/s, (lookups|dense|bus) " for count in (1, 2, 4, 8)],
-    "end to end, 8 sessions, bf16, batch 64, a request: p99: ",
-    "end to end, 1 sessions, bf16, batch 64: bounds in samples/s: lookups .* dense .* bus ",
+    *[
+        f"end to end, {place}, {count} sessions, bf16, batch 64: .* samples/s, (lookups|dense|bus) "
+        for count in (1, 2, 4, 8)
+        for place in ("rows in DRAM", "rows in HBM", "a tenth in HBM")
+    ],
+    "end to end, rows in DRAM, 8 sessions, bf16, batch 64, a request: p99: ",
+    "end to end, rows in DRAM, 1 sessions, bf16, batch 64: bounds in samples/s: lookups .* dense .* bus ",
+    "end to end, rows in HBM, 1 sessions, .* ids were looked up on the GPU, (99|100).* % of them were there",
+    "end to end, a tenth in HBM, 4 sessions, .* ids were looked up on the GPU, [1-9][0-9].* % of them were there",
     "new weights, .* beside 2 sessions: call to first answer: ",
     "new weights, .* p99 of a request: .* without ",
     "new weights, .* graphs captured: 0 graphs, none 0, .* target 1: yes",
@@ -223,10 +230,7 @@ def test_the_arithmetic_of_the_sizes_is_that_of_the_module() -> None:
     assert one.flops(2) == 2 * (2 * (13 * 16 + 367) + 2 * 27 * 27 * 16)
 
 
-def test_the_predicted_figures_are_those_of_the_page() -> None:
-    page = (ROOT / "docs" / "gpu-figures.md").read_text(encoding="utf-8")
-    for line in gpu_prediction.lines():
-        assert f"| {line.figure} | {line.target} | {line.predicted} | {line.by} |" in page
+def test_predicted_sessions_wait_for_nothing_of_their_own() -> None:
     assert idle_share([span for span in gpu_prediction.predicted_spans() if span.row == "session 0"]) < 1e-6
 
 
@@ -234,7 +238,7 @@ def test_the_predicted_kernels_are_those_of_the_graph(tmp_path: Path) -> None:
     world = World(tmp_path, FULL)
     # These move nothing; unpacking the inputs and writing the result are two more.
     free = ("aten.sym_size.int", "aten.unsqueeze.default", "aten.transpose.int", "aten.view.default")
-    for precision, count in gpu_prediction.KERNELS.items():
+    for precision, count in KERNELS.items():
         nodes = world.graph(precision).program.module.graph.nodes
         called = [str(node.target) for node in nodes if node.op == "call_function"]
         assert len([name for name in called if name not in free]) + 2 == count, precision

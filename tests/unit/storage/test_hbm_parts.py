@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.errors import ConfigError
 from storage.hbm.readers import Turns
-from storage.hbm.replica import SPARE, bytes_of, divide, stride_of
+from storage.hbm.replica import SPARE, Replica, bytes_of, divide, stride_of
 from storage.hbm.sight import Difference, View
 from storage.hbm.statistics import TierCounts
+from storage.specs import TableSpec
 from storage.tiers.overlays import Overlay
+from tests.simulated_gpu import SimulatedGpus
 
 _NO_REPLICA = cast(Any, None)
 
@@ -40,6 +43,26 @@ def test_the_bytes_are_divided_by_what_the_rows_take_and_never_exceeded(size: in
 def test_with_enough_memory_every_row_fits() -> None:
     rows = {64: 1_000_000, 512: 10_000_000, 4: 3}
     assert all(count >= rows[size] for size, count in divide(1 << 40, rows).items())
+
+
+def test_tables_without_rows_get_no_cache_of_one_row() -> None:
+    driver = SimulatedGpus().driver(0)
+    driver.enter_thread()
+    tables = [TableSpec("a", 4), TableSpec("b", 8)]
+    with pytest.raises(ConfigError, match="none of the 2 tables says how many rows it has") as raised:
+        Replica(driver, tables, 1 << 20)
+    assert raised.value.field == "hbm_bytes"
+    assert not driver.live_bytes.get("device")
+
+
+def test_tables_without_rows_beside_others_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    driver = SimulatedGpus().driver(0)
+    driver.enter_thread()
+    replica = Replica(driver, [TableSpec("a", 4, rows=900), TableSpec("b", 8), TableSpec("c", 4)], 1 << 20)
+    assert [slab.cache.capacity_rows for slab in replica.slabs] == [900 + 900 // SPARE, 1]
+    assert [record.message for record in caplog.records] == [
+        "hbm_bytes: the cache for rows of 32 bytes holds 1 row: their tables say they have none"
+    ]
 
 
 def test_a_publisher_waits_for_those_who_are_inside_and_for_nobody_else() -> None:

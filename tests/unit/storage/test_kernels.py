@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from storage import kernels
+from storage import compile_kernels, kernels
 from storage.errors import ConfigError, DeviceError, NotFound
-from storage.kernels import Kernels, card_arch, compile_kernel, source_folder
+from storage.kernels import OPTIONS, Kernels, card_arch, compile_kernel, is_kept, source_folder
 from storage.lookup_kernels import ACROSS, SOURCES
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
@@ -39,7 +39,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of what is compiled from now on; nothing is for real."""
     names: list[str] = []
 
-    def pretend(name: str, arch: str, sources: object) -> tuple[bytes, str]:
+    def pretend(name: str, arch: str, sources: object, options: object) -> tuple[bytes, str]:
         names.append(name)
         return f"{name} for {arch}, the {len(names)}th".encode(), ""
 
@@ -353,3 +353,26 @@ def test_a_card_that_refuses_is_a_device_error(driver: RecordingDriver, monkeypa
     with pytest.raises(DeviceError, match=r"GPU 2 did not start kernel assemble: CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
         launch(Kernels(2, (9, 0), None))
     assert caught.value.__cause__ is driver.error
+
+
+def test_all_kernels_are_compiled_beforehand_and_are_kept_then(
+    compiled: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not is_kept("assemble", (9, 0), tmp_path)
+    assert not is_kept("assemble", (9, 0), None)
+    assert compile_kernels.main(["sm_80", "sm_90", "--cache", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{len(compiled)} kernels in {tmp_path}\n"
+    assert sorted(compiled) == sorted(2 * ["assemble", *SOURCES])
+    for name in ("assemble", *SOURCES):
+        assert is_kept(name, (9, 0), tmp_path)
+        # Another option is another kernel.
+        assert not is_kept(name, (9, 0), tmp_path, (*OPTIONS, "-DX"))
+        compile_kernel(name, "sm_90", tmp_path)
+    assert len(compiled) == 2 * (1 + len(SOURCES))
+    (next(tmp_path.glob("assemble-sm_90-*"))).write_bytes(b"damaged")
+    assert not is_kept("assemble", (9, 0), tmp_path)
+
+
+def test_an_architecture_that_there_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compile_kernels.main(["sm_1", "--cache", str(tmp_path)]) == 1
+    assert "compiles nothing for 'sm_1'" in capsys.readouterr().err

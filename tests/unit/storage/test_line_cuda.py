@@ -32,7 +32,7 @@ extern "C" __global__ void use_every_function(const Line* lines, unsigned long l
   const Line& first = lines[first_line(mixed, count)];
   const auto at = [&](const Line& line) {
     const uint32_t mask = match([&](int k) { return line.ids[k]; }, id);
-    return mask == 0 ? kEmptySlot : line.slots[__ffs(mask) - 1];
+    return mask == 0 ? kEmptySlot : line.slots[lowest_bit(mask)];
   };
   unsigned slot = at(first);
   if (slot == kEmptySlot && (first.version & kOverflowBit) != 0) slot = at(lines[second_line(mixed, count)]);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -275,6 +277,28 @@ def test_a_tier_that_closes_or_grows_under_a_lane(world: ModelWorld) -> None:
         assert found.counts.hbm == sum(vars(found.counts).values())
     world.store.cards.close(0)
     assert agree(world, pipeline, world.batch(rng, 30)).counts.hbm == 0
+    pipeline.close()
+    finish(driver)
+
+
+def test_no_graph_of_a_replica_that_is_gone_is_kept(world: ModelWorld) -> None:
+    driver = card()
+    pipeline = world.pipeline(world.model(driver, 40_000))
+    rng = np.random.default_rng(0)
+    graphs = pipeline._lane.graphs
+    agree(world, pipeline, world.batch(rng, 30))
+    # The driver for CUDA keeps all graphs of a stream until the last of them goes.
+    before = [weakref.ref(graph) for graph in graphs._graphs.values()]
+    assert before
+    world.store.cards.resize(0, ALL)
+    assert world.store.cards.wait_filled(60)
+    agree(world, pipeline, world.batch(rng, 30))
+    gc.collect()
+    assert [ref() for ref in before if ref() is not None] == []
+    captures = driver.counts["capture"]
+    agree(world, pipeline, world.batch(rng, 30))
+    # And those of the one that is there are not captured for every batch.
+    assert driver.counts["capture"] <= captures + 1
     pipeline.close()
     finish(driver)
 

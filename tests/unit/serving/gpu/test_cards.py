@@ -21,6 +21,7 @@ from storage.errors import ConfigError, DeviceError, DeviceLost
 H100 = GpuInfo(0, "NVIDIA H100 80GB HBM3", (9, 0), 80 * 2**30, "GPU-1")
 P100 = GpuInfo(1, "Tesla P100", (6, 0), 16 * 2**30, "GPU-2")
 V100 = GpuInfo(2, "Tesla V100", (7, 0), 16 * 2**30, "GPU-3")
+T4 = GpuInfo(2, "Tesla T4", (7, 5), 16 * 2**30, "GPU-3")
 GOOD = Surroundings("2.11.0+cu130", "13.0", None, 13000, "", (H100,), ("sm_75", "sm_80", "sm_90", "sm_100"))
 
 
@@ -32,8 +33,12 @@ def test_cards_that_are_too_old_are_left_out_and_named_when_there_are_no_others(
     assert judge(replace(GOOD, infos=(P100, H100, V100))) == ((H100,), "")
     infos, why = judge(replace(GOOD, infos=(P100,)))
     assert infos == (P100,)
-    assert why == "GPU 1 (Tesla P100) has compute capability 6.0; 7.0 (Volta) is the oldest"
-    assert "has no kernels for GPU 2 (Tesla V100), sm_70: sm_75" in judge(replace(GOOD, infos=(V100,)))[1]
+    assert why == "GPU 1 (Tesla P100) has compute capability 6.0; 7.5 (Turing) is the oldest"
+    assert "compute capability 7.0; 7.5 (Turing) is the oldest" in judge(replace(GOOD, infos=(V100,)))[1]
+    assert (
+        "has no kernels for GPU 2 (Tesla T4), sm_75: sm_80"
+        in judge(replace(GOOD, infos=(T4,), built_for=("sm_80",)))[1]
+    )
 
 
 @pytest.mark.parametrize(

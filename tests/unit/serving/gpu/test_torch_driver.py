@@ -285,6 +285,51 @@ def test_captures_come_one_after_the_other(driver: Driver, model: Model) -> None
     assert not failures
 
 
+def test_a_graph_that_goes_while_another_thread_captures_ends_after_that(driver: Driver, model: Model) -> None:
+    one, other, pool = driver.new_stream("one"), driver.new_stream("other"), driver.new_pool()
+    raw = one.raw
+    graphs = [driver.capture(put(model, "a"), pool, one, name="x")]
+    del one
+    dropped, inside = threading.Event(), threading.Event()
+
+    def work() -> None:
+        model.put("b")
+        inside.set()
+        assert dropped.wait(30)
+
+    def drop() -> None:
+        assert inside.wait(30)
+        graphs.clear()
+        seen.append(list(model.workspaces_gone))
+        dropped.set()
+
+    seen: list[list[int]] = []
+    thread = threading.Thread(target=drop)
+    thread.start()
+    kept = driver.capture(work, driver.new_pool(), other, name="y")
+    thread.join(30)
+    assert seen == [[]], "a graph ended inside a capture"
+    assert model.workspaces_gone == [raw]
+    assert driver.new_stream("again").raw == raw
+    driver.launch(kept, other)
+
+
+def test_a_graph_that_goes_in_a_capture_of_its_own_thread_ends_after_that(driver: Driver, model: Model) -> None:
+    stream, pool = driver.new_stream("one"), driver.new_pool()
+    graphs = [driver.capture(put(model, "a"), pool, stream, name="x")]
+    del stream
+
+    def work() -> None:
+        model.put("b")
+        graphs.clear()
+        assert model.workspaces_gone == []
+
+    other = driver.new_stream("other")
+    kept = driver.capture(work, driver.new_pool(), other, name="y")
+    assert len(model.workspaces_gone) == 1
+    driver.launch(kept, other)
+
+
 def test_buffers_count_until_their_last_view_is_gone(driver: Driver) -> None:
     own = driver.memory().device
     card, host = driver.device(100), driver.pinned(40)

@@ -1,0 +1,74 @@
+"""The native modules, the kernels and their host versions on a machine with a GPU: carried there, else built there.
+
+`make gpu-wheels` makes them for the Python, the architecture and the versions of CuPy and NVRTC of that machine. A
+carried one is used only when it was built from the very sources that are here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+from wheels import ROOT
+
+CARRIED = "carried.json"
+KERNELS, HOST_KERNELS = "kernels", "host_kernels"
+NATIVE = ("_table", "_features", "_pages", "_limits")
+
+
+def native_digest() -> str:
+    """Of all that the native modules are built from."""
+    names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
+    suffixes = {".cpp", ".h", ".cuh", ".txt"}
+    for folder in ("storage/native", "cuda"):
+        names += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        digest.update(name.relative_to(ROOT).as_posix().encode() + b"\0" + name.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def place_native(folder: Path, site: Path, tag: str) -> str:
+    """Puts carried modules beside their sources, where Python looks for them, and says of the distribution where those
+    are. folder: what is carried. site: the environment's packages. tag: of the Python, such as "cp312".
+
+    Returns "" or why they have to be built here.
+    """
+    try:
+        carried = json.loads((folder / CARRIED).read_text(encoding="utf-8"))
+        wheel = folder / carried["wheel"]
+    except (OSError, ValueError, KeyError):
+        return f"none are in {folder}"
+    if f"-{tag}-" not in wheel.name:
+        return f"{wheel.name} is for another Python than {tag}"
+    if carried["native"] != native_digest():
+        return f"{wheel.name} was built from other sources"
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.startswith("storage/_") and name.endswith(".so"):
+                target = ROOT / name
+                target.unlink(missing_ok=True)  # a process may have the old one open
+                target.write_bytes(archive.read(name))
+            elif ".dist-info/" in name:
+                (site / name).parent.mkdir(parents=True, exist_ok=True)
+                (site / name).write_bytes(archive.read(name))
+    (site / "emberline-here.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+    return ""
+
+
+def place_kernels(folder: Path) -> tuple[int, int]:
+    """Puts carried kernels where they are looked for: for a GPU, and for the host. Returns how many of each."""
+    # As DEFAULT_CACHE of storage/kernels.py, which needs packages that may not be there yet.
+    caches = {KERNELS: Path.home() / ".cache" / "emberline" / "kernels", HOST_KERNELS: ROOT / "build" / HOST_KERNELS}
+    counts = []
+    for name, cache in caches.items():
+        found = [path for path in sorted((folder / name).glob("*")) if path.is_file()]
+        cache.mkdir(parents=True, exist_ok=True)
+        for path in found:
+            if not (cache / path.name).exists():
+                shutil.copyfile(path, cache / path.name)
+        counts.append(len(found))
+    return counts[0], counts[1]

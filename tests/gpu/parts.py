@@ -1,0 +1,154 @@
+"""The steps of the three parts, in the order in which they matter most."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from steps import SANITIZER_FOUND, Step
+
+SANITIZER = "compute-sanitizer"
+SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
+# Tests that take milliseconds under the sanitizer, which makes them 10 to 50 times slower, and capture nothing: without
+# torch's cache of memory, which would hide what lies between two buffers, no capture can allocate.
+MEMCHECKED = {
+    "tests/gpu/test_driver.py": "go_there_and_back or parts_of_buffers",
+    "tests/gpu/test_assemble.py": "layouts_at_the_ends or random_layouts",
+    "tests/gpu/test_kernels_on_card.py": "small_batches or parts_of_buffers_are_zeroed",
+    "tests/gpu/test_hbm.py": "holds_everything or two_snapshots",
+}
+# A test that takes longer shows its stack, and its file ends: the longest, a soak, takes 20 seconds.
+HANGS_AFTER_S = 75
+# Without one of these a test's own process does nothing but tests.
+_PLUGINS = ["-p", "no:cacheprovider", "-p", "tests.gpu.telling"]
+FILES = {
+    "driver": ("tests/gpu/test_driver.py", 90.0),
+    "assemble": ("tests/gpu/test_assemble.py", 60.0),
+    "kernels": ("tests/gpu/test_kernels_on_card.py", 90.0),
+    "rows": ("tests/gpu/test_hbm.py", 100.0),
+    "sharing": ("tests/gpu/test_hbm_sharing.py", 100.0),
+    "sessions": ("tests/gpu/test_sessions.py", 200.0),
+}
+# The driver of the simulated GPU is not the one for CUDA, whose calls go to a model of torch and CuPy there.
+REHEARSED_DRIVER = "tests/unit/serving/gpu/test_torch_driver.py"
+
+
+@dataclass(frozen=True)
+class Given:
+    """python: with all that is needed. scratch: for files that nobody keeps. out: where files go that are kept.
+
+    simulated: a rehearsal. host_gib: memory of the host for tables. plants: failures by step, in a rehearsal.
+    """
+
+    python: Path
+    scratch: Path
+    out: Path
+    simulated: bool = False
+    host_gib: float | None = None
+    plants: tuple[tuple[str, str], ...] = ()
+
+
+def correctness(given: Given) -> list[Step]:
+    """Part 1: does it live, and is it right? A process for each file: what is lost in one is lost there alone."""
+    flags = ["--simulated"] if given.simulated else []
+    probe = Step("probe", [str(given.python), "-m", "tests.gpu.probe", *flags], 60.0)
+    steps = [probe, *[_tests(given, name, path, limit_s) for name, (path, limit_s) in FILES.items()]]
+    return [*steps, _memcheck(given)]
+
+
+def lookups(given: Given) -> list[Step]:
+    """Part 2: lookups, tiers, and what the profiler says of the two kernels."""
+    rehearsed = [Step("profiled", [str(given.python), "-m", "benchmarks.gpu_profiled", "--simulated"], 60.0)]
+    return [
+        _suite(given, "lookup", "gpu_lookup", "small,search,gather,pool", 190.0, quick=False),
+        _suite(given, "tiers", "gpu_tiers", "misses,delta", 170.0, quick=True),
+        _ncu(given, 75.0),
+        *(rehearsed if given.simulated else []),
+        _suite(given, "across", "gpu_lookup", "across", 45.0, quick=True),
+    ]
+
+
+def sessions(given: Given) -> list[Step]:
+    """Part 3: graphs, sessions, whole requests, new weights, a soak."""
+    picture = [] if given.simulated else ["--svg", str(given.out / "trace.svg")]
+    return [
+        _suite(given, "graphs", "gpu_sessions", "graphs,latency", 100.0, quick=True),
+        _suite(given, "end to end", "gpu_sessions", "end_to_end,in_hbm,tenth,weights", 160.0, quick=True),
+        _suite(given, "soak", "gpu_sessions", "soak", 50.0, quick=True),
+        _suite(given, "sessions", "gpu_sessions", "sessions", 70.0, quick=True),
+        _suite(given, "trace", "gpu_sessions", "trace", 60.0, quick=True, more=picture),
+        _suite(given, "compile", "gpu_sessions", "compile", 100.0, quick=True),
+    ]
+
+
+PARTS = {1: correctness, 2: lookups, 3: sessions}
+
+
+def _tests(given: Given, name: str, path: str, limit_s: float) -> Step:
+    arguments = []
+    if given.simulated:
+        path = REHEARSED_DRIVER if name == "driver" else path
+        arguments = [] if name == "driver" else ["--simulated"]
+    arguments += [word for step, kind in given.plants if step == name for word in ("--plant", kind)]
+    return _pytest(given, name, [path, *arguments], limit_s)
+
+
+def _pytest(
+    given: Given, name: str, arguments: list[str], limit_s: float, before: tuple[str, ...] = (), **environment: str
+) -> Step:
+    """Warnings of libraries that are the machine's own are none of the tests' business, nor are its plugins."""
+    events = given.scratch / f"{name}.events"
+    command = [*before, str(given.python), "-m", "pytest", "-q", "--tb=short", "-W", "default", *_PLUGINS]
+    command += ["-o", f"faulthandler_timeout={HANGS_AFTER_S}", "-o", "faulthandler_exit_on_timeout=true"]
+    command += ["--events", str(events), *arguments]
+    usual = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return Step(name, command, limit_s, "tests", environment={**usual, **environment}, file=events)
+
+
+def _memcheck(given: Given) -> Step:
+    sanitizer = find(SANITIZER, SANITIZER_FOLDERS)
+    before = (str(sanitizer), "--tool", "memcheck", "--error-exitcode", str(SANITIZER_FOUND), "--print-limit", "20")
+    chosen = " or ".join(MEMCHECKED.values())
+    step = _pytest(
+        given,
+        "memcheck",
+        ["-k", chosen, *MEMCHECKED],
+        90.0,
+        (*before, "--report-api-errors", "no"),
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
+    )
+    if sanitizer is None:
+        why = f"{SANITIZER} is not on PATH, nor in {', '.join(SANITIZER_FOLDERS)}"
+        return Step("memcheck", [], 0.0, why_not=why)
+    return step
+
+
+def _suite(
+    given: Given, name: str, suite: str, parts: str, limit_s: float, *, quick: bool, more: list[str] | None = None
+) -> Step:
+    """Benchmarks end by themselves before their limit, and write what they have."""
+    file = given.scratch / f"{name.replace(' ', '-')}.txt"
+    command = [str(given.python), "-m", f"benchmarks.{suite}", "--parts", parts, "--out", str(file)]
+    command += ["--max-seconds", f"{limit_s - 20:.0f}", *(more or [])]
+    command += ["--simulated"] if given.simulated else ["--quick"] if quick else ["--repeats", "5"]
+    if given.host_gib is not None:
+        command += ["--host-gib", f"{given.host_gib:g}"]
+    return Step(name, command, limit_s, "figures", file=file)
+
+
+def _ncu(given: Given, limit_s: float) -> Step:
+    ncu = find("ncu", tuple(str(path) for path in sorted(Path("/opt/nvidia/nsight-compute").glob("*"))))
+    if ncu is None:
+        return Step("ncu", [], 0.0, why_not="ncu is not on PATH, nor under /opt/nvidia/nsight-compute")
+    sections = ["SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy", "WarpStateStats"]
+    command = [str(ncu), "--clock-control", "none", "--kernel-name", "regex:lookup_.*", "--launch-count", "8"]
+    command += [word for section in sections for word in ("--section", section)]
+    return Step("ncu", [*command, str(given.python), "-m", "benchmarks.gpu_profiled"], limit_s)
+
+
+def find(name: str, folders: tuple[str, ...]) -> Path | None:
+    """A program on PATH, or in one of the folders."""
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    return None if found is None else Path(found)

@@ -1,0 +1,32 @@
+"""The search in a line (cuda/cache_line.cuh) as a GPU's compiler sees it: how many loads wait for the one before."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import kernels
+from storage.kernels import OPTIONS, read_sources, source_folder
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
+
+
+def acquiring_loads(name: str, *extra: str) -> int:
+    """In the kernel's code for a virtual architecture, before an assembler has its way."""
+    nvrtc, sources = kernels._compiler(), read_sources(source_folder())
+    headers = [file for file in sources if file.endswith(".cuh")]
+    program = nvrtc.createProgram(
+        sources[f"{name}.cu"].decode(), f"{name}.cu", [sources[file] for file in headers], [h.encode() for h in headers]
+    )
+    try:
+        nvrtc.compileProgram(program, (*OPTIONS, *extra, "-arch=compute_90"))
+        return nvrtc.getPTX(program).decode().count("ld.acquire")
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def test_a_line_costs_one_acquiring_load_and_not_one_for_each_way() -> None:
+    now = acquiring_loads("lookup_pool")
+    in_turn = acquiring_loads("lookup_pool", "-DEMBERLINE_PROBE_IN_TURN")
+    # Of each search: two lines, and the flags between them, which both versions load once.
+    assert now > 0
+    assert now * 3 == in_turn
