@@ -77,8 +77,15 @@ class _Models:
         return True
 
 
-async def _nothing_else(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(404)
+class _NothingElse:
+    """See serving.http.app.HttpControl: there is none."""
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(404)
+
+    def at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """See HttpControl."""
+        return None
 
 
 async def _bare(scope: Any, receive: Any, send: Any) -> None:
@@ -103,7 +110,7 @@ async def _serve(which: str, port: int) -> None:
             )
             await uvicorn.Server(config).serve(sockets=[bound])
             return
-        app = HttpApp(_Models(), _nothing_else, Gate(ServerConfig(model_repository=Path())))
+        app = HttpApp(_Models(), _NothingElse(), Gate(ServerConfig(model_repository=Path())))
         await http_server(app, HttpLimits(ServerConfig(model_repository=Path())), 1.0).serve(sockets=[bound])
 
 
