@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from storage.checkpoint.traces import graph_module
 from storage.errors import Unsupported
 
 # The processor's own kernels, and what computes the same anywhere.
@@ -40,7 +41,7 @@ def on_device(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
         if schema is not None and "device" not in copy.kwargs and _makes_new(schema):
             copy.kwargs = {**copy.kwargs, "device": device}
     graph.lint()
-    return fx.GraphModule(module, graph)
+    return graph_module(module, graph)
 
 
 def _moved(value: Any, device: torch.device) -> Any:

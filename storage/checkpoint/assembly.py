@@ -33,6 +33,7 @@ from storage.checkpoint.document import (
 from storage.checkpoint.expressions import SYMBOL_PATTERN
 from storage.checkpoint.manifest import GRAPH
 from storage.checkpoint.operators import SYMBOLIC, resolve_operator
+from storage.checkpoint.traces import graph_module
 from storage.errors import CheckpointError
 
 # The numbers of torch's export schema.
@@ -112,7 +113,7 @@ class _Assembly:
             self._add(node)
         self._graph.output(tuple(self._done[entry.as_tensor.name] for entry in self._given.outputs))
         self._graph.lint()
-        return fx.GraphModule(torch.nn.Module(), self._graph)
+        return graph_module(torch.nn.Module(), self._graph)
 
     def _add(self, given: Node) -> None:
         name = given.name or (_single(given.outputs[0]) if len(given.outputs) == 1 else None)

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from storage.checkpoint.assembly import SizeValue, TensorValue, symbols, value_of
+from storage.checkpoint.traces import graph_module
 
 _Kind = Literal["weight", "user", "item", "size"]
 
@@ -158,7 +159,7 @@ class _Copy:
 
     def module(self, root: fx.GraphModule) -> fx.GraphModule:
         self.graph.lint()
-        return fx.GraphModule(root, self.graph)
+        return graph_module(root, self.graph)
 
 
 def _user_half(

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from storage.checkpoint.assembly import TensorValue, value_of
+from storage.checkpoint.traces import graph_module
 
 PRODUCTS = frozenset({"aten::addmm", "aten::baddbmm", "aten::bmm", "aten::linear", "aten::matmul", "aten::mm"})
 # Their results are values of their inputs, or zero: rounded before or after, they are the same.
@@ -75,7 +76,7 @@ class _Lowering:
             if not node.users and node.op == "call_function" and (node.target is _CAST or _is_exact(node)):
                 graph.erase_node(node)  # everyone took the rounded one
         graph.lint()
-        return fx.GraphModule(self._module, graph), frozenset(given)
+        return graph_module(self._module, graph), frozenset(given)
 
     def _round(self, node: fx.Node) -> fx.Node:
         """The rounded values of a node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import weakref
 
 import torch
 
@@ -28,5 +29,21 @@ def release_trace(graph: torch.fx.Graph) -> None:
         if clear := getattr(method, "cache_clear", None):
             clear()
     for key in list(_loader.eval_cache):
-        _loader.eval_cache.pop(key, None)
-        linecache.cache.pop(key, None)
+        _release_source(key)
+
+
+def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A module that computes a graph. The source text that torch generates for it is released with it.
+
+    torch keeps the text of every such module, some kilobytes, for as long as the process runs.
+    """
+    module = torch.fx.GraphModule(root, graph)
+    weakref.finalize(module, _release_source, type(module).forward.__code__.co_filename)
+    return module
+
+
+def _release_source(key: str) -> None:
+    from torch.fx.graph_module import _loader
+
+    _loader.eval_cache.pop(key, None)
+    linecache.cache.pop(key, None)

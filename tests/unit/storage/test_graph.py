@@ -53,14 +53,16 @@ def test_nothing_of_a_graph_stays_in_torch_when_it_is_dropped(tmp_path: Path, pa
         gc.collect()
         return sum(type(entry) is ShapeEnv for entry in gc.get_objects())
 
-    counts = []
+    # Other tests of the process may have left some, which may go meanwhile; a graph that stays adds its own.
+    counts, sources = [], []
     for number in range(4):
         folder = tmp_path / str(number)
         folder.mkdir()
         save_and_load(folder, packed)
         counts.append(traces())
-    assert len(set(counts)) == 1
-    assert len(_loader.eval_cache) < 10
+        sources.append(len(_loader.eval_cache))
+    assert counts[-1] <= counts[0]
+    assert sources[-1] <= sources[0]
 
 
 def test_threads_share_one_set_of_weights_and_agree(graph: DenseGraph, make_arguments: Arguments) -> None:
