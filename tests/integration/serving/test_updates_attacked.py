@@ -192,12 +192,8 @@ def test_a_command_that_cannot_be_recorded_says_so_and_changes_nothing(live: Liv
     live.until(lambda: live.report()["waiting"] is None)
 
 
-def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
-    start = live.version()
-    live.start()
-    (one,) = live.chain(start, 1)
-    live.reaches(one)
-    line = live.repository.get(NAME)
+def held_at_the_second_delta(live: Live) -> tuple[threading.Event, threading.Event]:
+    """Starts the server anew: its updater stops when it has staged the second delta (first event), until the second."""
     staged, going_on = threading.Event(), threading.Event()
     live.stop()
 
@@ -208,6 +204,16 @@ def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
 
     live.on_step = on_step
     live.start()
+    return staged, going_on
+
+
+def test_a_load_waits_for_the_unload_that_is_under_way(live: Live) -> None:
+    start = live.version()
+    live.start()
+    (one,) = live.chain(start, 1)
+    live.reaches(one)
+    line = live.repository.get(NAME)
+    staged, going_on = held_at_the_second_delta(live)
     two = live.delta(one)
     assert staged.wait(30)
     unload = threading.Thread(target=live.repository.unload, args=(NAME,))
@@ -230,16 +236,7 @@ def test_a_load_waits_for_every_unload_before_it_not_only_the_last(live: Live) -
     live.start()
     (one,) = live.chain(start, 1)
     live.reaches(one)
-    staged, going_on = threading.Event(), threading.Event()
-    live.stop()
-
-    def on_step(_: str, done: str) -> None:
-        if done == "staged" and live.world.last_sequence[1] == 2 and not staged.is_set():
-            staged.set()
-            assert going_on.wait(30)
-
-    live.on_step = on_step
-    live.start()
+    staged, going_on = held_at_the_second_delta(live)
     two = live.delta(one)
     assert staged.wait(30)
     first = live.repository._models[NAME]
