@@ -58,7 +58,7 @@ print(json.dumps(found))
 
 def refuse(reason: str) -> NoReturn:
     """Ends with 1: nothing was tested, and why."""
-    sys.exit(f"{reason}\nNothing was tested or measured.")
+    sys.exit(f"{reason}. Nothing was tested or measured.")
 
 
 def check_machine(python: Path, *, needs_gpu: bool) -> str:
