@@ -45,7 +45,7 @@ def _keep(source: Path, kept: Path, put: Callable[[Path, Path], None], *, ignore
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        for place, folders, names in os.walk(source):
+        for place, folders, names in os.walk(source, onerror=_raise):
             folders[:] = [name for name in folders if place != str(source) or name != ignored]
             target = temporary / Path(place).relative_to(source)
             for name in folders:
@@ -84,6 +84,11 @@ def collect(store: Path, wanted: Iterable[str], kind: str = KEPT_DELTAS) -> None
         gone = [entry.path for entry in entries if _snapshot(entry.name) not in names]
     for path in gone:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _raise(error: OSError) -> None:
+    """For os.walk, which otherwise takes a folder that cannot be listed for an empty one."""
+    raise error
 
 
 def _snapshot(name: str) -> str:

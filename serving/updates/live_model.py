@@ -128,6 +128,19 @@ class LiveModel:
                 self.keeping.discard(snapshot)
 
     @contextmanager
+    def taking_upon(self, line: StoreLine) -> Iterator[LineView]:
+        """The view of a line; what the store keeps of its snapshots is not collected meanwhile, merged or not."""
+        with self.lock:
+            view = line.view
+            fresh = {entry.id for entry in view.entries} - self.keeping
+            self.keeping |= fresh
+        try:
+            yield view
+        finally:
+            with self.lock:
+                self.keeping -= fresh
+
+    @contextmanager
     def rebuilding(self, why: str) -> Iterator[None]:
         """Meanwhile `damage` says so, also while nothing is served."""
         self._rebuilding = why

@@ -65,7 +65,8 @@ def replace_damaged(model: LiveModel, line: StoreLine) -> None:
     config = model.config
     assert config is not None
     started = time.monotonic()
-    with model.lock:
+    # A merge that runs moves the base, and what led to the one before it is deleted then. No other one begins.
+    with line.merge_lock, model.lock:
         state = line.state()
         recent = line.view.current.lane.model.recent
     folder = free_folder(model, state.content)

@@ -140,7 +140,7 @@ def _is_full(model: LiveModel, line: StoreLine) -> bool:
 def _is_behind(model: LiveModel, line: StoreLine) -> bool:
     """Whether a merge must not take its time: others wait behind it, or somebody waits for its end."""
     config = model.config
-    if config is None or model.stopping.is_set() or line not in model.lines:
+    if config is None or model.stopping.is_set() or line not in model.lines or line.store.ssd.damage.found:
         return True
     return line.view.served > config.options.retain_snapshots + _PATIENT_MERGES
 

@@ -15,7 +15,7 @@ from serving.engine.snapshot import Snapshot
 from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
 from serving.updates.catalog import FoundVersion
 from serving.updates.keep import kept_folder
-from serving.updates.line import Entry, Lane, StoreLine
+from serving.updates.line import Entry, Lane, LineView, StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, make_lane, version_state
@@ -34,9 +34,13 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
     None is read when it says that it has the served ones. Else those that differ are staged. Raises TooDifferent when
     they are too many.
     """
+    with model.taking_upon(line) as view:
+        _take_upon(model, config, line, view, take)
+
+
+def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: LineView, take: Take) -> None:
     found = take.found
     assert isinstance(found, FoundVersion)
-    view = line.view
     model.step("found")
     published = open_version(found.path, verify=False)
     if found.equals == view.current.id:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,6 +206,42 @@ def test_damage_while_serving_is_said_and_made_good_behind_requests(
     live.stop()
     live.start()
     assert ask_all(live, following) is following
+
+
+def test_damage_found_while_a_snapshot_is_merged_is_made_good_at_what_the_merge_leaves(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "emberline.serving")
+    live.world.users, live.world.items = 4_000, 4_000
+    _, newest = prepared(live)
+    live.repository.resume(NAME)
+    fresh = live.folder / "store" / NAME / "1-2"
+    replacing = live.server.repository._models[NAME].model
+    found = threading.Event()
+
+    def damage_now(_: str, step: str) -> None:
+        if step != "merge_drop" or found.is_set():
+            return
+        damage_pages(live, np.random.default_rng(5))
+        deadline = time.monotonic() + 20
+        while not replacing.damage and time.monotonic() < deadline:
+            with contextlib.suppress(CorruptStoreError, Unavailable):
+                ask_all(live, newest)
+        found.set()
+        # Long enough for what would not wait for the merge.
+        deadline = time.monotonic() + 0.5
+        while not fresh.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    replacing._on_step = damage_now
+    following = live.delta(newest)  # the snapshot that was served before is merged now
+    assert found.wait(20)
+    live.until(lambda: live.repository.update_counters(NAME).stores_rebuilt == 1)
+    live.reaches(following)
+    assert ask_all(live, following) is following
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert sum("another is filled to take its place" in each for each in said) == 1, said
+    assert not [each for each in said if "cannot be" in each]
 
 
 def test_only_requests_that_need_the_damaged_page_fail(live: Live) -> None:

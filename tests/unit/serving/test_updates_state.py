@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.signatures import check_signature
 from serving.updates.stamps import files_stamp
 from serving.updates.steps import STEPS, check_step
-from storage.errors import IntegrityError, SignatureError
+from storage.errors import IntegrityError, SignatureError, StoreError
 from storage.features import InputSpec
 
 
@@ -67,6 +68,30 @@ def test_where_links_cannot_be_made_the_files_are_copied(tmp_path: Path, monkeyp
     kept = keep(source, kept_folder(tmp_path / "store", "aa"))
     assert (kept / "manifest.json").stat().st_nlink == 1
     assert (kept / "manifest.json").read_text() == "m"
+
+
+def test_a_folder_that_cannot_be_listed_is_not_kept_as_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, kept = tmp_path / "source", kept_folder(tmp_path / "store", "aa")
+    (source / "tables").mkdir(parents=True)
+    for name in ("manifest.json", "tables/item.safetensors"):
+        (source / name).write_text(name)
+    scandir = os.scandir
+    for failing in (source, source / "tables"):
+
+        def fail(path: Any, failing: Path = failing) -> Any:
+            if path in (failing, str(failing)):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return scandir(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", fail)
+            with pytest.raises(StoreError, match=r"keeping .*source in .*deltas: .*Input/output error"):
+                keep(source, kept)
+        assert not kept.exists()
+    keep(source, kept)
+    assert (kept / "tables" / "item.safetensors").exists()
 
 
 def test_a_folder_is_listed_with_what_cannot_be_read(tmp_path: Path) -> None:
