@@ -15,17 +15,17 @@ import numpy as np
 import uvicorn
 
 from serving.config import ServerConfig
+from serving.control.models import Model
 from serving.engine.requests import InferenceResult
 from serving.event_loop import run_on_loop
 from serving.http.app import HttpApp
 from serving.http.limits import HttpLimits
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.server import http_server
-from serving.models import Model
 from serving.ports import listen
 from serving.protocol.regions import Regions
 from serving.protocol.signature import ModelSignature, OutputSignature
-from serving.regions import SharedRegions
+from serving.repository.regions import SharedRegions
 from serving.security.gate import Gate
 from storage.features import Column, FeatureSpec
 
@@ -37,7 +37,7 @@ class _Name:
 
 
 class _Echo:
-    """See serving.models.Model: the tensor that came is the answer."""
+    """See serving.control.models.Model: the tensor that came is the answer."""
 
     def __init__(self) -> None:
         spec = FeatureSpec.model_validate(

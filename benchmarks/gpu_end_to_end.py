@@ -18,8 +18,8 @@ from benchmarks.gpu_served import Served, callers
 from benchmarks.gpu_world import DenseRuns
 from benchmarks.measure import Contestant, per_second, together
 from serving.engine.requests import InferenceResult
-from serving.engine.snapshot import Snapshot
 from serving.gpu.staged_lookup import StagedLookup
+from serving.pipeline.snapshot import Snapshot
 from storage.features import Column, FeatureBatch
 from storage.tiers.tiered import LookupResult
 

@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.dlrm_towers import SPARSE
 from benchmarks.gpu_bench import Bench
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import read_model_config
-from serving.engine.precision import dense_graph
 from serving.engine.requests import InferenceResult
-from serving.engine.snapshot import Snapshot
+from serving.model_config.pbtxt import read_model_config
+from serving.pipeline.precision import dense_graph
+from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import DenseGraph
 from storage.features import Column
 from storage.hbm.replica import bytes_of

@@ -15,9 +15,9 @@ from benchmarks.dlrm_towers import DENSE, SPARSE, Towers
 from benchmarks.dlrm_world import spec
 from benchmarks.gpu_card import Card
 from benchmarks.traffic import expected_codes, zipf
-from serving.gpu.buckets import Bucket, GraphSettings
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
+from serving.model_config.buckets import Bucket, GraphSettings
 from storage.checkpoint import DenseGraph, Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.features import Column
 

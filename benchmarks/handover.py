@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from serving.engine.endpoint import Endpoint
-from serving.engine.queue_settings import QueueSettings
 from serving.engine.requests import InferenceResult, QueuedRequest
 from serving.engine.statistics import ModelStatistics
 from serving.event_loop import run_on_loop
@@ -28,8 +27,9 @@ from serving.frontends.engine_link import EngineLink, RemoteSnapshot
 from serving.frontends.front_door import FrontDoor
 from serving.frontends.remote import RemoteModels
 from serving.interpreter import share_gil
+from serving.model_config.queue_settings import QueueSettings
 from serving.protocol.signature import ModelSignature, OutputSignature
-from serving.regions import SharedRegions
+from serving.repository.regions import SharedRegions
 from storage.features import Column, InputSpec
 
 MEMORY = 1 << 26

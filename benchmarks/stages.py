@@ -18,10 +18,10 @@ from benchmarks.dlrm_world import DlrmWorld
 from loadtest.bodies import binary_body
 from serving.config import ServerConfig
 from serving.engine.model import LoadedModel
-from serving.engine.repository import ModelRepository
 from serving.protocol.columns import to_columns
 from serving.protocol.routing import routing_of_headers
 from serving.protocol.v2 import decode_request, encode_response, read_header
+from serving.repository.model_repository import ModelRepository
 from storage.features import Column
 
 TOGETHER = 32

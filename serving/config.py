@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from serving.engine.options import ByteSize
+from serving.byte_sizes import ByteSize
 from storage.paths import local_path
 
 Port = Annotated[int, Field(ge=0, le=65535)]

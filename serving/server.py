@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 
 from serving.config import ServerConfig
-from serving.engine.repository import ModelRepository
+from serving.control.models import LocalModels
 from serving.event_loop import run_on_loop
-from serving.first_load import FirstLoad, say_hello
 from serving.gpu.cards import find_gpus
 from serving.gpu.driver import Gpus
 from serving.grpc.control import LocalGrpcControl
@@ -22,15 +21,16 @@ from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp, LocalHttpControl
 from serving.http.control import control_app
+from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
-from serving.models import LocalModels
 from serving.ports import allow_connections, listen
+from serving.repository.first_load import FirstLoad, say_hello
+from serving.repository.model_repository import ModelRepository
 from serving.security.gate import Gate
-from serving.security.http_gate import GatedApp
 from serving.security.own_token import own_token
 from serving.security.tls import server_tls
 from serving.updates.steps import OnStep

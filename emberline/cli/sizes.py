@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from serving.engine.options import parse_bytes
+from serving.byte_sizes import parse_bytes
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

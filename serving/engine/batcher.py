@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 
-from serving.engine.queue_settings import QueueSettings
 from serving.engine.requests import Answers, QueuedRequest
 from serving.engine.service_time import ServiceTime
 from serving.engine.waiting import WaitingRequests
+from serving.model_config.queue_settings import QueueSettings
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 
 

@@ -1,4 +1,4 @@
-"""The GPUs that one version is on: brought up when it is loaded, checked at the gate, left when they fail."""
+"""The GPUs that one version is on: brought up when it is loaded, left when they fail."""
 
 from __future__ import annotations
 
@@ -6,45 +6,32 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from serving.engine.instance_groups import Place
-from serving.engine.pipeline import Pipeline
-from serving.engine.precision import warn_if_slow
-from serving.engine.runners import largest_difference
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import take_rows
+from serving.engine.version_parts import VersionParts
 from serving.gpu.card_tables import CardTables, open_card_tables, prepare_cards
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Driver, Gpus
 from serving.gpu.pipeline import GpuPipeline
-from storage.checkpoint import Golden
-from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, ParityError, Unsupported
-from storage.features import FeatureBatch
-
-if TYPE_CHECKING:
-    from serving.engine.model_config import ModelConfig
-    from serving.engine.replay import ModelParts
+from serving.model_config.instance_groups import Place
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.host import Pipeline
+from serving.pipeline.precision import warn_if_slow
+from serving.pipeline.snapshot import Snapshot
+from storage.errors import ConfigError, DeviceError, DeviceLost, Unsupported
 
 logger = logging.getLogger("emberline.serving")
 
-# By output.
-Tolerances = dict[str, float]
 # What scores requests beside live traffic.
 ReplayPipeline = Pipeline | GpuPipeline
 # A GPU adds in another order than the trainer's processor: fp32 scores differ by this much, times the largest output
 # if that is above 1, where a version asks for less.
 FP32_TOLERANCE = 1e-5
-# Larger batches are compared with the scores of their first rows, which come again.
-_WHOLE_ROWS = 1024
 
 
 class Devices:
     """Empty for a version on the processor alone. `open` once; then any thread, one replay at a time."""
 
-    def __init__(self, parts: ModelParts) -> None:
+    def __init__(self, parts: VersionParts) -> None:
         self.models: dict[int, DeviceModel] = {}
         # Whether the processor answers: sessions of its own, or what a GPU cannot.
         self.uses_processor = True
@@ -120,44 +107,11 @@ class Devices:
 
     def first(self) -> GpuPipeline | None:
         """A pipeline for replays on a GPU that is in use."""
-        return next((each for each in self._replays.values() if not each.model.given_up), None)
+        return next(iter(self.in_use()), None)
 
-    def check(
-        self,
-        replay: Callable[[Golden, GpuPipeline, Tolerances], float],
-        snapshot: Snapshot,
-        golden: Golden,
-        precision: str,
-    ) -> float:
-        """Replays golden requests on every GPU in use; the first time, batches of every size too.
-
-        replay: gives the largest difference to golden requests. Returns the largest of all. Raises ParityError, or
-        gives a GPU up for this version where the processor may answer.
-        """
-        worst = 0.0
-        allowed = tolerances(golden, precision)
-        for each in self._replays.values():
-            if each.model.given_up:
-                continue
-            try:
-                if not each.model.is_checked and golden.batch:
-                    # First: it says whether batches may be filled up, which the replay's are.
-                    self._check_sizes(each, snapshot, golden, allowed)
-                    each.model.is_checked = True
-                worst = max(worst, replay(golden, each, allowed))
-            except DeviceOutOfMemory as error:
-                if not self.falls_back:
-                    raise
-                logger.warning("%s: %s was not asked: %s", self._parts.name, each.model.driver.info, error)
-            except (DeviceError, ParityError) as error:
-                if isinstance(error, DeviceLost):
-                    each.model.give_up(str(error))
-                    if self.first() is not None:
-                        continue  # another card passes or refuses it
-                if not self.falls_back:
-                    raise
-                each.model.give_up(str(error))
-        return worst
+    def in_use(self) -> list[GpuPipeline]:
+        """The pipelines for replays, one for each GPU that is not given up."""
+        return [each for each in self._replays.values() if not each.model.given_up]
 
     def close(self) -> None:
         """Gives the memory back. No session is left."""
@@ -284,64 +238,3 @@ class Devices:
         model = self.models.pop(index, None)
         if model is not None:
             model.close()
-
-    def _check_sizes(self, pipeline: GpuPipeline, snapshot: Snapshot, golden: Golden, allowed: Tolerances) -> None:
-        """Compares batches of every size, those that are filled up with zeros, and the user's side once a user, with
-        the processor's scores.
-
-        Where a row's scores depend on the rows beside it, nothing is filled up. Raises ParityError.
-        """
-        from serving.engine.replay import user_side_difference
-
-        model, parts = pipeline.model, self._parts
-        features = parts.features(golden.columns, golden.batch)
-        mixes = parts.mixes_rows(features, snapshot)
-        if mixes:
-            model.no_padding(mixes)
-        elif parts.user_side is not None and parts.user_side.is_on:
-            differs, output = user_side_difference(parts, snapshot, golden, pipeline)
-            if not differs <= allowed[output]:
-                raise _unlike(model, f"output {output!r} with the user's side once a user", differs, allowed[output])
-        for bucket in model.buckets.all:
-            # Where rows do not depend on each other, a large batch is the same rows again.
-            period = bucket.size if mixes or bucket.size <= _WHOLE_ROWS else golden.batch
-            full = take_rows(features, np.arange(bucket.size) % golden.batch)
-            self._compare(pipeline, snapshot, full, min(period, bucket.size), allowed)
-            if bucket.low < bucket.size:
-                part = take_rows(full, np.arange(bucket.low))
-                self._compare(pipeline, snapshot, part, min(period, bucket.low), allowed)
-
-    def _compare(
-        self, pipeline: GpuPipeline, snapshot: Snapshot, batch: FeatureBatch, period: int, allowed: Tolerances
-    ) -> None:
-        """period: after so many rows they come again."""
-        parts = self._parts
-        expected = parts.score_once(take_rows(batch, np.arange(period)), snapshot, parts.processor)
-        got = parts.score_once(batch, snapshot, pipeline)
-        again = np.arange(batch.batch) % period
-        for entry, one, other in zip(parts.graph.outputs, got, expected, strict=True):
-            differs = largest_difference(one, other[again])
-            if not differs <= allowed[entry.name]:
-                what = f"output {entry.name!r} of a batch of {batch.batch} row(s)"
-                raise _unlike(pipeline.model, what, differs, allowed[entry.name])
-
-
-def _unlike(model: DeviceModel, what: str, differs: float, allowed: float) -> ParityError:
-    return ParityError(
-        f"{model.driver.info}: {what} differs by {differs:.3g} from the processor's, at most {allowed:.3g} is allowed"
-    )
-
-
-def tolerances(golden: Golden, precision: str) -> Tolerances:
-    """How far each output of a GPU may be from the trainer's: what the version says, and for fp32 at least
-    FP32_TOLERANCE times that output's own largest value, if that is above 1. Whole numbers must be the same.
-    """
-    found: Tolerances = {}
-    for name, values in golden.outputs.items():
-        found[name] = golden.tolerance
-        if values.dtype.kind != "f":
-            found[name] = 0.0
-        elif precision == "fp32":
-            largest = float(np.abs(values).max(initial=0.0))
-            found[name] = max(golden.tolerance, FP32_TOLERANCE * max(1.0, largest))
-    return found

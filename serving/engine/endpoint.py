@@ -13,16 +13,16 @@ import numpy as np
 
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
-from serving.engine.instance_groups import Place
-from serving.engine.options import ModelOptions
-from serving.engine.pipeline import ScoringPipeline
-from serving.engine.queue_settings import QueueSettings
 from serving.engine.requests import Answers, Door, InferenceResult, LoopDoor, QueuedRequest, ReplacedError
 from serving.engine.session import SessionParts
 from serving.engine.session_group import SessionGroup
-from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics
 from serving.engine.warm_up import WarmUp
+from serving.model_config.instance_groups import Place
+from serving.model_config.options import ModelOptions
+from serving.model_config.queue_settings import QueueSettings
+from serving.pipeline.host import ScoringPipeline
+from serving.pipeline.snapshot import SnapshotLine
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature, SignatureChanged
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from serving.engine.devices import ReplayPipeline, Tolerances
+from serving.engine.device_checks import check_devices
 from serving.engine.live_guard import GuardReport, judge
-from serving.engine.options import ModelOptions
 from serving.engine.recent import RecentRequest, RecentRequests
 from serving.engine.replay import ModelParts, Replayed, check_user_side, replay_golden
-from serving.engine.snapshot import Snapshot
 from serving.gpu.card_tables import prepare_cards
+from serving.model_config.options import ModelOptions
+from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import Golden, Manifest
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
@@ -87,8 +86,7 @@ def gate(
         parts.choose_runner(candidate, golden, options.processor_runners)
         difference = replay_golden(parts, candidate, golden)
     check_user_side(parts, candidate, golden, None if on_processor else parts.devices.first())
-    on_gpus = parts.devices.check(partial(_replay_on, parts, candidate), candidate, golden, options.precision)
-    difference = max(difference, on_gpus)
+    difference = max(difference, check_devices(parts, candidate, golden, options.precision))
     if on_step is not None:
         on_step("replayed")
     if not options.live_guard:
@@ -100,12 +98,6 @@ def gate(
     if on_step is not None:
         on_step("guarded")
     return GateReport(golden.batch, difference, report)
-
-
-def _replay_on(
-    parts: ModelParts, candidate: Snapshot, golden: Golden, by: ReplayPipeline, allowed: Tolerances
-) -> float:
-    return replay_golden(parts, candidate, golden, by, allowed)
 
 
 def check_claims(parts: ModelParts, candidate: Snapshot, claims: Claims) -> None:

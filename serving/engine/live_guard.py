@@ -17,8 +17,8 @@ import numpy as np
 from storage.errors import GuardError
 
 if TYPE_CHECKING:
-    from serving.engine.options import ModelOptions
     from serving.engine.replay import Replayed
+    from serving.model_config.options import ModelOptions
 
 _BINS = 10
 # Of an output with many values a row, these many are looked at.

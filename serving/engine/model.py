@@ -10,14 +10,14 @@ from functools import partial
 
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
-from serving.engine.model_config import ModelConfig, complete_model_config
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
 from serving.engine.requests import LoopDoor, QueuedRequest
-from serving.engine.snapshot import Snapshot, SnapshotLine
 from serving.engine.table_endpoint import TableEndpoint
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
 from serving.gpu.driver import Gpus
+from serving.model_config.pbtxt import ModelConfig, complete_model_config
+from serving.pipeline.snapshot import Snapshot, SnapshotLine
 from serving.protocol.signature import ModelSignature
 from storage.checkpoint import PublishedVersion
 from storage.errors import NotFound, Unavailable

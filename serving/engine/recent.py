@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.engine.user_side import take_rows
+from serving.pipeline.user_side import take_rows
 from storage.features import BytesValues, Column, FeatureBatch, FeatureEngine
 
 # A request gives at most its first rows, so that a few large ones do not stand for all traffic.

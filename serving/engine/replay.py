@@ -11,19 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from serving.engine.devices import Devices, ReplayPipeline, Tolerances
-from serving.engine.instance_groups import Place
-from serving.engine.model_config import ModelConfig
-from serving.engine.pipeline import Pipeline, RequestFeatures, ScoringPipeline
+from serving.engine.devices import Devices, ReplayPipeline
 from serving.engine.recent import RecentRequest
-from serving.engine.runners import choose_runner, describe, largest_difference
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import SidedBatch, UserSide, take_rows
+from serving.engine.version_parts import VersionParts
 from serving.gpu.device_model import REPLAY_ROWS
 from serving.gpu.driver import Gpus
+from serving.model_config.instance_groups import Place
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.host import ScoringPipeline
+from serving.pipeline.runners import choose_runner, describe, largest_difference
+from serving.pipeline.snapshot import Snapshot
+from serving.pipeline.user_side import SidedBatch, take_rows
 from storage.checkpoint import Golden, GraphOutput, PublishedVersion
 from storage.errors import DeviceError, ParityError
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
+from storage.features import Column, FeatureBatch
 from storage.tiers.tiered import TieredStore
 
 # Rows scored at once, and the longest rest after them: live sessions get the interpreter and the cores in between.
@@ -31,6 +32,9 @@ SLICE_ROWS = REPLAY_ROWS
 MAX_REST_S = 0.005
 # Scores of rows that are computed in batches of other sizes differ by what torch's kernels round.
 _SIDES_AGREE = 1e-5
+
+# How far scores may be from the expected ones, by output.
+Tolerances = dict[str, float]
 
 logger = logging.getLogger("emberline.serving")
 
@@ -44,29 +48,19 @@ class Replayed:
     absent: int
 
 
-class ModelParts:
-    """What all snapshots of a version share: features, store, the graph's interface; and a pipeline for replays.
+class ModelParts(VersionParts):
+    """The parts of a version, the GPUs that it is on, and pipelines for replays.
 
     Any thread; one replay at a time.
     """
 
     def __init__(self, published: PublishedVersion, store: TieredStore, *, torch_threads: int = 1) -> None:
-        self.name = f"{published.path.parent.name}/{published.version}"
-        self.spec: FeatureSpec = published.spec
-        self.graph = published.manifest.graph
-        self.engine = FeatureEngine(self.spec)
-        self.user_side = UserSide.of(self.spec, self.graph)
-        self.requests = RequestFeatures(self.engine, self.user_side)
-        self.store = store
+        super().__init__(published, store)
         self.devices = Devices(self)
         self._torch_threads = torch_threads
         self._lock = threading.Lock()
         # One for the life of the version: a plan belongs to the store for as long as that is open.
         self.processor = self.processor_pipeline(None)
-
-    def processor_pipeline(self, lookup_timeout_s: float | None) -> Pipeline:
-        """A new pipeline on the processor, for one thread at a time."""
-        return Pipeline(self.spec, self.requests, self.store, self.graph, lookup_timeout_s)
 
     def pipeline(
         self, lookup_timeout_s: float | None, place: Place = None, snapshot: Snapshot | None = None

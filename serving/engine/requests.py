@@ -14,9 +14,8 @@ import numpy as np
 from storage.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from serving.engine.batcher import RequestQueue
-    from serving.engine.snapshot import Snapshot
-    from serving.engine.user_side import SidedFeatures
+    from serving.pipeline.snapshot import Snapshot
+    from serving.pipeline.user_side import SidedFeatures
     from storage.features import Column, FeatureBatch
 
 
@@ -56,6 +55,13 @@ class Door(Protocol):
         """Takes answers, on whatever thread has them; it must be short."""
 
 
+class Waiting(Protocol):
+    """A queue, as a request that waits in it knows it."""
+
+    def discard(self, request: QueuedRequest) -> bool:
+        """Takes a request out; False when a session has it already."""
+
+
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
     """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm.
@@ -79,7 +85,7 @@ class QueuedRequest:
     routing_key: str = ""
     level: int = 0
     delay_at_ns: int = 0
-    queue: RequestQueue | None = None
+    queue: Waiting | None = None
 
     def discard(self) -> bool:
         """Takes it out of the queue where it waits; False when a session has it already."""

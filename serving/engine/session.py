@@ -14,13 +14,13 @@ import torch
 
 from serving.engine.batcher import RequestQueue
 from serving.engine.core_shares import CoreAccount, CoreShares
-from serving.engine.instance_groups import Place
-from serving.engine.pipeline import ScoringPipeline
 from serving.engine.requests import Answers, InferenceResult, QueuedRequest, RequestCancelled
-from serving.engine.snapshot import SnapshotLine
 from serving.engine.statistics import ModelStatistics, SessionStatistics
-from serving.engine.user_side import SidedFeatures
 from serving.engine.warm_up import WarmUp, failed
+from serving.model_config.instance_groups import Place
+from serving.pipeline.host import ScoringPipeline
+from serving.pipeline.snapshot import SnapshotLine
+from serving.pipeline.user_side import SidedFeatures
 from storage.errors import (
     ConfigError,
     CorruptStoreError,

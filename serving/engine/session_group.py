@@ -19,11 +19,11 @@ from typing import Literal
 import numpy as np
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.instance_groups import Place, share
-from serving.engine.pipeline import ScoringPipeline
-from serving.engine.queue_settings import LevelSettings, QueueSettings
 from serving.engine.requests import QueuedRequest
 from serving.engine.session import Session, SessionParts
+from serving.model_config.instance_groups import Place, share
+from serving.model_config.queue_settings import LevelSettings, QueueSettings
+from serving.pipeline.host import ScoringPipeline
 from storage.errors import DeviceError, DeviceLost, Unavailable
 
 logger = logging.getLogger("emberline.serving")

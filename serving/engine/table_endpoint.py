@@ -5,24 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
-from serving.engine.options import ModelOptions
-from serving.engine.pipeline import MadeFeatures, RawRequest, Scores, run_joined
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import SidedFeatures
+from serving.model_config.options import ModelOptions
+from serving.model_config.queue_settings import QueueSettings
+from serving.pipeline.host import MadeFeatures, RawRequest, Scores, run_joined
+from serving.pipeline.snapshot import Snapshot, SnapshotLine
+from serving.pipeline.user_side import SidedFeatures
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.features import FeatureBatch, FeatureEngine, FeatureSpec, can_join, concat_batches
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.tiered import COUNTED, TieredStore
-
-if TYPE_CHECKING:
-    from serving.engine.model import LoadedModel
 
 MAX_IDS = 65_536
 _IDS = "ids"
@@ -71,6 +69,32 @@ class TablePipeline:
         """Nothing: its plan goes with the store."""
 
 
+class TableOwner(Protocol):
+    """The model version that a table belongs to, as its endpoint knows it."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    version: str
+    line: SnapshotLine
+    queue_settings: QueueSettings
+
+    @property
+    def unready(self) -> str:
+        """See Endpoint."""
+
+    @property
+    def successor(self) -> TableOwner | None:
+        """The version that replaced this one."""
+
+    def takes_canary(self, routing_key: str) -> bool:
+        """See Endpoint."""
+
+    def table(self, name: str) -> Endpoint:
+        """Who answers for one of its tables."""
+
+
 class TableEndpoint(Endpoint):
     """Answers for one table of a version: input `ids`, outputs `rows` and `found`. Its name is MODEL.TABLE.
 
@@ -79,7 +103,7 @@ class TableEndpoint(Endpoint):
 
     def __init__(
         self,
-        model: LoadedModel,
+        model: TableOwner,
         table: TableSpec,
         store: TieredStore,
         options: ModelOptions,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from serving.engine.model_config import data_type_name
-from serving.engine.queue_settings import check_range, config_error, refuse_others
+from serving.model_config.pbtxt import data_type_name
+from serving.model_config.queue_settings import check_range, config_error, refuse_others
 from serving.protocol.binary_tensors import decode_binary_tensor
 from serving.protocol.columns import to_columns
 from serving.protocol.dtypes import WIRE_TYPES

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from serving.engine.identity_models import IdentityEndpoint
-from serving.engine.repository import ModelRepository
 from serving.frontends.signatures import signature_to_wire
+from serving.frontends.targets import Targets
 from serving.grpc.control import GrpcControl
 from serving.http.app import HttpControl
 from serving.http.messages import HttpRequest
 from serving.protocol.signature import SignatureChanged
+from serving.repository.identity_models import IdentityEndpoint
+from serving.repository.model_repository import ModelRepository
 from storage.errors import Unsupported
-
-if TYPE_CHECKING:
-    from serving.frontends.front_door import FrontDoor
 
 
 class EngineCalls:
@@ -31,15 +29,15 @@ class EngineCalls:
         self._http = http
         self._grpc = grpc
 
-    async def answer(self, door: FrontDoor, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    async def answer(self, targets: Targets, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """Head and body of the answer. Raises EmberlineError."""
         call = head["call"]
         if call == "find":
-            return self._find(door, head["name"], head["version"], head["routing_key"]), b""
+            return self._find(targets, head["name"], head["version"], head["routing_key"]), b""
         if call == "is_current":
-            return {"is_current": door.is_current(head["target"], head["routing_key"])}, b""
+            return {"is_current": targets.is_current(head["target"], head["routing_key"])}, b""
         if call == "identity":
-            return self._count(door, head), b""
+            return self._count(targets, head), b""
         if call == "regions":
             regions = self._repository.regions
             generation = regions.generation  # before the names: what changes between is heard of again
@@ -51,23 +49,23 @@ class EngineCalls:
             return await self._ask_http(head, body)
         raise Unsupported(f"the engine does not know the call {call!r}")
 
-    def _find(self, door: FrontDoor, name: str, version: str, routing_key: str) -> dict[str, Any]:
+    def _find(self, targets: Targets, name: str, version: str, routing_key: str) -> dict[str, Any]:
         endpoint = self._repository.get(name, version, routing_key)
         content = signature_to_wire(endpoint.signature)
         if isinstance(endpoint, IdentityEndpoint):
-            target = door.add_target(name, version, endpoint.signature)
+            target = targets.add(name, version, endpoint.signature)
             identity = {"version": int(endpoint.version), "delay_s": endpoint.delay_s}
             return {"target": target, "signature": content, "for_all_keys": True, "identity": identity}
         others = [] if version else self._repository.answering(name)
         return {
-            "target": door.add_target(name, version, endpoint.signature),
+            "target": targets.add(name, version, endpoint.signature),
             "signature": content,
             "for_all_keys": all(signature_to_wire(other.signature) == content for other in others),
         }
 
-    def _count(self, door: FrontDoor, head: dict[str, Any]) -> dict[str, Any]:
+    def _count(self, targets: Targets, head: dict[str, Any]) -> dict[str, Any]:
         """A front end answers the requests of an identity model itself, where it is the same still."""
-        target = door.target(head["target"])
+        target = targets.find(head["target"])
         endpoint = None if target is None else self._repository.get(target.name, target.version)
         if target is None or endpoint is None or endpoint.signature is not target.signature:
             raise SignatureChanged("the model takes other inputs now; send the request again")

@@ -8,9 +8,7 @@ import os
 import socket
 import time
 
-from serving.engine.repository import ModelRepository
 from serving.event_loop import run_on_loop
-from serving.first_load import FirstLoad
 from serving.frontends.calls import EngineCalls
 from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.front_door import FrontDoor
@@ -18,14 +16,16 @@ from serving.gpu.cards import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.http.app import LocalHttpControl
 from serving.http.control import control_app
+from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
 from serving.ports import allow_connections
+from serving.repository.first_load import FirstLoad
+from serving.repository.model_repository import ModelRepository
 from serving.security.gate import Gate
-from serving.security.http_gate import GatedApp
 from serving.security.tls import server_tls
 
 logger = logging.getLogger("emberline.serving")

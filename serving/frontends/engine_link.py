@@ -42,7 +42,7 @@ class RemoteSnapshot:
 
 @dataclass(slots=True)
 class RemoteAnswer:
-    """See serving.models.ModelAnswer."""
+    """See serving.control.models.ModelAnswer."""
 
     outputs: list[np.ndarray]
     snapshot: RemoteSnapshot

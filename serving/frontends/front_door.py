@@ -10,53 +10,29 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from serving.engine.endpoint import Endpoint, can_answer
-from serving.engine.repository import ModelRepository
 from serving.engine.requests import Answer, InferenceResult, QueuedRequest, ReplacedError, RequestCancelled
-from serving.engine.snapshot import Snapshot
 from serving.frontends import wire
 from serving.frontends.arena import SharedMemory, aligned
 from serving.frontends.calls import EngineCalls
 from serving.frontends.failures import to_wire
-from serving.protocol.signature import ModelSignature, SignatureChanged
+from serving.frontends.targets import Target, Targets
+from serving.pipeline.snapshot import Snapshot
+from serving.protocol.signature import SignatureChanged
+from serving.repository.model_repository import ModelRepository
 from storage.errors import DeadlineExceeded, InvalidInput
-from storage.features.flat import FlatColumns, Layout
+from storage.features.flat import FlatColumns
 
 logger = logging.getLogger("emberline.serving")
 
-# Past it a target's layouts are forgotten: a client may send its inputs in more forms than anyone needs.
-_MAX_LAYOUTS = 256
 _TICK_S = 0.005
 # A later deadline is looked at again by then: most requests are answered, and need not be remembered for longer.
 _LOOK_AGAIN_S = 1.0
 _ANSWERS_A_PACKET = 4096
-
-
-@dataclass(slots=True)
-class Target:
-    """A name and version as a front end knows it: requests are decoded for `signature`.
-
-    endpoint: who answered last, whose signature takes what this one's takes.
-    """
-
-    name: str
-    version: str
-    signature: ModelSignature
-    endpoint: weakref.ref[Endpoint] | None = None
-    layouts: dict[bytes, Layout] = field(default_factory=dict)
-
-    def layout(self, code: bytes) -> Layout:
-        """What `flatten` described. Raises InvalidInput."""
-        found = self.layouts.get(code)
-        if found is None:
-            if len(self.layouts) >= _MAX_LAYOUTS:
-                self.layouts.clear()
-            found = self.layouts[code] = Layout.parse(code, self.signature.raw)
-        return found
 
 
 @dataclass(slots=True)
@@ -86,7 +62,7 @@ class FrontDoor:
         self._loop = asyncio.get_running_loop()
         self._end = end
         self._memory: SharedMemory | None = None
-        self._targets: list[Target] = []
+        self._targets = Targets(repository)
         self._waiting: dict[int, QueuedRequest] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reader = wire.CallReader()
@@ -126,25 +102,6 @@ class FrontDoor:
                 part = numbers[start : start + _ANSWERS_A_PACKET]
                 self._socket.send_from_any(wire.encode_answers(_name(snapshot), part))
 
-    def add_target(self, name: str, version: str, signature: ModelSignature) -> int:
-        """Gives a number to a name and version that the front end decodes for this signature."""
-        for number, target in enumerate(self._targets):
-            if (target.name, target.version) == (name, version) and target.signature is signature:
-                return number
-        self._targets.append(Target(name, version, signature))
-        return len(self._targets) - 1
-
-    def target(self, number: int) -> Target | None:
-        """What `add_target` numbered so; None where an engine before this one did."""
-        return self._targets[number] if number < len(self._targets) else None
-
-    def is_current(self, number: int, routing_key: str) -> bool:
-        """Whether a target's signature is still that of its name and version. Raises as `ModelRepository.get`."""
-        target = self.target(number)
-        if target is None:
-            return False
-        return self._repository.get(target.name, target.version, routing_key).signature is target.signature
-
     def _greet(self) -> None:
         """The first packet, with the memory."""
         self._loop.remove_reader(self._end.fileno())
@@ -183,7 +140,7 @@ class FrontDoor:
                 self._start(number, self._call(number, head, body))
 
     def _begin(self, record: wire.InferRecord) -> None:
-        target = self._targets[record.target]
+        target = self._targets.known(record.target)
         endpoint = self._repository.get(target.name, target.version, record.routing_key)
         if not isinstance(endpoint, Endpoint):
             raise SignatureChanged(f"model {target.name!r} is another one now; send the request again")
@@ -263,7 +220,7 @@ class FrontDoor:
 
     async def _call(self, number: int, head: dict[str, Any], body: bytes) -> None:
         try:
-            answer, content = await self._calls.answer(self, head, body)
+            answer, content = await self._calls.answer(self._targets, head, body)
         except Exception as error:
             answer, content = to_wire(error), b""
         for packet in wire.encode_call(number, answer, content):

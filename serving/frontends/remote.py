@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from serving.control.models import Model
 from serving.frontends.engine_link import EngineLink, RemoteAnswer
 from serving.frontends.signatures import signature_from_wire
 from serving.http.app import LIVE, READY
 from serving.http.messages import HttpRequest, HttpResponse, health_response
-from serving.identity import IdentityModel
-from serving.models import Model
 from serving.protocol.signature import SignatureChanged
-from serving.regions import OpenRegions, RegionName, SegmentPlace
+from serving.repository.identity import IdentityModel
+from serving.repository.regions import OpenRegions, RegionName, SegmentPlace
 from storage.errors import EmberlineError, Overloaded, Unavailable
 from storage.features import Column
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 class RemoteModel:
-    """See serving.models.Model. target: the engine's number for it. places: of its inputs."""
+    """See serving.control.models.Model. target: the engine's number for it. places: of its inputs."""
 
     def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
         self._link = link
@@ -155,7 +155,7 @@ class RemoteRegions(OpenRegions):
 
 
 class RemoteModels:
-    """See serving.models.Models."""
+    """See serving.control.models.Models."""
 
     def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
         """max_read, max_held: as OpenRegions has them."""

@@ -21,11 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from serving.config import ServerConfig
-from serving.first_load import say_hello
 from serving.frontends.arena import create_memory
 from serving.frontends.child import CONFIG_ERROR, Orders
 from serving.model_folders import folders, is_model
 from serving.ports import listen
+from serving.repository.first_load import say_hello
 from serving.security.gate import Gate
 from serving.security.own_token import own_token
 from serving.security.tls import server_tls

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.engine.user_side import SidedBatch
 from serving.gpu.card_batch import CardForm, PackedIds
 from serving.gpu.card_kernels import MISSES_AT_ONCE, CardKernels
 from serving.gpu.card_tables import CardTables
@@ -23,6 +22,7 @@ from serving.gpu.lane import MAX_FORMS, GpuLane
 from serving.gpu.lane_graphs import GraphKind
 from serving.gpu.late_rows import LateLookup, LateRows
 from serving.gpu.weight_banks import Bank
+from serving.pipeline.user_side import SidedBatch
 from storage.checkpoint import DenseGraph
 from storage.features import FeatureBatch
 from storage.hbm.replica import Replica

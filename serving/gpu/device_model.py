@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from serving.gpu.buckets import Buckets, GraphSettings
 from serving.gpu.card_tables import CardTables
 from serving.gpu.device_program import on_device
 from serving.gpu.driver import DeviceMemory, Driver
 from serving.gpu.matmul_precision import matmul_precision
 from serving.gpu.staging import InputLayout, OutputLayout
 from serving.gpu.weight_banks import WeightBanks
+from serving.model_config.buckets import Buckets, GraphSettings
 from storage.checkpoint import DenseGraph
 from storage.checkpoint.graph_program import Candidate, Forward, eager
 from storage.checkpoint.manifest import GraphEntry

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from serving.engine.pipeline import MadeFeatures, Pipeline, RawRequest, RequestFeatures, Scores, ScoringPipeline
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import SidedBatch, SidedFeatures
 from serving.gpu.card_lookup import CardLookup, CardScores
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
 from serving.gpu.runners import choose_runner
 from serving.gpu.staged_lookup import StagedLookup
+from serving.pipeline.host import MadeFeatures, Pipeline, RawRequest, RequestFeatures, Scores, ScoringPipeline
+from serving.pipeline.snapshot import Snapshot
+from serving.pipeline.user_side import SidedBatch, SidedFeatures
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.features import FeatureBatch, FeatureSpec, concat_batches

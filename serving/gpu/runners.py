@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import fx
 
-from serving.engine.runners import describe, largest_difference
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
+from serving.pipeline.runners import describe, largest_difference
 from storage.checkpoint import DenseGraph
 from storage.checkpoint.graph_program import Candidate, Forward, Runner, eager
 from storage.checkpoint.program import TORCH_LOCK

@@ -8,14 +8,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from serving.control_calls import ControlCalls
+from serving.control import metadata
+from serving.control.bodies import check_load_parameters, check_unload_parameters
+from serving.control.calls import ControlCalls
 from serving.grpc.shared_memory import SettingsCalls, SharedMemoryCalls
-from serving.protocol import metadata
-from serving.protocol.control_bodies import check_load_parameters, check_unload_parameters
 from storage.errors import InvalidInput, Unsupported
 
 if TYPE_CHECKING:
-    from serving.engine.repository import ModelRepository
+    from serving.repository.model_repository import ModelRepository
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 

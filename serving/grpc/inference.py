@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from serving.models import (
+from serving.control.models import (
     Model,
     ModelAnswer,
     Models,

@@ -9,17 +9,17 @@ from typing import Any
 import grpc
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
+from serving.control.models import Models
 from serving.errors import status_of
 from serving.grpc.control import SERVICE, GrpcControl, read_message
 from serving.grpc.failing import fail
+from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
 from serving.grpc.inference import InferenceCalls
 from serving.grpc.message_bounds import check_message
 from serving.grpc.streaming import stream_answers
-from serving.models import Models
 from serving.ports import listen, port_message
 from serving.security.gate import Gate
-from serving.security.grpc_gate import GrpcGate
 from serving.security.tls import ServerTls
 from storage.errors import ConfigError, EmberlineError
 

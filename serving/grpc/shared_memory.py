@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
 
-from serving.control_calls import ControlCalls
-from serving.protocol.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
-from serving.regions import RegionName
+from serving.control.calls import ControlCalls
+from serving.control.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
+from serving.repository.regions import RegionName
 from storage.errors import Unsupported
 
 if TYPE_CHECKING:
-    from serving.engine.repository import ModelRepository
+    from serving.repository.model_repository import ModelRepository
 
 
 class SharedMemoryCalls:

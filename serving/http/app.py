@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from serving.control.models import Models
 from serving.errors import UnknownModel
 from serving.http.asgi import call_asgi
 from serving.http.encoding import check_encoding, decompress
+from serving.http.gate import admit, admit_inference, audited, told
 from serving.http.infer import InferenceRoutes, inference_route
 from serving.http.messages import HttpRequest, HttpResponse, health_response
 from serving.http.unknown_models import unknown_model
-from serving.models import Models
 from serving.security.gate import Gate
-from serving.security.http_gate import admit, admit_inference, audited, told
 
 if TYPE_CHECKING:
-    from serving.engine.repository import ModelRepository
+    from serving.repository.model_repository import ModelRepository
 
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 

@@ -8,8 +8,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from serving.control_calls import ControlCalls
-from serving.engine.repository import ModelRepository
+from serving.control import metadata
+from serving.control.calls import ControlCalls
 from serving.errors import UnknownModel, status_of
 from serving.http.control_messages import json_response, read_object
 from serving.http.infer import inference_route
@@ -18,8 +18,8 @@ from serving.http.model_control import add_model_control
 from serving.http.openapi import openapi_bytes
 from serving.http.shared_memory import add_settings, add_shared_memory
 from serving.http.unknown_models import known_models_header
-from serving.protocol import metadata
 from serving.protocol.proto_json import message_to_json
+from serving.repository.model_repository import ModelRepository
 from storage.errors import EmberlineError, InvalidInput, Unavailable
 
 

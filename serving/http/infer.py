@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from serving.http.encoding import compress
-from serving.http.messages import JSON, HttpRequest, HttpResponse
-from serving.models import (
+from serving.control.models import (
     Model,
     ModelAnswer,
     Models,
@@ -18,6 +16,8 @@ from serving.models import (
     refresh_for_outputs,
     with_model,
 )
+from serving.http.encoding import compress
+from serving.http.messages import JSON, HttpRequest, HttpResponse
 from serving.protocol.json_text import SHORT_JSON_BYTES
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
 from serving.protocol.tensors import InferRequest

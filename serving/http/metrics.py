@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from serving.control_calls import ControlCalls
+from serving.control.calls import ControlCalls
 from serving.engine.model import LoadedModel
-from serving.engine.repository import ModelRepository
-from serving.engine.snapshot import Snapshot
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
 from serving.http.encoding import compress
 from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.prometheus import escaped, head, label_text
 from serving.http.triton_metrics import MachineGauges, triton_lines
+from serving.pipeline.snapshot import Snapshot
+from serving.repository.model_repository import ModelRepository
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Overloaded, Unsupported
 from storage.hbm.statistics import HbmStats, HbmTableStats

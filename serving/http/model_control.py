@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from pydantic import JsonValue
 
-from serving.control_calls import ControlCalls
-from serving.engine.repository import ModelRepository
+from serving.control import bodies as bodies
+from serving.control.calls import ControlCalls
 from serving.http.control_messages import json_response, read_object
-from serving.protocol import control_bodies as bodies
+from serving.repository.model_repository import ModelRepository
 from storage.errors import NotFound
 
 _State = dict[str, JsonValue]

@@ -14,12 +14,12 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from serving.control.bodies import RegisterBody
+from serving.control.metadata import COLUMN_PARAMETERS
 from serving.http import openapi_schemas as schemas
 from serving.http.model_control import VERBS
 from serving.http.openapi_schemas import Schema, ref
-from serving.protocol.control_bodies import RegisterBody
 from serving.protocol.json_text import dump_json
-from serving.protocol.metadata import COLUMN_PARAMETERS
 from serving.security.needs import http_need
 from serving.security.principals import ADMIN, PREDICT, READ
 from serving.version import server_version

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
 from pydantic.json_schema import models_json_schema
 
-from serving.protocol.control_bodies import ControlBody
+from serving.control.bodies import ControlBody
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.tensors import MAX_ID_LENGTH, MAX_RANK
 

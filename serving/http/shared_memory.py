@@ -7,13 +7,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from serving.control_calls import ControlCalls
-from serving.engine.repository import ModelRepository
+from serving.control.bodies import RegisterBody
+from serving.control.calls import ControlCalls
+from serving.control.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
 from serving.http.control_messages import json_response, read_object
-from serving.protocol.control_bodies import RegisterBody
-from serving.protocol.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
 from serving.protocol.json_text import parse_object
-from serving.regions import RegionName
+from serving.repository.model_repository import ModelRepository
+from serving.repository.regions import RegionName
 from storage.errors import Unsupported
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from serving.engine.model import LoadedModel
-from serving.engine.repository import Answerer
 from serving.engine.statistics import FAILURE_REASONS, LATENCY_BUCKETS_MS, ModelStatistics
 from serving.gpu.gauges import GpuGauges
 from serving.http.prometheus import head, label_text
+from serving.repository.model_repository import Answerer
 
 
 def _time_of(stage: str) -> Callable[[ModelStatistics], int]:

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import torch
 
 from serving.engine.gate import Claims, gate
-from serving.engine.options import ModelOptions
-from serving.engine.pipeline import Pipeline
 from serving.engine.replay import ModelParts
-from serving.engine.snapshot import Snapshot
+from serving.model_config.options import ModelOptions
+from serving.pipeline.host import Pipeline
+from serving.pipeline.snapshot import Snapshot
 from serving.scoring.as_of import AsOf
 from storage.checkpoint import GraphOutput
 from storage.errors import ConfigError, InvalidInput

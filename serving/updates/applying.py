@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from serving.engine.gate import Claims, GateReport, gate
-from serving.engine.model_config import ModelConfig
-from serving.engine.snapshot import Snapshot
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
 from serving.updates.catalog import FoundDelta
 from serving.updates.keep import collect, keep, kept_folder

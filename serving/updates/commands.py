@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from serving.engine.instance_groups import MAX_SESSIONS
+from serving.model_config.instance_groups import MAX_SESSIONS
 from serving.updates.line import Entry, LineView, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import BudgetState, CanaryState, ModelState, SessionsState

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.engine.model import LoadedModel
-from serving.engine.snapshot import Snapshot
+from serving.pipeline.snapshot import Snapshot
 from serving.updates.state import EntryState, LineState, SnapshotName
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.tiers.tiered import TieredStore

@@ -17,10 +17,10 @@ from serving.config import ServerConfig
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import ModelConfig
-from serving.engine.snapshot import Snapshot
 from serving.gpu.card_tables import prepare_cards
 from serving.gpu.driver import Gpus
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.snapshot import Snapshot
 from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters

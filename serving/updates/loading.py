@@ -11,10 +11,10 @@ from typing import Literal
 
 from serving.engine.load_progress import log_progress
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import ModelConfig
-from serving.engine.precision import dense_graph
 from serving.engine.recent import RecentRequests
-from serving.engine.snapshot import Snapshot
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.precision import dense_graph
+from serving.pipeline.snapshot import Snapshot
 from serving.updates.line import Entry, Lane, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import EntryState, SnapshotName

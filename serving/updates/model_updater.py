@@ -10,8 +10,8 @@ from functools import partial
 
 from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
-from serving.engine.model_config import ModelConfig, read_model_config
 from serving.gpu.driver import Gpus
+from serving.model_config.pbtxt import ModelConfig, read_model_config
 from serving.model_folders import CONFIG
 from serving.updates import refusals
 from serving.updates.applying import Outdated, collect_kept, take_delta

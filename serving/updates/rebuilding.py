@@ -10,7 +10,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from serving.engine.model_config import ModelConfig
+from serving.model_config.pbtxt import ModelConfig
 from serving.updates.catalog import FoundDelta, ModelFolder
 from serving.updates.keep import KEPT_DELTAS
 from serving.updates.live_model import LiveModel

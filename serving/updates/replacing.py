@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 from serving.engine.gate import Claims, gate
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import ModelConfig
-from serving.engine.stale_stores import remove_stale_stores
+from serving.model_config.pbtxt import ModelConfig
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
 from serving.updates.budgets import wait_filled
 from serving.updates.catalog import FoundVersion
@@ -21,6 +20,7 @@ from serving.updates.line import StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_line, load_line, wants_warm
+from serving.updates.stale_stores import remove_stale_stores
 from storage.checkpoint import open_version
 from storage.errors import ReadError
 from storage.parallel import load_threads

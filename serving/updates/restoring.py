@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serving.engine.gate import Claims, gate
-from serving.engine.model_config import ModelConfig
-from serving.engine.precision import dense_graph
 from serving.engine.recent import RecentRequests
-from serving.engine.snapshot import Snapshot
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.precision import dense_graph
+from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
 from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from serving.engine.gate import Claims, gate
-from serving.engine.model_config import ModelConfig
-from serving.engine.precision import dense_graph
-from serving.engine.snapshot import Snapshot
+from serving.model_config.pbtxt import ModelConfig
+from serving.pipeline.precision import dense_graph
+from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
 from serving.updates.catalog import FoundVersion
 from serving.updates.keep import kept_folder

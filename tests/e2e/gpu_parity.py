@@ -16,9 +16,9 @@ from emberline.quickstart.doors import ask_all, requests_of
 from serving import Server, ServerConfig
 from serving.engine.devices import FP32_TOLERANCE
 from serving.engine.model import LoadedModel
-from serving.engine.pipeline import Pipeline
-from serving.engine.user_side import take_rows
 from serving.gpu.driver import Gpus
+from serving.pipeline.host import Pipeline
+from serving.pipeline.user_side import take_rows
 from storage import open_version
 from tests.e2e.conftest import Served, rows_of
 from tests.e2e.test_combinations import json_request

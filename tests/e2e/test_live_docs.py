@@ -83,7 +83,7 @@ def test_every_other_command_is_understood(line: str, tmp_path: Path, monkeypatc
 
 
 def test_every_option_of_a_model_stands_in_the_table() -> None:
-    from serving.engine.options import ModelOptions
+    from serving.model_config.options import ModelOptions
 
     elsewhere = {
         "dram_bytes",

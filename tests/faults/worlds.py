@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serving import ServerConfig
-from serving.engine.repository import ModelRepository
+from serving.repository.model_repository import ModelRepository
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
 

@@ -16,9 +16,9 @@ import yaml
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from serving.engine.model_config import read_model_config
-from serving.engine.options import ModelOptions
 from serving.http.model_control import VERBS
+from serving.model_config.options import ModelOptions
+from serving.model_config.pbtxt import read_model_config
 from serving.protocol.columns import to_columns
 from serving.protocol.json_text import parse_object
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from serving import Server
+from serving.control.models import Model
 from serving.engine.core_shares import CoreAccount, CoreShares
-from serving.engine.pipeline import Pipeline
 from serving.frontends import front_door
 from serving.frontends.calls import EngineCalls
 from serving.frontends.engine_link import EngineLink
 from serving.frontends.front_door import FrontDoor
 from serving.frontends.remote import RemoteModels
 from serving.grpc.control import LocalGrpcControl
-from serving.models import Model
+from serving.pipeline.host import Pipeline
 from storage.errors import DeadlineExceeded, InvalidInput, NotFound, Overloaded, Unavailable
 from storage.features import Column
 from tests.integration.serving.conftest import append_config

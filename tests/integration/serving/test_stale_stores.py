@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.stale_stores import remove_stale_stores
+from serving.updates.stale_stores import remove_stale_stores
 from storage import SsdTier
 
 ROOT = Path(__file__).parents[3]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.queue_settings import LevelSettings, QueueSettings
 from serving.engine.requests import LoopDoor, QueuedRequest
 from serving.engine.service_time import ServiceTime
 from serving.engine.waiting import WaitingRequests
+from serving.model_config.queue_settings import LevelSettings, QueueSettings
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 
 LIMIT = 16

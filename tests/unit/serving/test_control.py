@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.control_calls import ControlCalls
-from serving.protocol.control_bodies import (
+from serving.control.bodies import (
     AllowBody,
     CanaryBody,
     ControlBody,
@@ -18,6 +17,7 @@ from serving.protocol.control_bodies import (
     RollbackBody,
     UnloadBody,
 )
+from serving.control.calls import ControlCalls
 from storage.errors import InvalidInput, NotFound, Overloaded, Unsupported
 
 

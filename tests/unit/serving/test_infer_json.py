@@ -12,7 +12,7 @@ from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import InferRequest, RequestedOutput
 from serving.protocol.v2 import decode_request as decode_header
 from serving.protocol.v2 import encode_response, read_header
-from serving.regions import SharedRegions
+from serving.repository.regions import SharedRegions
 from storage.errors import InvalidInput, Unsupported
 
 REGIONS = SharedRegions(1 << 20)

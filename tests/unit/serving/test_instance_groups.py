@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.instance_groups import InstanceGroup, place_sessions, share
-from serving.engine.model_config import ModelConfig, complete_model_config, read_model_config
 from serving.gpu.driver import Driver, GpuInfo
+from serving.model_config.instance_groups import InstanceGroup, place_sessions, share
+from serving.model_config.pbtxt import ModelConfig, complete_model_config, read_model_config
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.errors import ConfigError
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.model_config import ModelConfig, complete_model_config, read_model_config
-from serving.engine.queue_settings import LevelSettings
+from serving.model_config.pbtxt import ModelConfig, complete_model_config, read_model_config
+from serving.model_config.queue_settings import LevelSettings
 from serving.protocol.proto_json import message_to_json
 from serving.protocol.signature import ModelSignature
 from storage.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 from serving.errors import AlreadyExists
 from serving.protocol.binary_tensors import SharedInputs
 from serving.protocol.regions import RegionPart, region_part
-from serving.regions import FOLDER, MAX_REGIONS, RegionName, SharedRegions
+from serving.repository.regions import FOLDER, MAX_REGIONS, RegionName, SharedRegions
 from storage.errors import InvalidInput, NotFound, Overloaded, Unsupported
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the system has no /dev/shm")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import read_model_config
-from serving.engine.snapshot import Snapshot
 from serving.gpu.driver import Gpus
+from serving.model_config.pbtxt import read_model_config
+from serving.pipeline.snapshot import Snapshot
 from storage import Golden, GraphInput, GraphOutput, PublishedVersion, TableData, open_version, write_version
 from storage.checkpoint import DenseGraph
 from storage.features import Column, FeatureSpec

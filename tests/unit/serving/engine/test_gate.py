@@ -12,11 +12,11 @@ import pytest
 
 from serving.engine.gate import Claims, gate
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import read_model_config
-from serving.engine.options import ModelOptions
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import SLICE_ROWS, ModelParts, replay_golden
-from serving.engine.snapshot import Snapshot
+from serving.model_config.options import ModelOptions
+from serving.model_config.pbtxt import read_model_config
+from serving.pipeline.snapshot import Snapshot
 from storage import Golden
 from storage.checkpoint import DenseGraph
 from storage.checkpoint.delta_reader import PublishedDelta, open_delta

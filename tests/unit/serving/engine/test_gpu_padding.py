@@ -13,9 +13,9 @@ import torch
 
 from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import read_model_config
-from serving.engine.options import ModelOptions
-from serving.engine.snapshot import Snapshot
+from serving.model_config.options import ModelOptions
+from serving.model_config.pbtxt import read_model_config
+from serving.pipeline.snapshot import Snapshot
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.features import Column, FeatureSpec
 from storage.tiers.tiered import TieredStore

@@ -13,9 +13,9 @@ import pytest
 
 from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import read_model_config
-from serving.engine.options import ModelOptions
 from serving.gpu.device_model import DeviceModel
+from serving.model_config.options import ModelOptions
+from serving.model_config.pbtxt import read_model_config
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.tiers.tiered import TieredStore
 from tests.simulated_gpu import SimulatedGpus

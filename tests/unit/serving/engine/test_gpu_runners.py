@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import fx
 
-from serving.engine import options
 from serving.engine.model import LoadedModel
 from serving.gpu import runners
 from serving.gpu.device_model import DeviceModel
+from serving.model_config import options
 from storage.checkpoint.graph_program import Forward, eager
 from storage.errors import CaptureError, Unsupported
 from tests.simulated_gpu import SimulatedGpus

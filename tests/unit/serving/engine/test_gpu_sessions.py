@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.devices import tolerances
+from serving.engine.device_checks import tolerances
 from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
-from serving.engine.options import ModelOptions
-from serving.engine.snapshot import Snapshot
 from serving.gpu.device_model import DeviceModel
+from serving.model_config.options import ModelOptions
+from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import DenseGraph
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, ParityError
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus

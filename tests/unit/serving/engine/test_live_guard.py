@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from serving.engine.live_guard import compare_scores, judge
-from serving.engine.options import ModelOptions
 from serving.engine.replay import Replayed
+from serving.model_config.options import ModelOptions
 from storage.errors import GuardError
 
 OPTIONS = ModelOptions()

@@ -10,8 +10,8 @@ import pytest
 
 from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
-from serving.engine.options import ModelOptions
 from serving.engine.requests import InferenceResult
+from serving.model_config.options import ModelOptions
 from storage.checkpoint import DenseGraph
 from storage.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import fx
 
-from serving.engine import runners
-from serving.engine.options import GPU_RUNNERS, PROCESSOR_RUNNERS, ModelOptions
-from serving.engine.runners import RUNNERS, choose_runner, describe
 from serving.gpu import runners as gpu_runners
+from serving.model_config.options import GPU_RUNNERS, PROCESSOR_RUNNERS, ModelOptions
+from serving.pipeline import runners
+from serving.pipeline.runners import RUNNERS, choose_runner, describe
 from storage.checkpoint.graph import DenseGraph
 from storage.checkpoint.graph_program import GraphProgram, _runnable, eager
 from storage.checkpoint.halves import GraphHalves

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from serving.engine.snapshot import MAX_REFUSALS, Snapshot, SnapshotLine
+from serving.pipeline.snapshot import MAX_REFUSALS, Snapshot, SnapshotLine
 from storage.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
 
 

@@ -15,11 +15,11 @@ import torch
 
 from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
-from serving.engine.model_config import read_model_config
-from serving.engine.options import ModelOptions
 from serving.engine.requests import InferenceResult
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import SidedFeatures, UserSide, take_rows
+from serving.model_config.options import ModelOptions
+from serving.model_config.pbtxt import read_model_config
+from serving.pipeline.snapshot import Snapshot
+from serving.pipeline.user_side import SidedFeatures, UserSide, take_rows
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, Jagged

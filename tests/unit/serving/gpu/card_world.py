@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from serving.engine.pipeline import Pipeline, RequestFeatures, Scores
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import SidedBatch, UserSide
-from serving.gpu.buckets import GraphSettings
 from serving.gpu.card_tables import open_card_tables
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Driver
 from serving.gpu.pipeline import GpuPipeline
+from serving.model_config.buckets import GraphSettings
+from serving.pipeline.host import Pipeline, RequestFeatures, Scores
+from serving.pipeline.snapshot import Snapshot
+from serving.pipeline.user_side import SidedBatch, UserSide
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.checkpoint.tables import Shard
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, Jagged

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.model_config import read_model_config
-from serving.gpu.buckets import GraphSettings
+from serving.model_config.buckets import GraphSettings
+from serving.model_config.pbtxt import read_model_config
 from storage.errors import ConfigError
 
 

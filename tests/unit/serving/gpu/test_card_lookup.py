@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from serving.gpu import card_lookup, weight_banks
-from serving.gpu.buckets import GraphSettings
 from serving.gpu.late_rows import LateLookup, LateRows
 from serving.gpu.pipeline import GpuPipeline
+from serving.model_config.buckets import GraphSettings
 from storage import GraphInput
 from storage.errors import DeviceLost, DeviceOutOfMemory
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus

@@ -13,10 +13,10 @@ from tritonclient.grpc import service_pb2
 
 from serving.config import ServerConfig
 from serving.errors import Forbidden, RateLimited, Unauthenticated
+from serving.grpc.gate import GrpcGate, address_of, authorization_of
+from serving.http.gate import admit
 from serving.http.messages import HttpRequest, error_response
 from serving.security.gate import Gate
-from serving.security.grpc_gate import GrpcGate, address_of, authorization_of
-from serving.security.http_gate import admit
 from serving.security.needs import ABOUT_MODEL, INFER, KNOWN, LOOK_AT_SERVER, MODEL, OPEN, UNKNOWN, Need
 from serving.security.principals import ADMIN, Connection
 from serving.security.tokens import digest_of

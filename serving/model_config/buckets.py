@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.engine.queue_settings import check_range, config_error, refuse_others
+from serving.model_config.queue_settings import check_range, config_error, refuse_others
 
 MAX_SPECS = 64
 _CUDA_FIELDS = ("graphs", "busy_wait_events", "graph_spec")

@@ -10,30 +10,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from serving.byte_sizes import ByteSize
 from storage.errors import ConfigError
 
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_UNITS.update({"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40})
 _CPUS = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*")
-_SIZE = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
 
-# Ways to compute a dense graph: serving/engine/runners.py has those of the processor, serving/gpu/runners.py of a GPU.
+# Ways to compute a dense graph: serving/pipeline/runners.py has those of the host, serving/gpu/runners.py of a GPU.
 PROCESSOR_RUNNERS = ("eager", "script")
 GPU_RUNNERS = ("eager", "compile")
 RUNNER_NAMES = (*PROCESSOR_RUNNERS, "compile")
 
 # One of at most 63 overlays is always left for what is being staged, and some for what waits to be merged.
 MAX_RETAINED = 48
-
-
-def parse_bytes(value: Any) -> int:
-    """Bytes from 1048576, "1048576" or "1MiB". Raises ValueError."""
-    if type(value) is int:
-        return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or found[2].lower() not in _UNITS:
-        raise ValueError("expected a number of bytes such as 536870912 or 512MiB")
-    return int(found[1]) * _UNITS[found[2].lower()]
 
 
 def parse_cpus(value: Any) -> Any:
@@ -60,9 +48,6 @@ def parse_runners(value: Any) -> Any:
         if name not in RUNNER_NAMES:
             raise ValueError(f"no runner {name[:40]!r}; expected some of {', '.join(RUNNER_NAMES)}")
     return names
-
-
-ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 
 
 class ModelOptions(BaseModel):

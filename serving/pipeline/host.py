@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from serving.engine.snapshot import Snapshot
-from serving.engine.user_side import SidedBatch, SidedFeatures, UserSide
+from serving.pipeline.snapshot import Snapshot
+from serving.pipeline.user_side import SidedBatch, SidedFeatures, UserSide
 from storage.checkpoint import GraphInput
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import CheckpointError

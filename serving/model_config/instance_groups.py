@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tritonclient.grpc import model_config_pb2
 
-from serving.engine.queue_settings import check_range, config_error, refuse_others
-from serving.gpu.driver import Gpus
+from serving.model_config.queue_settings import check_range, config_error, refuse_others
+from storage.hbm.device import GpuInfo
 
 logger = logging.getLogger("emberline.serving")
 
@@ -21,6 +21,18 @@ _KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU")
 
 # Where a session is: the number of a GPU, None for the processor.
 Place = int | None
+
+
+class VisibleGpus(Protocol):
+    """The GPUs that this process sees, as far as a configuration depends on them."""
+
+    @property
+    def infos(self) -> Sequence[GpuInfo]:
+        """Each with its number."""
+
+    @property
+    def why_none(self) -> str:
+        """Why there is none, or why those that there are cannot be used; "" otherwise."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ def read_instance_groups(proto: Any) -> tuple[InstanceGroup, ...]:
     return tuple(groups) or (InstanceGroup(),)
 
 
-def place_sessions(groups: Sequence[InstanceGroup], gpus: Gpus | None) -> tuple[Place, ...]:
+def place_sessions(groups: Sequence[InstanceGroup], gpus: VisibleGpus | None) -> tuple[Place, ...]:
     """Where each session is to be, group by group.
 
     As in Triton: `count` sessions on every GPU of a group, and KIND_AUTO takes the processor where the GPUs that it

@@ -12,7 +12,7 @@ from serving.protocol.proto_json import message_to_json
 from serving.version import server_version
 
 if TYPE_CHECKING:
-    from serving.engine.repository import Answerer, VersionEntry
+    from serving.repository.model_repository import Answerer, VersionEntry
 
 SERVER_NAME = "emberline"
 EXTENSIONS = (

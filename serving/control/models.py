@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from serving.identity import IdentityModel
 from serving.protocol.columns import to_columns
 from serving.protocol.regions import Regions
 from serving.protocol.routing import Routing
 from serving.protocol.signature import SignatureChanged
 from serving.protocol.tensors import InferRequest
+from serving.repository.identity import IdentityModel
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from serving.engine.repository import ModelRepository
     from serving.protocol.signature import ModelSignature
+    from serving.repository.model_repository import ModelRepository
     from storage.features import Column
 
 T = TypeVar("T")

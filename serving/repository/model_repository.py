@@ -14,12 +14,12 @@ from pydantic import JsonValue
 from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
-from serving.engine.identity_models import IdentityEndpoint, IdentityModels
 from serving.engine.model import LoadedModel
 from serving.errors import UnknownModel
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
-from serving.regions import SharedRegions
+from serving.repository.identity_models import IdentityEndpoint, IdentityModels
+from serving.repository.regions import SharedRegions
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from serving.engine.model_config import data_type_name, read_proto, refuse_unknown
-from serving.engine.queue_settings import MAX_BATCH_SIZE, check_range, config_error
 from serving.engine.statistics import ModelStatistics
-from serving.identity import IdentityModel
+from serving.model_config.pbtxt import data_type_name, read_proto, refuse_unknown
+from serving.model_config.queue_settings import MAX_BATCH_SIZE, check_range, config_error
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature, OutputSignature, TensorSignature
+from serving.repository.identity import IdentityModel
 from serving.updates.report import VersionEntry
 from storage.checkpoint.versions import is_version
 from storage.errors import ConfigError, EmberlineError, NotFound, Unavailable

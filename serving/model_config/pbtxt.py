@@ -10,14 +10,16 @@ from typing import Any
 from google.protobuf import text_format  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2
 
-from serving.engine.instance_groups import (
+from serving.model_config.buckets import GraphSettings, read_graph_settings
+from serving.model_config.instance_groups import (
     InstanceGroup,
     Place,
+    VisibleGpus,
     place_sessions,
     read_instance_groups,
 )
-from serving.engine.options import ModelOptions
-from serving.engine.queue_settings import (
+from serving.model_config.options import ModelOptions
+from serving.model_config.queue_settings import (
     MAX_BATCH_SIZE,
     QueueSettings,
     check_range,
@@ -25,8 +27,6 @@ from serving.engine.queue_settings import (
     read_queue_settings,
     refuse_others,
 )
-from serving.gpu.buckets import GraphSettings, read_graph_settings
-from serving.gpu.driver import Gpus
 from serving.model_folders import CONFIG
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature
@@ -75,7 +75,7 @@ class ModelConfig:
         choice = self.options.on_gpu_failure
         return choice == "cpu" or (choice is None and all(group.kind != "KIND_GPU" for group in self.groups))
 
-    def placed(self, gpus: Gpus | None) -> ModelConfig:
+    def placed(self, gpus: VisibleGpus | None) -> ModelConfig:
         """With its sessions on this machine's GPUs. Raises ConfigError where KIND_GPU or their memory cannot be had."""
         places = place_sessions(self.groups, gpus)
         if self.options.hbm_bytes and all(place is None for place in places):

@@ -27,7 +27,7 @@ class IdentitySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IdentityAnswer:
-    """See serving.models.ModelAnswer."""
+    """See serving.control.models.ModelAnswer."""
 
     outputs: list[np.ndarray]
     snapshot: IdentitySnapshot
@@ -35,7 +35,7 @@ class IdentityAnswer:
 
 
 class IdentityModel:
-    """Answers on whatever event loop asks. See serving.models.Model."""
+    """Answers on whatever event loop asks. See serving.control.models.Model."""
 
     def __init__(
         self, signature: ModelSignature, version: int, delay_s: float, count: Callable[[int, int], Awaitable[None]]

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from serving.engine.options import ModelOptions
+from serving.model_config.options import ModelOptions
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.checkpoint.lowered import LOWERED
 

@@ -12,7 +12,7 @@ from serving.ports import is_loopback
 from serving.version import server_version
 
 if TYPE_CHECKING:
-    from serving.engine.repository import ModelRepository
+    from serving.repository.model_repository import ModelRepository
 
 logger = logging.getLogger("emberline.serving")
 

@@ -1,0 +1,1 @@
+"""A model's configuration: Triton's config.pbtxt read strictly, and Emberline's own options in its parameters."""
