@@ -78,6 +78,8 @@ class HttpProtocol(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._is_full = False
+        # A turn was asked for, and has not come.
+        self._awaits_turn = False
         self._in_head = False
         # The request offers another protocol: httptools ends it with its head, and another parser reads its body.
         self._is_offer = False
@@ -148,7 +150,7 @@ class HttpProtocol(asyncio.Protocol):
                 return
             if self._completed != completed or pieces == _PIECES_AT_ONCE:
                 self._keep_unread(data[at:])
-                self._limits.turns.soon(self._go_on)
+                self._ask_for_turn()
                 return
             end = self._unread.piece_end(data, at, self._body_left if self._arriving is not None else 0)
             at += self._feed(data if (at, end) == (0, len(data)) else memoryview(data)[at:end])
@@ -398,23 +400,38 @@ class HttpProtocol(asyncio.Protocol):
         if self._active is not None or self._is_full or self._transport.is_closing():
             return
         if self._waiting or self._unread.data:
-            self._limits.turns.soon(self._go_on)
-        elif self._arriving is None and not self._in_head:
-            self._rest()
+            self._ask_for_turn()
         else:
-            # The next request has begun to arrive behind this one; its time counts from now.
-            self.due = time.monotonic() + self._limits.body_timeout_s
+            self._await_more()
+
+    def _ask_for_turn(self) -> None:
+        """Has `_go_on` called; once, however often it is asked for before that."""
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._limits.turns.soon(self._go_on)
 
     def _go_on(self) -> None:
         """Starts what waited, where nothing is ahead of it any more, and reads on."""
+        self._awaits_turn = False
         if self._transport.is_closing():
             return
         if self._waiting and self._active is None and not self._is_full:
             self._start(self._waiting.popleft())
         if self._unread.data and not self._is_behind():
             self._read(self._unread.data)
-            if not (self._unread.data or self._is_full) and (self._arriving is not None or self._in_head):
-                self.due = time.monotonic() + self._limits.body_timeout_s
+        if not (self._active or self._waiting or self._unread.data or self._is_full or self._transport.is_closing()):
+            self._await_more()
+
+    def _await_more(self) -> None:
+        """Nothing can be done before more comes: a further request, or the rest of one that has begun to arrive."""
+        if self._arriving is None and not self._in_head:
+            self._rest()
+        elif self._arriving is None:
+            # Its head began to arrive behind another request; its time counts from now.
+            self.idle_since = time.monotonic()
+            self.due = self.idle_since + self._limits.body_timeout_s
+        elif not self._arriving.is_last:
+            self.due = time.monotonic() + self._limits.body_timeout_s
 
     def _rest(self) -> None:
         """Nothing is to be done: the next request may come, for a while."""

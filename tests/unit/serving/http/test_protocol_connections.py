@@ -103,6 +103,37 @@ def test_heads_that_do_not_arrive_are_idle_too() -> None:
     run(test, max_connections=3)
 
 
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (get("/now") * 2, 2),
+        (get("/a") * 2, 2),
+        (get("/none") * 2, 2),
+        (get("/a") + get("/now"), 2),
+        (get("/a") + b"\r\n", 1),
+        (get("/now") + b"\r\n", 1),
+        (get("/a") + b"GET /", 1),
+        (get("/now") + b"GET /", 1),
+    ],
+)
+def test_one_whose_requests_came_together_is_idle_when_they_are_answered(sent: bytes, answers: int) -> None:
+    async def test(served: Served) -> None:
+        for _ in range(2):
+            reader, _ = await served.connect(sent)
+            for _ in range(answers):
+                assert (await response(reader))[0] in (200, 404)
+        await until(lambda: all(each.due < NEVER for each in served.limits._connections))
+        # It gives way to another, and would end after a while in any case.
+        reader, _ = await served.connect(get("/a"))
+        assert (await response(reader))[0] == 200
+
+    run(test, max_connections=2)
+
+
 def test_where_all_are_at_work_one_more_is_turned_away() -> None:
     async def test(served: Served) -> None:
         busy = [await served.connect(post("/slow", b"")) for _ in range(2)]
