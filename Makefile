@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 JOBS   ?= 2
 SECONDS ?= 600
 FUZZ_SECONDS ?= 600
-NATIVE := $(shell find storage/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
+NATIVE := $(shell find storage/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 READY  := $(VENV)/.ready
 FUZZERS := $(VENV)/.fuzzers
 # A GPU's torch and CuPy are those of this Python, and what else is needed is put beside them into build/gpu-venv.
@@ -36,7 +36,7 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NAT
 	@touch $@
 
 quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; KEEP=1 leaves the server running
-	$(PY) -m emberline.quickstart --work build/quickstart $(if $(KEEP),--keep)
+	$(PY) -m examples.quickstart --work build/quickstart $(if $(KEEP),--keep)
 
 test: cuda-check test-cpp test-python  ## all tests: kernels compile, C++, Python
 

@@ -1,23 +1,22 @@
-"""`emberline bench`: the benchmarks of the store, from a checkout of the sources."""
+"""`python -m benchmarks`: the benchmarks of store and engine by name."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 
 import click
 
+from benchmarks import catalog
 from emberline.cli.command import Command, LocalPath
-from emberline.cli.frame import fail
-from storage.errors import Unsupported
+from emberline.cli.frame import fail, run_command
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
+NAME = "python -m benchmarks"
 
 
-@click.command(cls=Command, name="bench", no_args_is_help=True)
+@click.command(cls=Command, name=NAME, no_args_is_help=True)
 @click.argument("name", required=False)
 @click.option("--list", "list_them", is_flag=True, help="One line for each benchmark.")
 @click.option("--quick", is_flag=True, help="Rough figures on small tables, in about 30 seconds.")
@@ -49,11 +48,10 @@ def command(
 
     \b
     Example:
-      emberline bench --list
-      emberline bench lookup --quick
-      emberline bench tiered --json tiered.json --plot tiered.png
+      python -m benchmarks --list
+      python -m benchmarks lookup --quick
+      python -m benchmarks tiered --json tiered.json --plot tiered.png
     """
-    catalog = benchmarks()
     if list_them:
         click.echo("\n".join(catalog.list_lines()))
         return
@@ -77,10 +75,5 @@ def command(
         sys.exit(1)
 
 
-def benchmarks() -> ModuleType:
-    """The catalogue. Raises Unsupported where only the wheel is installed: the benchmarks are no part of it."""
-    if not (ROOT / "benchmarks" / "catalog.py").exists():
-        raise Unsupported("the benchmarks are part of the source tree, not of the wheel; run this from a checkout")
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    return importlib.import_module("benchmarks.catalog")
+if __name__ == "__main__":
+    run_command(command, sys.argv[1:], NAME)

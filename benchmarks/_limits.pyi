@@ -1,5 +1,5 @@
 """
-What this machine can do at best, for benchmarks. The core is storage/native/limits.
+What this machine can do at best, for benchmarks. The core is benchmarks/native/limits.
 """
 
 import numpy

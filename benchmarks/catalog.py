@@ -220,7 +220,8 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 
 def script(name: str, arguments: Sequence[str] | None = None) -> None:
-    """`python -m benchmarks.NAME` is `emberline bench NAME`."""
-    from emberline.cli import main
+    """`python -m benchmarks.NAME` is `python -m benchmarks NAME`."""
+    from benchmarks.__main__ import NAME, command
+    from emberline.cli.frame import run_command
 
-    main(["bench", name, *(sys.argv[1:] if arguments is None else arguments)])
+    run_command(command, [name, *(sys.argv[1:] if arguments is None else arguments)], NAME)

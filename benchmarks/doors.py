@@ -24,9 +24,9 @@ from benchmarks.handover import empty_round_trips, round_trips
 from benchmarks.measure import Contestant
 from benchmarks.paced_load import PLAIN, Way, max_rate, save_bodies
 from benchmarks.processes import family
-from emberline.quickstart.server import ServerProcess
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor
+from tests.support.server_process import ServerProcess
 
 ROWS, BYTES_A_ROW = 512, 260
 SHARED, FRONT_ENDS, HANDOVER_US, GUARDED = 1.3, 1.0, 80.0, 1 / 1.3

@@ -30,9 +30,9 @@ from benchmarks.paced_load import max_rate, save_bodies
 from benchmarks.processes import family
 from benchmarks.ranking_world import RankingWorld
 from benchmarks.stages import Stages
-from emberline.quickstart.server import ServerProcess, free_ports
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor
+from tests.support.server_process import ServerProcess, free_ports
 
 ITEMS = 512
 FRONTENDS = 1

@@ -47,7 +47,7 @@ class Suite:
     has_svg: bool = False
 
     def measure(self, run: Run) -> None:
-        """Every part, as `emberline bench` asks for them. Raises ConfigError where there is no GPU."""
+        """Every part, as `python -m benchmarks` asks for them. Raises ConfigError where there is no GPU."""
         self.measure_parts(run, Settings(quick=run.quick, rows=run.rows), self.usual(run.quick))
 
     def usual(self, quick: bool) -> list[str]:

@@ -1,7 +1,7 @@
 """Claims: what a lookup in DRAM costs beside the machine's limit, torch and TorchRec, on one thread and on two.
 
 The limit of an exact lookup is two cache misses an id. It is measured as 1 / (1 / probe + 1 / gather): ids without
-rows, and rows without ids (storage/native/limits). torch and TorchRec are given dense row numbers, so they need no
+rows, and rows without ids (benchmarks/native/limits). torch and TorchRec are given dense row numbers, so they need no
 index at all. Ours against the limit writes into one output again and again, as the limit does; against peers every
 call makes a new output, as theirs do.
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks._limits import IndexLimit, RowLimit
 from benchmarks.catalog import Run, script
 from benchmarks.dram_world import (
     FEATURES,
@@ -34,7 +35,6 @@ from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
 from benchmarks.peers.process import PeerProcess
 from benchmarks.traffic import BATCH, Array, random_ids
-from storage._limits import IndexLimit, RowLimit
 from storage._table import Lookup, Table
 
 OF_LIMIT = 0.85
@@ -107,7 +107,7 @@ def overhead_of_a_call(run: Run, ids: Array) -> None:
 def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) -> None:
     """find and copy beside probe and gather; two threads beside one."""
     probe, gather = IndexLimit(ids), RowLimit(len(ids), table.dim)
-    run.report.remark(f"limits: loops of storage/native/limits, {probe.isa}")
+    run.report.remark(f"limits: loops of benchmarks/native/limits, {probe.isa}")
     threads = min(2, os.cpu_count() or 1)
     for batches in kinds:
         work: dict[str, Callable[[int], object]] = {

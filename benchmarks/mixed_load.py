@@ -33,8 +33,8 @@ from benchmarks.engine import post
 from benchmarks.machine import machine_line
 from benchmarks.processes import family
 from benchmarks.ranking_world import RankingWorld
-from emberline.quickstart.server import ServerProcess
 from loadtest.bodies import binary_body, grpc_request, json_body
+from tests.support.server_process import ServerProcess
 
 TIMEOUT_S = 60.0
 _SAMPLE_S = 5.0

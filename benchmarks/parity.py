@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.machine import machine_line
-from emberline.quickstart.doors import ask_all
-from emberline.quickstart.server import ServerProcess
-from emberline.quickstart.small import small_model, tenth_of
 from loadtest.rows import input_table, model_inputs, request_tensors
 from storage import open_version
 from tests.reference.scorer import ReferenceScorer
+from tests.support.server_process import ServerProcess
+from tests.support.small_model import small_model, tenth_of
+from tests.support.transports import ask_all
 from trainer import load_config, load_trained, train
 from trainer.datasets import write_movielens
 

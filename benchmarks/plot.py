@@ -37,7 +37,7 @@ def plot(report: Report, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [f"{row.claim} / {row.against}" for row in reversed(rows)], fontsize=7)
     axes.set_xlabel("ratio; more is better; bars: least and greatest of the repeats; |: target")
-    axes.set_title(f"emberline bench {report.name}" + (" (quick: rough)" if report.quick else ""))
+    axes.set_title(f"python -m benchmarks {report.name}" + (" (quick: rough)" if report.quick else ""))
     try:
         picture.savefig(path)
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks._limits import RowLimit
 from benchmarks.catalog import Run, script
 from benchmarks.dram_world import Batches, FeatureLookup, draw, filled_table, most_bytes, popularities
 from benchmarks.measure import Contestant, median, per_second
@@ -18,7 +19,6 @@ from benchmarks.peers import PeerMissingError
 from benchmarks.peers.children import torch_children
 from benchmarks.peers.process import PeerProcess
 from benchmarks.traffic import BATCH, random_ids
-from storage._limits import RowLimit
 from storage._table import Table
 
 PER_BAG = 10
@@ -99,7 +99,7 @@ def against_fbgemm(run: Run, table: Table, kinds: list[Batches], process: PeerPr
 def against_the_limit(run: Run, table: Table, kinds: list[Batches], process: PeerProcess) -> None:
     """The sum of rows whose numbers are known, and torch, which does that."""
     limit = RowLimit(table.size(), table.dim)
-    run.report.remark(f"limit: a loop of storage/native/limits, {limit.isa}, row numbers instead of ids")
+    run.report.remark(f"limit: a loop of benchmarks/native/limits, {limit.isa}, row numbers instead of ids")
     offsets, out = np.arange(0, IDS + 1, PER_BAG), np.empty((BAGS, table.dim), np.float32)
     jobs = {
         batches.name: per_second(

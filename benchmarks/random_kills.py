@@ -25,9 +25,9 @@ import torch
 
 from benchmarks.delta_world import DENSE, LENGTH, DeltaWorld
 from benchmarks.machine import machine_line
-from emberline.quickstart.server import ServerProcess
 from loadtest.bodies import json_body
 from loadtest.rows import Tensor
+from tests.support.server_process import ServerProcess
 
 TOLERANCE = 1e-5
 ASKED = 200

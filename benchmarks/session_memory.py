@@ -24,7 +24,7 @@ from tritonclient.grpc import model_config_pb2
 
 from benchmarks.machine import machine_line, rss_bytes
 from emberline import publish
-from emberline.quickstart.server import ServerProcess
+from tests.support.server_process import ServerProcess
 
 DIM = 64
 SESSION_BUDGET_BYTES = 64 * 2**20

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks._limits import random_reads
 from benchmarks.catalog import Run, script
 from benchmarks.disk_world import (
     BLOCK,
@@ -36,7 +37,6 @@ from benchmarks.peers import PeerMissingError
 from benchmarks.peers.databases import LmdbRows, RocksRows, fresh
 from benchmarks.ssd_rows import SsdRows
 from benchmarks.traffic import BATCH, Array, random_ids
-from storage._limits import random_reads
 
 DIM = 32
 OF_DISK = 0.6

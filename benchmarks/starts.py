@@ -38,7 +38,7 @@ import numpy as np
 
 from benchmarks.machine import machine_line
 from benchmarks.starts_world import DIM, NAME, publish, set_budget
-from emberline.quickstart.server import free_ports
+from tests.support.server_process import free_ports
 
 ROWS, QUICK_ROWS, SMALL_ROWS = 20_000_000, 1_000_000, 22_506
 BUDGET = "256MiB"

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.machine import machine_line
-from emberline.quickstart.doors import ask_binary, requests_of
-from emberline.quickstart.server import ServerProcess
-from emberline.quickstart.small import small_model, tenth_of
 from storage import open_version
+from tests.support.server_process import ServerProcess
+from tests.support.small_model import small_model, tenth_of
+from tests.support.transports import ask_binary, requests_of
 from trainer import auc, load_config, train
 from trainer.datasets import write_synthetic
 

@@ -30,9 +30,9 @@ from benchmarks.peers.perf_analyzer import Figures, run_perf_analyzer, save_inpu
 from benchmarks.peers.triton import TritonServer, TritonSettings
 from benchmarks.peers.triton_environment import TRITON
 from benchmarks.processes import family
-from emberline.quickstart.server import ServerProcess
 from loadtest.bodies import binary_body, json_body
 from loadtest.rows import Tensor
+from tests.support.server_process import ServerProcess
 
 BATCHES = (1, 64, 512)
 LOADED, LIGHT = 32, (8, 1)  # concurrency

@@ -16,13 +16,13 @@ import time
 
 import numpy as np
 
+from benchmarks._limits import ByteLimit
 from benchmarks.catalog import Run, script
 from benchmarks.dram_world import Batches, draw, filled_table
 from benchmarks.measure import Contestant, per_second, together, wait_for
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.process import PeerProcess
 from benchmarks.traffic import Array, random_ids, zipf
-from storage._limits import ByteLimit
 from storage._table import Table
 
 DIM = 64

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.environment import last_line
 from benchmarks.peers.triton_environment import FOLDER, library_path, server_folder
-from emberline.quickstart.server import free_ports
+from tests.support.server_process import free_ports
 
 _ROOT = Path(__file__).parents[2]
 _START_S, _STOP_S = 90.0, 30.0

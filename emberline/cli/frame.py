@@ -42,7 +42,6 @@ COMMANDS = {
     "token": ("emberline.cli.tokens", "Make, list and remove the tokens of a server's access file."),
     "plan": ("emberline.cli.plan", "Say what hit rate and lookup time other DRAM budgets would give."),
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
-    "bench": ("emberline.cli.bench", "Measure the store beside the machine's limits and its peers."),
     "unload": ("emberline.cli.live:unload", "Unload a model from a running server."),
     "health": ("emberline.cli.health", "Say whether the server on this machine is ready, as exit code."),
     "doctor": ("emberline.cli.doctor", "Show what this machine gives the store, and what to change."),
@@ -100,11 +99,15 @@ def fail(message: str, code: int) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command and ends the process with its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
+    run_command(command, sys.argv[1:] if arguments is None else arguments, "emberline")
+
+
+def run_command(what: click.Command, arguments: list[str], name: str) -> None:
+    """Runs a command that was called `name` and ends the process with its exit code."""
+    debug = "--debug" in arguments
     try:
         check_packages()
-        command.main(given, prog_name="emberline", standalone_mode=False)
+        what.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""`python -m emberline.quickstart`: runs the road and prints what came out. docs/quickstart.md explains the figures."""
+"""`python -m examples.quickstart`: runs the road and prints what came out. docs/quickstart.md explains the figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.paths import local_path
 
 def main() -> None:
     """Parses the command line and walks the road. Exit code 1 when a stage fails, 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m emberline.quickstart", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m examples.quickstart", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("build/quickstart"), help="folder for everything made")
     parser.add_argument("--keep", action="store_true", help="leave the server running, with lines to try")
     parser.add_argument("--wheel", type=Path, help="the wheel of recbole 1.2.1, if it lies here already")
@@ -24,7 +24,7 @@ def main() -> None:
     # A plain kill must not leave the server behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from emberline.quickstart.road import walk
+        from examples.quickstart.road import walk
 
         work = local_path(options.work, "--work")
         wheel = None if options.wheel is None else local_path(options.wheel, "--wheel")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from emberline.quickstart.baselines import Baseline
+from examples.quickstart.baselines import Baseline
 from trainer.metrics import auc, paired_bootstrap
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from emberline.cli.server_call import call_server, model_path
-from emberline.quickstart.server import ServerProcess
 from loadtest.command import locust_command
 from storage.checkpoint import PublishedDelta, list_deltas, open_delta
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import DeadlineExceeded, EmberlineError
+from tests.support.server_process import ServerProcess
 from trainer import load_trained, update
 
 Array = np.ndarray[Any, np.dtype[Any]]

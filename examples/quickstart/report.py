@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from emberline.quickstart.judge import Comparison
-from emberline.quickstart.newer import NewerFindings
+from examples.quickstart.judge import Comparison
+from examples.quickstart.newer import NewerFindings
 from storage import PublishedVersion
 from trainer import TrainReport
 

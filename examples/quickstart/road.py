@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from emberline.cli.console import table_console
-from emberline.quickstart.baselines import logistic_regression, mean_rate
-from emberline.quickstart.doors import ask_all, requests_of
-from emberline.quickstart.judge import Comparison, compare
-from emberline.quickstart.newer import Array, NewerFindings, learn_newer
-from emberline.quickstart.report import Findings, print_table, tiers, write_report
-from emberline.quickstart.server import ServerProcess
-from emberline.quickstart.small import small_model, tenth_of
-from emberline.quickstart.stages import Stages
-from emberline.quickstart.try_it import what_to_try
+from examples.quickstart.baselines import logistic_regression, mean_rate
+from examples.quickstart.judge import Comparison, compare
+from examples.quickstart.newer import Array, NewerFindings, learn_newer
+from examples.quickstart.report import Findings, print_table, tiers, write_report
+from examples.quickstart.stages import Stages
+from examples.quickstart.try_it import what_to_try
 from storage import PublishedVersion, open_version
 from storage.errors import EmberlineError
+from tests.support.server_process import ServerProcess
+from tests.support.small_model import small_model, tenth_of
+from tests.support.transports import ask_all, requests_of
 from trainer import Trained, load_config, load_trained, train
 from trainer.datasets import PARTS, write_movielens
 from trainer.datasets.parts import DATASET

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from emberline.quickstart.server import ServerProcess
 from loadtest.rows import input_table, model_inputs
+from tests.support.server_process import ServerProcess
 
 _TRITONCLIENT = """\
   {python} - <<'END'

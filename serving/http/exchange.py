@@ -8,8 +8,11 @@ import time
 from email.utils import formatdate
 
 from serving.errors import BodyTooLarge
+from serving.http.head import RequestHead
 from serving.http.limits import HttpLimits
 from serving.http.messages import HttpRequest, HttpResponse
+from serving.security.principals import Connection
+from storage.errors import EmberlineError, InvalidInput
 
 # Pieces below this are gathered, up to so many bytes: each alone would take forty bytes more than it has.
 _SMALL_BYTES, _GATHERED_BYTES = 4 << 10, 64 << 10
@@ -86,6 +89,27 @@ class Exchange:
 
 
 _date = (0, b"")
+
+
+def begin_exchange(
+    head: RequestHead, method: bytes, version: str, limits: HttpLimits, caller: Connection
+) -> tuple[Exchange, tuple[EmberlineError, int] | None]:
+    """The exchange of a request whose head is whole, and what is wrong with the head, with the HTTP status for that.
+
+    method, version: as parsed, such as b"POST" and "1.1".
+    """
+    path, query, fault = "", b"", head.fault(version)
+    if fault is None:
+        try:
+            path, query = head.target()
+        except InvalidInput as error:
+            fault = error, 400
+    # HEAD is GET whose response is sent without its body.
+    is_head = method == b"HEAD"
+    request = HttpRequest("GET" if is_head else method.decode("ascii"), path, query, head.headers, caller=caller)
+    exchange = Exchange(request, limits, True, version == "1.0")
+    exchange.is_head = is_head
+    return exchange, fault
 
 
 def _date_line() -> bytes:

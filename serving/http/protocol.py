@@ -15,28 +15,21 @@ from typing import Any
 
 import httptools
 
-from serving.http.exchange import Exchange, response_head, write_response
+from serving.http.exchange import Exchange, begin_exchange, response_head, write_response
 from serving.http.head import MAX_HEADER_BYTES, RequestHead, unreadable
 from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
-from serving.http.unread import Unread
+from serving.http.unread import PIECES_AT_ONCE, StopParsing, Unread
 from serving.security.principals import NOBODY, Connection
 from serving.security.rates import client_of
 from serving.security.tls import common_name
 from storage.errors import EmberlineError, InvalidInput, Overloaded, Unavailable
 
-# Heads and bodies that are parsed in one iteration of the loop, and what a body in chunks seems to be divided into.
-_PIECES_AT_ONCE = 64
 # Of what is unread; with more, nothing further is taken from the client.
 _MAX_UNREAD_BYTES = 64 << 10
-# How long a client whose request was refused may go on sending it, before the connection ends under it.
-_LINGER_S = 2.0
-_LINGER_BYTES = 64 << 20
+# How long, and how much, a client whose request was refused may go on sending it, before the connection ends under it.
+_LINGER_S, _LINGER_BYTES = 2.0, 64 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class _Deaf(Exception):  # noqa: N818
-    """Ends the parsing of a request that was refused, and with which the connection ends."""
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -148,7 +141,7 @@ class HttpProtocol(asyncio.Protocol):
             if self._is_behind():
                 self._keep_unread(data[at:])
                 return
-            if self._completed != completed or pieces == _PIECES_AT_ONCE:
+            if self._completed != completed or pieces == PIECES_AT_ONCE:
                 self._keep_unread(data[at:])
                 self._ask_for_turn()
                 return
@@ -285,19 +278,10 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._is_offer = parser.should_upgrade()
         version = parser.get_http_version()
-        keep_alive = parser.should_keep_alive()
         head = self._head
-        path, query, fault = "", b"", head.fault(version)
-        if fault is None:
-            try:
-                path, query = head.target()
-            except InvalidInput as error:
-                fault = error, 400
-        # HEAD is GET whose response is sent without its body.
-        asked = "GET" if method == b"HEAD" else method.decode("ascii")
-        request = HttpRequest(asked, path, query, head.headers, caller=self._caller)
-        exchange = self._arriving = Exchange(request, self._limits, keep_alive, version == "1.0")
-        exchange.is_head = method == b"HEAD"
+        exchange, fault = begin_exchange(head, method, version, self._limits, self._caller)
+        exchange.keep_alive = parser.should_keep_alive()
+        self._arriving, request = exchange, exchange.request
         declared = head.headers.get(b"content-length")
         self._body_left = 0 if declared is None else int(declared)
         if fault is not None:
@@ -473,10 +457,10 @@ class HttpProtocol(asyncio.Protocol):
             self._send(exchange, response)
 
     def _stop_listening(self, exchange: Exchange) -> None:
-        """Of a body in pieces that was refused none is read: tiny ones cost more than they are worth. Raises _Deaf."""
+        """Reads nothing of a refused body in pieces: tiny ones cost more than they are worth. Raises StopParsing."""
         if exchange.is_last and b"transfer-encoding" in exchange.request.headers:
             self._is_deaf = True
-            raise _Deaf
+            raise StopParsing
 
     def _give_up(self, error: EmberlineError, status: int = 400) -> None:
         """Answers what cannot be read any further, behind what was asked before it, and closes."""

@@ -6,6 +6,12 @@ from serving.http.limits import HttpLimits
 
 # A head ends with it, and so does a body in chunks. A chunk may hold it too.
 _END = b"\r\n\r\n"
+# Heads and bodies that are parsed in one iteration of the loop, and what a body in chunks seems to be divided into.
+PIECES_AT_ONCE = 64
+
+
+class StopParsing(Exception):  # noqa: N818
+    """Ends the parsing of a request that was refused, and with which the connection ends."""
 
 
 class Unread:

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from emberline.quickstart.server import ServerProcess
-from emberline.quickstart.small import small_model, tenth_of
 from storage import open_version
+from tests.support.server_process import ServerProcess
+from tests.support.small_model import small_model, tenth_of
 from trainer import Trained, load_trained, publish, train
 from trainer.config import load_config, parse_text
 from trainer.datasets import write_synthetic, write_wide

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from emberline.quickstart.doors import ask_all, requests_of
 from serving import Server, ServerConfig
 from serving.engine.devices import FP32_TOLERANCE
 from serving.engine.model import LoadedModel
@@ -23,6 +22,7 @@ from storage import open_version
 from tests.e2e.conftest import Served, rows_of
 from tests.e2e.test_combinations import json_request
 from tests.simulated_gpu import SimulatedGpus
+from tests.support.transports import ask_all, requests_of
 
 KINDS = ("deepfm", "dlrm", "din")
 ROWS = 2000

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from emberline.quickstart.server import ServerProcess
 from tests.e2e.planted_world import TOLERANCE, World
 from tests.e2e.storm_clients import Operator, answered, difference, until
 from tests.e2e.tampering import KINDS, no_manifest, write_copy
 from tests.e2e.test_storm import set_options
+from tests.support.server_process import ServerProcess
 
 IN_A_ROW = 30
 

@@ -1,4 +1,4 @@
-"""`emberline bench` as it is typed, and the commands of docs/benchmarks.md."""
+"""`python -m benchmarks` as it is typed, and the commands of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = {"claim", "ours", "other", "ratio", "target", "holds", "spread", "repeats
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "emberline", "bench", *arguments]
+    command = [sys.executable, "-m", "benchmarks", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=ENVIRONMENT, check=False)
 
 
@@ -70,7 +70,7 @@ def test_a_quick_run_writes_rows(name: str, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_prints_and_writes_what_it_has(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "emberline", "bench", "update", "--rows", "20000", "--repeats", "1000"]
+    command = [sys.executable, "-m", "benchmarks", "update", "--rows", "20000", "--repeats", "1000"]
     command += ["--json", str(tmp_path / "rows.json"), "--work", str(tmp_path)]
     process = subprocess.Popen(
         command, cwd=ROOT, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -91,9 +91,7 @@ def test_the_commands_of_the_page_exist(tmp_path: Path) -> None:
     commands = documented()
     assert len(commands) >= 5
     for command in commands:
-        if command[:2] == ["emberline", "bench"]:
-            command = [sys.executable, "-m", *command]
-        elif command[0] == "python":
+        if command[0] == "python":
             command = [sys.executable, *command[1:]]
         elif command[0] in {"pip", "apt-get", "make"}:
             continue

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emberline.quickstart.server import ServerProcess
 from tests.e2e.conftest import Served, rows_of
 from tests.e2e.test_parity import REFERENCE_TOLERANCE
 from tests.reference.scorer import ReferenceScorer
+from tests.support.server_process import ServerProcess
 
 BATCHING = {
     "alone": "",

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emberline.quickstart.server import ServerProcess
-from emberline.quickstart.try_it import what_to_try
+from examples.quickstart.try_it import what_to_try
 from tests.e2e.conftest import Served
+from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}

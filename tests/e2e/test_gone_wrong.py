@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from emberline.quickstart.doors import ask_binary, requests_of
-from emberline.quickstart.server import ServerProcess
 from storage.checkpoint import list_deltas, open_delta
 from tests.e2e.storm_clients import Operator, until
+from tests.support.server_process import ServerProcess
+from tests.support.transports import ask_binary, requests_of
 from trainer import auc, load_trained, train, update
 from trainer.config import parse_text
 from trainer.datasets import write_synthetic

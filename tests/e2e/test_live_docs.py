@@ -16,7 +16,7 @@ import click
 import pytest
 
 from emberline.cli.frame import command
-from emberline.quickstart.server import ServerProcess
+from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")

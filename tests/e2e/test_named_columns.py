@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from emberline.quickstart.doors import ask_all, requests_of
-from emberline.quickstart.server import ServerProcess
 from tests.e2e.test_commands import ROOT, emberline, run
+from tests.support.server_process import ServerProcess
+from tests.support.transports import ask_all, requests_of
 from trainer import load_trained
 
 ROWS = 4_000

@@ -7,10 +7,10 @@ import pytest
 import torch
 import tritonclient.http
 
-from emberline.quickstart.doors import ask_all, requests_of
-from emberline.quickstart.server import ServerProcess
 from tests.e2e.conftest import ROWS, PlainRanker, Served, rows_of
 from tests.reference.scorer import ReferenceScorer
+from tests.support.server_process import ServerProcess
+from tests.support.transports import ask_all, requests_of
 
 TOLERANCE = 1e-6
 REFERENCE_TOLERANCE = 5e-6

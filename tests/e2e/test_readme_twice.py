@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from emberline.quickstart.server import ServerProcess
+from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from emberline.quickstart.doors import ask_all, requests_of
-from emberline.quickstart.server import ServerProcess
 from storage import open_delta, open_version
 from storage.tiers.budget import row_cost
 from tests.e2e.conftest import rows_of
 from tests.e2e.storm_clients import Asker, Operator
 from tests.e2e.test_storm import set_options
 from tests.reference.scorer import ReferenceScorer
+from tests.support.server_process import ServerProcess
+from tests.support.transports import ask_all, requests_of
 from trainer import load_trained, train, update
 from trainer.config import parse_text
 

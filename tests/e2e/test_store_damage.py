@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.delta_world import DENSE, LENGTH, DeltaWorld
-from emberline.quickstart.server import START_TIMEOUT_S, ServerProcess
-from emberline.quickstart.small import small_model
 from loadtest.bodies import json_body
 from loadtest.rows import Tensor
+from tests.support.server_process import START_TIMEOUT_S, ServerProcess
+from tests.support.small_model import small_model
 
 ROWS = 8_000
 

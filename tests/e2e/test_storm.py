@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emberline.quickstart.server import ServerProcess
 from serving import Server, ServerConfig
 from tests.e2e.planted_world import World
 from tests.e2e.storm_clients import Clients, Operator
 from tests.simulated_gpu import SimulatedGpus
+from tests.support.server_process import ServerProcess
 
 CLIENTS = 16
 ROUNDS = 3

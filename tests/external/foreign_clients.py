@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from emberline.quickstart.server import ServerProcess
 from tests.integration.serving.identity_models import write_identity
+from tests.support.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 NODE_PACKAGES = ("@grpc/grpc-js@1.14.0", "@grpc/proto-loader@0.8.0", "grpc-health-check@2.1.0")

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.environment import call
-from emberline.quickstart.server import ServerProcess, free_ports
 from tests.external.http_cases import MUST, MUST_NOT, NEXT, Case, cases
 from tests.external.http_reasons import reason
 from tests.integration.serving.identity_models import write_identity
+from tests.support.server_process import ServerProcess, free_ports
 
 FOLDER = Path(__file__).parents[2] / "build" / "http-peers"
 PACKAGES = ("uvicorn==0.54.0", "httptools==0.8.0", "granian==2.8.7")

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.peers.triton_environment import library_path, perf_analyzer
-from emberline.quickstart.server import ServerProcess
 from tests.integration.serving.identity_models import write_identity
+from tests.support.server_process import ServerProcess
 
 SHARED = ("--shared-memory=system", "--output-shared-memory-size=4096")
 WAYS = {

@@ -31,8 +31,8 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.environment import call
-from emberline.quickstart.server import ServerProcess, free_ports
 from tests.integration.serving.identity_models import write_identity
+from tests.support.server_process import ServerProcess, free_ports
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "proxies"

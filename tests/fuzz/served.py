@@ -14,9 +14,9 @@ from statistics import median
 import numpy as np
 import psutil
 
-from emberline.quickstart.server import ServerProcess
 from tests.fuzz.campaign import Campaign
 from tests.integration.serving.conftest import Published
+from tests.support.server_process import ServerProcess
 
 MODEL, SPARE, ECHO = "ranker", "spare", "echo"
 # Shared memory that is there, and the name that it is registered by.

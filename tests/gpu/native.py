@@ -16,14 +16,14 @@ from wheels import ROOT
 
 CARRIED = "carried.json"
 KERNELS, HOST_KERNELS = "kernels", "host_kernels"
-NATIVE = ("_table", "_features", "_pages", "_limits")
+NATIVE = ("storage._table", "storage._features", "storage._pages", "benchmarks._limits")
 
 
 def native_digest() -> str:
     """Of all that the native modules are built from."""
     names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
     suffixes = {".cpp", ".h", ".cuh", ".txt"}
-    for folder in ("storage/native", "cuda"):
+    for folder in ("storage/native", "benchmarks/native", "cuda"):
         names += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -48,7 +48,7 @@ def place_native(folder: Path, site: Path, tag: str) -> str:
         return f"{wheel.name} was built from other sources"
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if name.startswith("storage/_") and name.endswith(".so"):
+            if name.startswith(("storage/_", "benchmarks/_")) and name.endswith(".so"):
                 target = ROOT / name
                 target.unlink(missing_ok=True)  # a process may have the old one open
                 target.write_bytes(archive.read(name))

@@ -167,7 +167,7 @@ def native(python: Path, folder: Path, carried: Path) -> str:
 
 def build(python: Path, folder: Path) -> None:
     """Builds them with the compiler of this machine."""
-    for module in (ROOT / "storage").glob("_*.so"):
+    for module in (*(ROOT / "storage").glob("_*.so"), *(ROOT / "benchmarks").glob("_*.so")):
         if f"-{sys.version_info.major}{sys.version_info.minor}-" in module.name:
             module.unlink()  # a carried one, which does not fit
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
@@ -186,7 +186,7 @@ def build(python: Path, folder: Path) -> None:
 
 def why_no_native(python: Path) -> str:
     """ "" when the native modules import, and are those of these sources."""
-    natives = ", ".join(f"storage.{name}" for name in NATIVE)
+    natives = ", ".join(NATIVE)
     done = run([str(python), "-c", f"import {natives}; print(storage._table.__file__)"], _PROBE_S)
     if done.returncode != 0:
         return last_words(done)

@@ -21,8 +21,8 @@ from statistics import median
 from benchmarks.delta_world import DeltaWorld
 from benchmarks.live_updates import answer_from
 from benchmarks.machine import machine_line, rss_bytes
-from emberline.quickstart.server import ServerProcess
 from tests.soak.chart import Line, chart
+from tests.support.server_process import ServerProcess
 from trainer.publishing.policy import DeltaPolicy
 
 NAME = "ranker"

@@ -58,8 +58,8 @@ def test_every_other_path_is_taken_as_it_is(given: str) -> None:
     [
         ["loadtest", "--model", "m", "--data", URL],
         ["loadtest", "--model", "m", "--data", __file__, "--json", URL],
-        ["emberline.quickstart", "--work", URL],
-        ["emberline.quickstart", "--wheel", URL],
+        ["examples.quickstart", "--work", URL],
+        ["examples.quickstart", "--wheel", URL],
     ],
     ids=lambda arguments: " ".join((arguments[0], arguments[-2])),
 )

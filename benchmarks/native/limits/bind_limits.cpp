@@ -126,7 +126,7 @@ void bind_disk(nb::module_& module) {
 }  // namespace emberline::bind
 
 NB_MODULE(_limits, module) {
-  module.doc() = "What this machine can do at best, for benchmarks. The core is storage/native/limits.";
+  module.doc() = "What this machine can do at best, for benchmarks. The core is benchmarks/native/limits.";
   emberline::bind::bind_index(module);
   emberline::bind::bind_rows(module);
   emberline::bind::bind_bytes(module);

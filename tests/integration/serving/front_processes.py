@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from emberline.quickstart.server import ServerProcess
+from tests.support.server_process import ServerProcess
 
 TIMEOUT_S = 30.0
 

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import yaml
 
-from emberline.quickstart.server import free_ports
 from serving.security.tokens import digest_of
 from tests.integration.serving.front_processes import ask, until
+from tests.support.server_process import free_ports
 
 SERVICE = "/inference.GRPCInferenceService"
 

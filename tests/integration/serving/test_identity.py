@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from emberline.quickstart.server import ServerProcess
 from serving import Server, ServerConfig
 from tests.integration.serving.front_processes import ask, until
 from tests.integration.serving.identity_models import (
@@ -30,6 +29,7 @@ from tests.integration.serving.identity_models import (
     write_identity,
     write_repository,
 )
+from tests.support.server_process import ServerProcess
 
 DTYPES = list(CONFIG_TYPES)
 

@@ -16,10 +16,10 @@ import tritonclient.utils.shared_memory as shm
 from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException
 
-from emberline.quickstart.server import ServerProcess
 from serving import Server, ServerConfig
 from tests.integration.serving.front_processes import ask
 from tests.integration.serving.identity_models import CONFIG_TYPES, WIDTH, random_tensor, same, write_repository
+from tests.support.server_process import ServerProcess
 
 DTYPES = list(CONFIG_TYPES)
 

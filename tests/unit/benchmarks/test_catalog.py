@@ -1,4 +1,4 @@
-"""Names, options, interruption: what `emberline bench` and the scripts share."""
+"""Names, options, interruption: what `python -m benchmarks` and the scripts share."""
 
 from __future__ import annotations
 

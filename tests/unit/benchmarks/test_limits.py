@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from nanobind.stubgen import StubGen
 
-import storage
-import storage._limits as module
+import benchmarks
+import benchmarks._limits as module
+from benchmarks._limits import ByteLimit, IndexLimit, RowLimit, has_io_uring, random_reads
 from benchmarks.traffic import random_ids
-from storage._limits import ByteLimit, IndexLimit, RowLimit, has_io_uring, random_reads
 
 
 def test_the_committed_stub_is_the_modules_own() -> None:
     generator = StubGen(module, quiet=True)
     generator.put(module)
-    stub = Path(storage.__file__).parent / "_limits.pyi"
+    stub = Path(benchmarks.__file__).parent / "_limits.pyi"
     assert ast.unparse(ast.parse(stub.read_text())) == ast.unparse(ast.parse(generator.get())), (
-        "out of date: run python -m nanobind.stubgen -m storage._limits -o storage/_limits.pyi, then ruff format"
+        "out of date: run python -m nanobind.stubgen -m benchmarks._limits -o benchmarks/_limits.pyi, then ruff format"
     )
 
 

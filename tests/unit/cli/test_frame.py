@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 # So that it also runs in a checkout that is built but not installed.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 LIVE = ["snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "budget", "plan", "load", "unload"]
-COMMANDS = ["data", "train", "update", "publish", "serve", "predict", "inspect", "bench", "doctor", "health", *LIVE]
+COMMANDS = ["data", "train", "update", "publish", "serve", "predict", "inspect", "doctor", "health", *LIVE]
 
 
 def emberline(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

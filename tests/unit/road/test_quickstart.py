@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from emberline.quickstart.baselines import SMOOTHING, Baseline, logistic_regression, mean_rate
-from emberline.quickstart.judge import Comparison, compare
-from emberline.quickstart.newer import NewerFindings
-from emberline.quickstart.report import Findings, tiers, write_report
+from examples.quickstart.baselines import SMOOTHING, Baseline, logistic_regression, mean_rate
+from examples.quickstart.judge import Comparison, compare
+from examples.quickstart.newer import NewerFindings
+from examples.quickstart.report import Findings, tiers, write_report
 from storage.features import FeatureSpec
 from trainer.metrics import auc
 
