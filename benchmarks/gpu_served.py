@@ -22,7 +22,7 @@ from serving.engine.precision import dense_graph
 from serving.engine.requests import InferenceResult
 from serving.engine.snapshot import Snapshot
 from storage.checkpoint import DenseGraph
-from storage.features import Column
+from storage.features import Column, column_from_numpy
 from storage.hbm.replica import bytes_of
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -117,7 +117,7 @@ class Served:
             columns = self.world.columns(batch)
             if self.rows < self.world.sizes.table_rows:
                 ids = np.asarray(columns["ids"].values) % self.rows
-                columns["ids"] = Column.from_numpy("INT64", ids.reshape(batch, SPARSE))
+                columns["ids"] = column_from_numpy("INT64", ids.reshape(batch, SPARSE))
             found.append(columns)
         return found
 

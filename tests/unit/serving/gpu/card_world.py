@@ -21,7 +21,7 @@ from serving.gpu.driver import Driver
 from serving.gpu.pipeline import GpuPipeline
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.checkpoint.tables import Shard
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, Jagged
+from storage.features import FeatureBatch, FeatureEngine, FeatureSpec, Jagged, column_from_rows
 from storage.hbm.tier import HbmTier
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -136,7 +136,7 @@ class ModelWorld:
             rows = rng.standard_normal((count, dim)).astype(np.float32)
             tables.append(TableData(name, dim, ids, rows, rng.integers(0, 200, count).astype(np.uint8), row_type))
         width = sum(int(np.prod(entry.shape[1:])) for entry in inputs)
-        columns = {entry.name: Column.from_rows(entry, [[0] if entry.kind == "list" else 0]) for entry in spec.inputs}
+        columns = {entry.name: column_from_rows(entry, [[0] if entry.kind == "list" else 0]) for entry in spec.inputs}
         path = write_version(
             folder / "model",
             version=1,
