@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,9 +34,6 @@ from storage.tiers.ssd_reads import Answer, ReadRequest, Reads
 from storage.tiers.ssd_statistics import SsdStats
 from storage.tiers.ssd_tables import TableState
 from storage.tiers.table_book import TableBook
-
-if TYPE_CHECKING:
-    from storage.tiers.ssd_health import StoreReport
 
 __all__ = ["ReadRequest", "SsdOptions", "SsdTier", "disk_errors"]
 
@@ -254,13 +250,6 @@ class SsdTier:
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
         """Writes or removes (None) several markers in one atomic step. On the disk when the call returns."""
         self.database.set_markers(markers)
-
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> StoreReport:
-        """Reads everything and says what is wrong. progress: called with the pages read, and how many there are."""
-        from storage.tiers.ssd_health import verify_open
-
-        self._check_open()
-        return verify_open(self, progress)
 
     def size_bytes(self) -> int:
         """Bytes of page files, of the database, and in its write buffers."""
