@@ -23,6 +23,7 @@ from serving.gpu.pipeline import GpuPipeline
 from storage.checkpoint import Golden
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, ParityError, Unsupported
 from storage.features import FeatureBatch
+from storage.hbm.cards import cards_of
 
 if TYPE_CHECKING:
     from serving.engine.model_config import ModelConfig
@@ -163,7 +164,7 @@ class Devices:
         """Gives the memory back. No session is left."""
         for index in list(self.models):
             self._drop(index)
-        self._parts.store.cards.leave(self)
+        cards_of(self._parts.store).leave(self)
 
     def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
         """Whether the version's cards share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
@@ -178,12 +179,12 @@ class Devices:
                     driver.enter_thread()
                     drivers.append(driver)
         try:
-            parts.store.cards.share_rows(drivers, self)
+            cards_of(parts.store).share_rows(drivers, self)
         except (DeviceError, ConfigError) as error:
             if options.on_gpu_failure == "refuse":
                 raise
             logger.warning("%s: each GPU has rows of its own, none are shared: %s", parts.name, error)
-        return parts.store.cards.placement is not None
+        return cards_of(parts.store).placement is not None
 
     def _open_one(
         self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int, across: bool

@@ -22,6 +22,7 @@ from serving.gpu.pipeline import GpuPipeline
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.checkpoint.tables import Shard
 from storage.features import FeatureBatch, FeatureEngine, FeatureSpec, Jagged, column_from_rows
+from storage.hbm.cards import cards_of
 from storage.hbm.tier import HbmTier
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -182,7 +183,7 @@ class ModelWorld:
             "model/1", driver, self.spec, self.store, self.graph, self.places, model.inputs, hbm_bytes, across=across
         )
         if filled and model.card is not None:
-            assert self.store.cards.wait_filled(60)
+            assert cards_of(self.store).wait_filled(60)
         return model
 
     def pipeline(self, model: DeviceModel, *, timeout_s: float | None = None, first: bool = True) -> GpuPipeline:
@@ -204,7 +205,7 @@ class ModelWorld:
         return pipeline
 
     def tier(self) -> HbmTier:
-        return self.store.cards.tiers[0]
+        return cards_of(self.store).tiers[0]
 
     def delta(self, rng: np.random.Generator, changed: int = 40) -> CardDelta:
         """Changes, adds and removes some rows of each table."""
