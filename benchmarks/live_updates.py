@@ -32,7 +32,7 @@ from benchmarks.delta_world import DeltaWorld
 from benchmarks.machine import machine_line, rss_bytes
 from benchmarks.paced_load import PacedLoad, max_rate, save_bodies, window
 from emberline.quickstart.server import ServerProcess
-from storage.tiers.disk_room import bytes_below
+from storage.tiers.ssd.disk_room import bytes_below
 from trainer.publishing.policy import DeltaPolicy
 
 ROWS = 1_000_000

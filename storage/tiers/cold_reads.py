@@ -13,8 +13,8 @@ from storage.errors import StoreError
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import Overlay, Overlays
 from storage.tiers.promoter import Promoter, Promotion
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_reads import Answer, ReadRequest
+from storage.tiers.ssd.reads import Answer, ReadRequest
+from storage.tiers.ssd.tier import SsdTier
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from storage.tiers.cold_reads import Wanted
 from storage.tiers.counting import LookupCounts, LookupTotals, host_counts
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import Overlays, OverlayView
-from storage.tiers.ssd_reads import Answer
+from storage.tiers.ssd.reads import Answer
 
 _BASE = 255
 # The clock of what lookups cost. A benchmark on a machine that others share takes the processor time of its thread.

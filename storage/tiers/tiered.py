@@ -21,15 +21,12 @@ from storage.errors import ConfigError, NotFound, StoreError
 from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.bounding import bounded
-from storage.tiers.budget import check_dram_bytes
 from storage.tiers.cold_reads import ColdReads, Wanted
 from storage.tiers.content import Content, caller_marker
-from storage.tiers.cost import LookupCosts
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.filling import Filler, Progress, Rows
-from storage.tiers.forecast import Forecast
 from storage.tiers.hot_ids import HotIds, load_hot_ids, save_hot_ids
 from storage.tiers.integrity import check_integrity
 from storage.tiers.limits import StoreLimits
@@ -39,12 +36,15 @@ from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.plan_ledger import PlanLedger
+from storage.tiers.planning.budget import check_dram_bytes
+from storage.tiers.planning.cost import LookupCosts
+from storage.tiers.planning.forecast import Forecast
 from storage.tiers.promoter import Promoter
 from storage.tiers.recent_lookups import RecentLookups
 from storage.tiers.row_plan import RowPlan
 from storage.tiers.source import DeltaSource, TableSource, check_tables
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_reads import Answer
+from storage.tiers.ssd.reads import Answer
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
 from storage.tiers.statistics import StoreStats, TableStats, store_stats
 from storage.tiers.upkeep import Upkeep

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from storage.errors import StoreError
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_database import Database
-from storage.tiers.ssd_health import repair_store, verify_open, verify_store
-from storage.tiers.ssd_options import SsdOptions
-from storage.tiers.table_book import FORMAT
+from storage.tiers.ssd.database import Database
+from storage.tiers.ssd.health import repair_store, verify_open, verify_store
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.table_book import FORMAT
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import Rows, make_delta, make_rows, open_store, tables_of
 

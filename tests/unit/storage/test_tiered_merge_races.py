@@ -17,8 +17,9 @@ from storage.specs import LookupSpec
 from storage.tiers.cold_reads import Wanted
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.promoter import Promotion
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import ReadRequest, SsdTier
+from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
 from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
 

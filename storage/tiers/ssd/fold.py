@@ -5,7 +5,7 @@
     fold_switch   the table consists of the new file and the new generation: one durable marker, then memory
     fold_clear    the folded generation's keys and the old file's name are gone
 
-A row is the same before and after each step, so neither caches nor lookups notice; `ssd_reads` says why a reader who
+A row is the same before and after each step, so neither caches nor lookups notice; `reads` says why a reader who
 began before a step gets the right row after it.
 
 After a crash. Before fold_freeze nothing had happened. Between fold_freeze and fold_switch the marker names the old
@@ -28,17 +28,17 @@ import numpy as np
 
 from storage._pages import ChangesMerge, PageFile
 from storage.errors import EmberlineError
-from storage.tiers.cold import PageFolder
-from storage.tiers.damage import Damage
-from storage.tiers.disk_errors import disk_errors
-from storage.tiers.disk_room import DiskRoom
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd_database import Database, Values, check_value
-from storage.tiers.ssd_keys import marker_key
-from storage.tiers.ssd_options import SsdOptions
-from storage.tiers.ssd_tables import Generation, TableState
-from storage.tiers.table_book import TableBook, state_marker
+from storage.tiers.ssd.damage import Damage
+from storage.tiers.ssd.database import Database, Values, check_value
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.disk_room import DiskRoom
+from storage.tiers.ssd.keys import marker_key
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.page_folder import PageFolder
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.table_book import TableBook, state_marker
+from storage.tiers.ssd.tables import Generation, TableState
 
 _log = logging.getLogger(__name__)
 # What a fold says that it has done, in order.
