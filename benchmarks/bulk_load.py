@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.disk_world import write_file
 from benchmarks.dram_world import rows_of_numbers
 from benchmarks.gauge import QUIET_CORES_DISK

@@ -6,10 +6,9 @@ import difflib
 import importlib
 import math
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,11 +216,3 @@ def terminated_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def script(name: str, arguments: Sequence[str] | None = None) -> None:
-    """`python -m benchmarks.NAME` is `python -m benchmarks NAME`."""
-    from benchmarks.__main__ import NAME, command
-    from emberline.cli.frame import run_command
-
-    run_command(command, [name, *(sys.argv[1:] if arguments is None else arguments)], NAME)

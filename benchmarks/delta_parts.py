@@ -24,6 +24,7 @@ from benchmarks.gpu_tier_world import TABLE, MadeDelta
 from benchmarks.machine import machine_line
 from storage._table import CardCache
 from storage.hbm.base_rows import SnapshotRows
+from storage.hbm.cards import cards_of
 from storage.hbm.device import Device, DeviceMemory, GpuInfo, KernelCall
 from storage.hbm.publisher import Publisher
 from storage.hbm.replica import bytes_of
@@ -152,9 +153,9 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeat
         for start in range(0, total, _BLOCK):
             ids = np.arange(start, min(start + _BLOCK, total), dtype=np.int64)
             store.dram[0].insert_or_assign(ids, block[: len(ids)])
-        tier = store.cards.open(IdleCard(), bytes_of(4 * dim, rows + spare))
-        assert store.cards.wait_filled(240)
-        for worker in store.cards._workers.values():
+        tier = cards_of(store).open(IdleCard(), bytes_of(4 * dim, rows + spare))
+        assert cards_of(store).wait_filled(240)
+        for worker in cards_of(store)._workers.values():
             worker.close()
         tier.settle_after_s = 0.0
         print(f"{tier.stats().rows:,} rows on the card, {changed:,} x {4 * dim} B changed")

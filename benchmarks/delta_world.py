@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor as WireTensor
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_rows
 from trainer.embedding import EmbeddingBag, EmbeddingTable
 from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.publisher import Publisher
@@ -59,7 +59,7 @@ class DeltaWorld:
             "items": [self.rng.integers(0, rows, LENGTH).tolist() for _ in range(300)],
             "dense": self.rng.standard_normal((300, DENSE)).astype(np.float32).tolist(),
         }
-        columns = {entry.name: Column.from_rows(entry, sample[entry.name]) for entry in spec.inputs}
+        columns = {entry.name: column_from_rows(entry, sample[entry.name]) for entry in spec.inputs}
         self.publisher = Publisher(self.module, columns, repository, name=name, spec=spec, policy=policy)
         self.version = self.publisher.publish("version")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.dlrm_towers import DENSE, DIM, ROWS, SPARSE, Towers
 from benchmarks.trained_tables import trained_tables
 from loadtest.rows import Tensor as WireTensor
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_rows
 from trainer.embedding import EmbeddingBag, EmbeddingTable
 from trainer.publishing.publisher import Publisher
 
@@ -62,7 +62,7 @@ class DlrmWorld:
         module = Dlrm(tables).eval()
         known = spec()
         sample = {tensor.name: tensor.values for tensor in self.request(300)}
-        columns = {entry.name: Column.from_rows(entry, sample[entry.name].tolist()) for entry in known.inputs}
+        columns = {entry.name: column_from_rows(entry, sample[entry.name].tolist()) for entry in known.inputs}
         Publisher(module, columns, repository, name="dlrm", spec=known).publish("version")
         save_file({"rows": torch.from_numpy(np.concatenate(every)), **module.towers.state_dict()}, weights)
 

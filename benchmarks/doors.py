@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.dlrm_world import DlrmWorld
 from benchmarks.handover import empty_round_trips, round_trips
 from benchmarks.measure import Contestant

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.echo_server import ROWS, WIDTH
 from benchmarks.measure import Contestant
 from benchmarks.open_load import run_load

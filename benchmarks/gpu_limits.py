@@ -13,7 +13,8 @@ from torch.nn import functional
 from benchmarks.gpu_card import Card
 from benchmarks.gpu_replica import Lookups
 from storage.hbm.device import Stream
-from storage.kernels import OPTIONS, THREADS, Kernels, card_arch, compile_source
+from storage.hbm.kernel_sources import THREADS
+from storage.hbm.kernels import OPTIONS, Kernels, card_arch, compile_source
 
 SOURCE = Path(__file__).with_name("gpu_limits.cu")
 NAMES = ("limit_gather", "limit_pool")

@@ -16,10 +16,9 @@ from benchmarks.gpu_card import Card
 from benchmarks.gpu_index import LINE_BYTES, WORK_BYTES, Index, ids_of, lines_for, make_index
 from benchmarks.traffic import ZIPF
 from serving.gpu.driver import Stream
-from storage import lookup_kernels
+from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
-from storage.hbm.replica import ROW_TYPES
-from storage.lookup_kernels import (
+from storage.hbm.lookup_kernels import (
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
     PEER_CHAIN_WORDS,
@@ -28,6 +27,7 @@ from storage.lookup_kernels import (
     OutputType,
     header_words,
 )
+from storage.hbm.replica import ROW_TYPES
 from storage.specs import TableSpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from benchmarks.gpu_card import Card
 from benchmarks.gpu_replica import Lookups
-from storage.kernels import OPTIONS, Kernels
-from storage.lookup_kernels import SOURCES
+from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.kernels import OPTIONS, Kernels
 
 IN_TURN = (*OPTIONS, "-DEMBERLINE_PROBE_IN_TURN")
 COMPARED = ("lookup_gather", "lookup_pool")

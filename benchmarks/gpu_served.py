@@ -22,7 +22,8 @@ from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import DenseGraph
-from storage.features import Column
+from storage.features import Column, column_from_numpy
+from storage.hbm.cards import cards_of
 from storage.hbm.replica import bytes_of
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -100,7 +101,7 @@ class Served:
 
     def asked(self) -> tuple[int, int]:
         """Ids that were looked up on the GPU so far, and those of them that it did not have."""
-        tables = [each for tier in self.store.cards.tiers.values() for each in tier.stats().tables]
+        tables = [each for tier in cards_of(self.store).tiers.values() for each in tier.stats().tables]
         return sum(each.lookups for each in tables), sum(each.misses for each in tables)
 
     def snapshot(self, graph: DenseGraph, number: int) -> Snapshot:
@@ -117,7 +118,7 @@ class Served:
             columns = self.world.columns(batch)
             if self.rows < self.world.sizes.table_rows:
                 ids = np.asarray(columns["ids"].values) % self.rows
-                columns["ids"] = Column.from_numpy("INT64", ids.reshape(batch, SPARSE))
+                columns["ids"] = column_from_numpy("INT64", ids.reshape(batch, SPARSE))
             found.append(columns)
         return found
 
@@ -149,7 +150,7 @@ class Served:
         self.graph = dense_graph(published, config.options)
         self.first = Snapshot.of_version(published, self.graph)
         self.model = LoadedModel(config, published, self.store, self.first, gpus=gpus)
-        if not self.store.cards.wait_filled(_START_S):
+        if not cards_of(self.store).wait_filled(_START_S):
             raise AssertionError(f"the rows were not in the GPU's memory after {_START_S:.0f} s")
 
 

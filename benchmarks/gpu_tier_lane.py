@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.gpu_card import WatchedDriver
-from storage import lookup_kernels
 from storage.features import Jagged
+from storage.hbm import lookup_kernels
+from storage.hbm.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_WORDS, PACKED_FEATURE_WORD, header_words
 from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
 from storage.hbm.tier import HbmTier
-from storage.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_WORDS, PACKED_FEATURE_WORD, header_words
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
 

@@ -13,6 +13,7 @@ from benchmarks.gpu_bench import Bench
 from benchmarks.gpu_tier_lane import TierLane
 from benchmarks.traffic import expected_codes, zipf
 from storage.checkpoint.tables import Shard
+from storage.hbm.cards import cards_of
 from storage.hbm.replica import bytes_of
 from storage.hbm.tier import HbmTier
 from storage.specs import TableSpec
@@ -61,8 +62,8 @@ class TierWorld:
         self.store = TieredStore.open(bench.run.work / name, specs, dram_bytes=None, limits=limits)
         try:
             self._fill_dram()
-            self.tier: HbmTier = self.store.cards.open(self.driver, bytes_of(row_bytes, self.capacity))
-            self.is_filled = self.store.cards.wait_filled(_FILL_S)
+            self.tier: HbmTier = cards_of(self.store).open(self.driver, bytes_of(row_bytes, self.capacity))
+            self.is_filled = cards_of(self.store).wait_filled(_FILL_S)
         except BaseException:
             self.store.close()
             raise

@@ -19,7 +19,7 @@ from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane
 from serving.model_config.buckets import Bucket, GraphSettings
 from storage.checkpoint import DenseGraph, Golden, GraphInput, GraphOutput, TableData, open_version, write_version
-from storage.features import Column
+from storage.features import Column, column_from_numpy
 
 NAME = "dlrm"
 # Rows of each table as it is published; what is looked up is generated, in as many rows as are wanted.
@@ -148,7 +148,7 @@ class World:
         # What is hot lies anywhere: a fixed permutation of the ranks.
         ids = (ids * _SCATTER + np.arange(SPARSE)) % self.sizes.table_rows
         dense = self.rng.standard_normal((batch, DENSE)).astype(np.float32)
-        return {"ids": Column.from_numpy("INT64", ids.astype(np.int64)), "dense": Column.from_numpy("FP32", dense)}
+        return {"ids": column_from_numpy("INT64", ids.astype(np.int64)), "dense": column_from_numpy("FP32", dense)}
 
     def ranks_of(self, ids: np.ndarray, table: int) -> np.ndarray:
         """By how much ids of a table are asked for, 0 the most: the way back of `columns`."""
@@ -177,7 +177,7 @@ class World:
         tensors = {f"c{index}": torch.from_numpy(rows[index][asked[:, index]]) for index in range(SPARSE)}
         with torch.inference_mode():
             scores = module({**tensors, "dense": torch.from_numpy(dense)})["score"].numpy()
-        columns = {"ids": Column.from_numpy("INT64", asked), "dense": Column.from_numpy("FP32", dense)}
+        columns = {"ids": column_from_numpy("INT64", asked), "dense": column_from_numpy("FP32", dense)}
         names = [(f"c{index}", "pooled", sizes.dim) for index in range(SPARSE)] + [("dense", "dense", DENSE)]
         write_version(
             self.folder,

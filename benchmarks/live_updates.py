@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.delta_world import DeltaWorld
 from benchmarks.machine import machine_line, rss_bytes
 from benchmarks.paced_load import PacedLoad, max_rate, save_bodies, window
-from storage.tiers.disk_room import bytes_below
+from storage.tiers.ssd.disk_room import bytes_below
 from tests.support.server_process import ServerProcess
 from trainer.publishing.policy import DeltaPolicy
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks._limits import IndexLimit, RowLimit
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.dram_world import (
     FEATURES,
     Batches,

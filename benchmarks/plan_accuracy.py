@@ -18,19 +18,20 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.measure import median
 from benchmarks.traffic import Array, Traffic, random_ids, zipf
 from storage.checkpoint.tables import Shard
 from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers import lookup_plan
-from storage.tiers.budget import row_cost
 from storage.tiers.budget_report import budget_report, read_report
 from storage.tiers.lookup_plan import LookupPlan
+from storage.tiers.planning.budget import row_cost
+from storage.tiers.planning.use_codes import codes_of_uses
+from storage.tiers.planning.version_forecast import version_forecast
 from storage.tiers.tiered import TieredStore
-from storage.tiers.use_codes import codes_of_uses
-from storage.tiers.version_forecast import version_forecast
 
 # name, dim, rows, exponent, ids of a sample
 TABLES = (("user", 16, 200_000, 0.8, 1), ("item", 16, 60_000, 1.05, 12), ("tag", 32, 20_000, 1.1, 4))

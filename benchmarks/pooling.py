@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks._limits import RowLimit
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.dram_world import Batches, FeatureLookup, draw, filled_table, most_bytes, popularities
 from benchmarks.measure import Contestant, median, per_second
 from benchmarks.peers import PeerMissingError

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.trained_tables import trained_tables
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor as WireTensor
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_rows
 from trainer.embedding import EmbeddingBag, EmbeddingTable
 from trainer.publishing.publisher import Publisher
 
@@ -70,7 +70,7 @@ class RankingWorld:
         known = spec()
         sample = self._values(300, 300)
         columns = {
-            entry.name: Column.from_rows(
+            entry.name: column_from_rows(
                 entry,
                 sample[entry.name].tolist()
                 if entry.name in ("history", "dense")

@@ -20,7 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks._limits import random_reads
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.disk_world import (
     BLOCK,
     DEPTH,

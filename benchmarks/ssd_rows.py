@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.traffic import Array
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd.tier import SsdTier
 
 TABLE = 0
 

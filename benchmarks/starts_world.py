@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.checkpoint import Golden, GraphInput, GraphOutput, TableData, write_version
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_numpy
 
 NAME = "starts"
 DIM = 32
@@ -63,7 +63,7 @@ def publish(folder: Path, rows: int, *, seed: int = 1) -> Path:
         graph=program,
         graph_inputs=[GraphInput(name="item", kind="pooled", source="item", shape=(-1, DIM))],
         graph_outputs=[GraphOutput(name="score", shape=(-1, 1))],
-        golden=Golden({"item": Column.from_numpy("INT64", ids[asked])}, _GOLDEN, {"score": scores}, 1e-5),
+        golden=Golden({"item": column_from_numpy("INT64", ids[asked])}, _GOLDEN, {"score": scores}, 1e-5),
     )
 
 

@@ -30,7 +30,7 @@ from benchmarks.planted_rows import ABSENT, PlantedRows, PlantedState, PlantedVe
 from storage.features import Jagged
 from storage.specs import LookupSpec
 from storage.tiers.limits import StoreLimits
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.tiered import TieredStore
 
 ROOT = Path(__file__).parent.parent

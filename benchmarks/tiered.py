@@ -20,7 +20,8 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks import row_memory
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.disk_world import MadeTable, drop_page_cache
 from benchmarks.gauge import QUIET_CORES_DISK
 from benchmarks.measure import median

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.tiers.use_codes import codes_of_uses
+from storage.tiers.planning.use_codes import codes_of_uses
 
 Array = np.ndarray[Any, Any]
 BATCH = 13_312  # 26 features of 512 samples

@@ -21,7 +21,8 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.dlrm_world import DlrmWorld
 from benchmarks.measure import Contestant
 from benchmarks.paced_load import PacedLoad, save_bodies

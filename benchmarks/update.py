@@ -17,7 +17,8 @@ import time
 import numpy as np
 
 from benchmarks._limits import ByteLimit
-from benchmarks.catalog import Run, script
+from benchmarks.catalog import Run
+from benchmarks.command import script
 from benchmarks.dram_world import Batches, draw, filled_table
 from benchmarks.measure import Contestant, per_second, together, wait_for
 from benchmarks.peers import PeerMissingError

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         write_version,
     )
     from storage.specs import LookupSpec, TableSpec
-    from storage.tiers.ssd import SsdTier
+    from storage.tiers.ssd.tier import SsdTier
     from storage.tiers.tiered import LookupPlan, LookupResult, StoreStats, TieredStore
 
 _HOMES = {
@@ -45,7 +45,7 @@ _HOMES = {
     "Manifest": "storage.checkpoint",
     "PublishedDelta": "storage.checkpoint",
     "PublishedVersion": "storage.checkpoint",
-    "SsdTier": "storage.tiers.ssd",
+    "SsdTier": "storage.tiers.ssd.tier",
     "StoreStats": "storage.tiers.tiered",
     "TableData": "storage.checkpoint",
     "TableSpec": "storage.specs",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import EmberlineError
-from storage.kernels import DEFAULT_CACHE, compile_kernel
-from storage.lookup_kernels import SOURCES
+from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.kernels import DEFAULT_CACHE, compile_kernel
 
 KERNELS = ("assemble", *SOURCES)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.repo import imports
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("emberline", "serving", "storage", "trainer", "loadtest")
 # Not .pyi: a stub is written by a machine, one a native module.
@@ -139,3 +141,33 @@ def test_links_between_documents_lead_somewhere() -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_no_files_and_no_folders_import_each_other() -> None:
+    """The contracts in pyproject.toml hold the order of folders; this holds that of files, and of folders anywhere."""
+    modules = imports.read_modules()
+    graph = imports.file_graph(modules)
+    assert len(graph) > 400
+    found = imports.circles(graph) + imports.knots(graph, modules)
+    assert not found, "python -m tests.repo.imports says which import closes each circle"
+
+
+def test_a_circle_is_found_through_functions_types_and_packages(tmp_path: Path) -> None:
+    files = {
+        "house/__init__.py": "from house.low import value",
+        "house/low.py": "def late():\n    from house.high import name",
+        "house/high.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house import value",
+        "house/alone.py": "from . import low",
+        "house/up/one.py": "from house.down.one import x",
+        "house/up/__init__.py": "",
+        "house/down/one.py": "x = 1",
+        "house/down/two.py": "import house.up.one",
+        "house/down/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    modules = imports.read_modules(tmp_path, ["house"])
+    graph = imports.file_graph(modules)
+    assert imports.circles(graph) == [["house.high", "house.low"]]
+    assert sorted(imports.knots(graph, modules)) == [["house.down", "house.up"], ["house.high", "house.low"]]

@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from storage.errors import ConfigError
 from storage.features.dtypes import ColumnType
-from storage.features.spec import Feature, FeatureSpec, InputSpec
+from storage.features.feature import Feature, InputSpec
+from storage.features.spec import FeatureSpec
 from storage.features.strict_model import StrictModel, did_you_mean
 from storage.paths import local_path
 from storage.specs import RowType, TableSpec, check_model_name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
-from storage.features.spec import Feature
+from storage.features.feature import Feature
 from trainer.config import TrainConfig
 
 # What a resumed training may change; `publish` and the model's name are no settings at all.

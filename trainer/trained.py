@@ -15,7 +15,7 @@ import numpy as np
 
 from storage.checkpoint.tensors import TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, NotFound
-from storage.features import Column, FeatureSpec, pack_columns, unpack_columns
+from storage.features import Column, FeatureSpec, column_from_rows, pack_columns, unpack_columns
 from storage.features.python_rows import column_rows
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint, read_commit
@@ -178,7 +178,7 @@ def with_newer_rows(sample: dict[str, Column], newer: dict[str, Column], spec: F
         old = column_rows(sample[entry.name])
         kept = np.linspace(0, len(old) - 1, min(room, len(old))).astype(int).tolist()
         rows = [*column_rows(newer[entry.name]), *(old[place] for place in kept)]
-        mixed[entry.name] = Column.from_rows(as_sent(entry, [sample, newer]), rows)
+        mixed[entry.name] = column_from_rows(as_sent(entry, [sample, newer]), rows)
     return mixed
 
 

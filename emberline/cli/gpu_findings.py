@@ -13,7 +13,7 @@ from serving.gpu.cards import Surroundings, driver_version, judge, look_around, 
 from serving.gpu.device_errors import first_line
 from serving.gpu.driver import GpuInfo
 from storage.errors import EmberlineError
-from storage.kernels import Kernels, card_arch, compile_kernel
+from storage.hbm.kernels import Kernels, card_arch, compile_kernel
 
 # Copied a few times within each card, and to it from pinned memory: a third of a second with the memory's pinning.
 PROBE_BYTES = 2**28

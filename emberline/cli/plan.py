@@ -17,8 +17,8 @@ from emberline.cli.sizes import BYTES, human_bytes
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from storage.tiers.forecast import StoreForecast
-    from storage.tiers.planning import Plan, PlanRow
+    from storage.tiers.planning.forecast import StoreForecast
+    from storage.tiers.planning.plan import Plan, PlanRow
 
 _VERSION_IDS = 13_312
 
@@ -68,7 +68,7 @@ def command(
     trainer saw, and by times measured now with rows of this size, on this machine and its disk. Other traffic of the
     same kind is expected to lie between the two numbers in brackets.
     """
-    from storage.tiers.planning import make_plan
+    from storage.tiers.planning.plan import make_plan
 
     known = _of_version(Path(target), ids or _VERSION_IDS, scratch) if url is None else _of_server(target, url, timeout)
     ids = ids or round(known.measured.ids) or _VERSION_IDS
@@ -90,7 +90,7 @@ def _of_version(path: Path, ids: int, scratch: Path | None) -> StoreForecast:
     from serving.config import stores_dir
     from storage import open_version
     from storage.tiers.measure_costs import measure_costs
-    from storage.tiers.version_forecast import version_forecast
+    from storage.tiers.planning.version_forecast import version_forecast
 
     version = open_version(path)
     largest = max(version.tables, key=lambda spec: spec.rows * spec.row_bytes, default=None)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
-from storage.features import Column, InputSpec
+from storage.features import Column, InputSpec, column_from_arrow
 from storage.features.python_rows import column_rows
 
 MAX_ROWS = 100_000
@@ -134,7 +134,7 @@ def _from_file(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) ->
     if chosen.rows == 0:
         raise ConfigError(f"{path} has {opened.rows} rows; nothing is left after --skip {skip}", field="skip")
     table = chosen.read()
-    columns = [_json_values(entry, Column.from_arrow(table.column(entry.source), entry)) for entry in there]
+    columns = [_json_values(entry, column_from_arrow(table.column(entry.source), entry)) for entry in there]
     return [{entry.name: value for entry, value in zip(there, row, strict=True)} for row in zip(*columns, strict=True)]
 
 

@@ -21,7 +21,7 @@ from emberline.cli.console import table_console
 from storage.errors import NotFound, StoreError
 
 if TYPE_CHECKING:
-    from storage.tiers.ssd_health import StoreReport
+    from storage.tiers.ssd.health import StoreReport
 
 _MIB = 1 << 20
 # Levels below PATH that are searched for stores: `emberline serve --store PATH` keeps them in PATH/MODEL/VERSION.
@@ -56,7 +56,7 @@ def show(path: Path) -> None:
 
     Rows are those of a table's page file; changes are rows that deltas wrote or removed since it was written.
     """
-    from storage.tiers.ssd_health import describe_store
+    from storage.tiers.ssd.health import describe_store
 
     console = table_console()
     for folder in stores_in(path):
@@ -70,7 +70,7 @@ def verify(path: Path) -> None:
 
     Exit code 1 when anything is. Nothing is changed.
     """
-    from storage.tiers.ssd_health import verify_store
+    from storage.tiers.ssd.health import verify_store
 
     console = table_console()
     broken = 0
@@ -94,7 +94,7 @@ def repair(path: Path) -> None:
     version again. Sound tables and sound stores are left as they are.
     """
     from serving.updates.store_lock import LOCK, locked
-    from storage.tiers.ssd_health import repair_store
+    from storage.tiers.ssd.health import repair_store
 
     console = table_console()
     for folder in stores_in(path):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy import sparse  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression
 
-from storage.features import Column, FeatureEngine, FeatureSpec, Jagged
+from storage.features import FeatureEngine, FeatureSpec, Jagged, column_from_arrow
 from trainer.metrics import auc
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -87,7 +87,7 @@ def logistic_regression(parts: Mapping[str, Path], spec: FeatureSpec, label: str
 
 def _engine_output(spec: FeatureSpec, path: Path, label: str) -> tuple[dict[str, Jagged], Array, Array]:
     table = pq.read_table(path)
-    columns = {entry.name: Column.from_arrow(table[entry.source], entry) for entry in spec.inputs}
+    columns = {entry.name: column_from_arrow(table[entry.source], entry) for entry in spec.inputs}
     batch = FeatureEngine(spec).run(columns, table.num_rows)
     dense = np.concatenate([np.zeros((table.num_rows, 0)), *batch.dense.values()], axis=1) * DENSE_SCALE
     return dict(batch.ids), dense, table[label].to_numpy().astype(np.int64)

@@ -18,6 +18,7 @@ from serving.pipeline.host import Pipeline
 from serving.pipeline.precision import warn_if_slow
 from serving.pipeline.snapshot import Snapshot
 from storage.errors import ConfigError, DeviceError, DeviceLost, Unsupported
+from storage.hbm.cards import cards_of
 
 logger = logging.getLogger("emberline.serving")
 
@@ -117,7 +118,7 @@ class Devices:
         """Gives the memory back. No session is left."""
         for index in list(self.models):
             self._drop(index)
-        self._parts.store.cards.leave(self)
+        cards_of(self._parts.store).leave(self)
 
     def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
         """Whether the version's cards share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
@@ -132,12 +133,12 @@ class Devices:
                     driver.enter_thread()
                     drivers.append(driver)
         try:
-            parts.store.cards.share_rows(drivers, self)
+            cards_of(parts.store).share_rows(drivers, self)
         except (DeviceError, ConfigError) as error:
             if options.on_gpu_failure == "refuse":
                 raise
             logger.warning("%s: each GPU has rows of its own, none are shared: %s", parts.name, error)
-        return parts.store.cards.placement is not None
+        return cards_of(parts.store).placement is not None
 
     def _open_one(
         self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int, across: bool

@@ -21,8 +21,7 @@ import numpy as np
 from serving.gpu.card_features import CardFeature, CardFeatures
 from serving.gpu.staging import InputLayout, PackedInputs, aligned
 from storage.features import FeatureBatch, Jagged
-from storage.hbm.placement import MOST_CARDS
-from storage.lookup_kernels import (
+from storage.hbm.lookup_kernels import (
     CHAIN_LENGTH_WORD,
     CHAIN_WORD,
     MOST_CHAIN,
@@ -32,6 +31,7 @@ from storage.lookup_kernels import (
     PEER_CHAINS_WORD,
     header_words,
 )
+from storage.hbm.placement import MOST_CARDS
 
 _ALIGN = 16
 _RANGE_BYTES = 8

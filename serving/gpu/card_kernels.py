@@ -12,12 +12,12 @@ from serving.gpu.card_features import CardFeature
 from serving.gpu.lane import GpuLane
 from serving.gpu.late_rows import LateList
 from serving.gpu.staging import COUNTS_AT, COUNTS_END, HEAD_BYTES
-from storage import lookup_kernels
+from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
+from storage.hbm.lookup_kernels import FEATURE_WORDS, PEER_WORDS
 from storage.hbm.placement import MOST_CARDS
 from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
-from storage.lookup_kernels import FEATURE_WORDS, PEER_WORDS
 
 # Entries of the lists of misses that come back with the graph that only looks up.
 MISSES_AT_ONCE = 512

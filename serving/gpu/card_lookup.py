@@ -25,6 +25,7 @@ from serving.gpu.weight_banks import Bank
 from serving.pipeline.user_side import SidedBatch
 from storage.checkpoint import DenseGraph
 from storage.features import FeatureBatch
+from storage.hbm.cards import cards_of
 from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
 from storage.tiers.counting import COUNTED, HBM, LookupCounts
@@ -66,7 +67,7 @@ class CardLookup:
         self._packing = packing = card.packing
         self._timeout_s = timeout_s
         self.tells = False
-        cards = card.store.cards
+        cards = cards_of(card.store)
         self._reader = cards.reader(card.tier) if packing.across else card.tier.reader()
         self._chance = np.random.default_rng()
         self._plan = card.store.plan_rows()

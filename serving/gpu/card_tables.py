@@ -15,6 +15,7 @@ from serving.gpu.staging import InputLayout
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import ConfigError, DeviceError, StoreError, Unsupported
 from storage.features import FeatureSpec
+from storage.hbm.cards import cards_of
 from storage.hbm.tier import HbmTier
 from storage.tiers.tiered import TieredStore
 
@@ -44,12 +45,12 @@ class CardTables:
             left = _users.get(self.tier, 1) - 1
             _users[self.tier] = left
             if left == 0:
-                self.store.cards.close(self.tier.device.info.index)
+                cards_of(self.store).close(self.tier.device.info.index)
 
 
 def prepare_cards(store: TieredStore, mask: int) -> None:
     """Has every card ready to answer for a snapshot before requests ask for it; what fails costs hits alone."""
-    if all(tier.is_prepared(mask) for tier in store.cards.tiers.values()):
+    if all(tier.is_prepared(mask) for tier in cards_of(store).tiers.values()):
         return
     try:
         store.prepare(mask)
@@ -86,14 +87,14 @@ def open_card_tables(
     driver.enter_thread()
     with _lock_of(store):
         index = driver.info.index
-        tier = store.cards.tiers.get(index)
+        tier = cards_of(store).tiers.get(index)
         if tier is not None and tier.replica is None and not _users.get(tier):
-            store.cards.close(index)  # given up, and nobody's any more
+            cards_of(store).close(index)  # given up, and nobody's any more
             tier = None
         if tier is None:
             with _lock_of(driver):  # nobody takes of what is free meanwhile
                 size = driver.memory().free // _SHARE if hbm_bytes is None else hbm_bytes
-                tier = store.cards.open(driver, max(1, size))
+                tier = cards_of(store).open(driver, max(1, size))
             stats = tier.stats()
             logger.info(
                 "%s: on %s: %.0f MiB for the rows that are asked for most, at most %d",
@@ -108,7 +109,7 @@ def open_card_tables(
             raise DeviceError(f"{driver.info}: the cache of rows that versions share was given up: {tier.trouble}")
         elif hbm_bytes is not None and hbm_bytes != tier.hbm_bytes:
             logger.info("%s: on %s: the cache of rows gets %d bytes", name, driver.info, hbm_bytes)
-            store.cards.resize(index, hbm_bytes)
+            cards_of(store).resize(index, hbm_bytes)
         _users[tier] = _users.get(tier, 0) + 1
     return CardTables(store, tier, packing)
 

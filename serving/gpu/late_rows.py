@@ -16,7 +16,7 @@ import numpy as np
 from serving.gpu.card_batch import PackedIds
 from serving.gpu.card_features import CardFeatures
 from serving.gpu.staging import aligned
-from storage.lookup_kernels import FEATURE_SHIFT
+from storage.hbm.lookup_kernels import FEATURE_SHIFT
 from storage.tiers.counting import LookupCounts
 from storage.tiers.row_plan import RowPlan, WantedRows
 

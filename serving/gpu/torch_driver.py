@@ -40,7 +40,7 @@ from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, Exclusive, collector_paused
 from storage.errors import CaptureError, ConfigError, DeviceError
 from storage.hbm.device import Device, KernelCall
-from storage.kernels import Kernels
+from storage.hbm.kernels import Kernels
 
 logger = logging.getLogger("emberline.serving")
 

@@ -12,7 +12,7 @@ from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.signature import ModelSignature
 from storage.errors import InvalidInput, Unsupported
-from storage.features import Column, InputSpec
+from storage.features import Column, InputSpec, column_from_rows
 
 _ABSENT = object()
 
@@ -116,12 +116,12 @@ def _check_name(signature: ModelSignature, name: str) -> None:
 def _column(raw: InputSpec, rows: list[Any]) -> Column:
     family = WIRE_TYPES[raw.dtype].family
     if family == "bytes":
-        return Column.from_rows(raw, [_map(row, lambda value: _from_base64(raw.name, value)) for row in rows])
+        return column_from_rows(raw, [_map(row, lambda value: _from_base64(raw.name, value)) for row in rows])
     if family == "integer":
         # The wire says no dtype here: whatever fits 64 bits, signed or not, is an id.
         wide = raw.model_copy(update={"dtype": "INT64"})
-        return Column.from_rows(wide, [_map(row, _two_complement) for row in rows])
-    return Column.from_rows(raw, rows)
+        return column_from_rows(wide, [_map(row, _two_complement) for row in rows])
+    return column_from_rows(raw, rows)
 
 
 def _map(row: Any, change: Callable[[Any], Any]) -> Any:

@@ -22,7 +22,7 @@ from serving.pipeline.snapshot import Snapshot
 from serving.scoring.as_of import AsOf
 from storage.checkpoint import GraphOutput
 from storage.errors import ConfigError, InvalidInput
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_arrow
 from storage.features.dtypes import NUMPY_DTYPES
 from storage.parquet import DataPath, ParquetRows, Wanted
 from storage.paths import local_path
@@ -178,7 +178,7 @@ def _scored(
 
     def work(batch: pa.RecordBatch, first: int) -> list[np.ndarray]:
         try:
-            columns = {entry.name: Column.from_arrow(batch.column(entry.source), entry) for entry in inputs}
+            columns = {entry.name: column_from_arrow(batch.column(entry.source), entry) for entry in inputs}
             return scorer.score(columns, batch.num_rows)
         except InvalidInput as error:
             raise InvalidInput(

@@ -20,11 +20,14 @@ from storage.features.dtypes import NUMPY_DTYPES, TIME_DTYPES, element_type
 from storage.features.times import is_time, to_microseconds
 
 if TYPE_CHECKING:
-    from storage.features.spec import InputSpec
+    from storage.features.feature import InputSpec
 
 
-def arrow_column(array: Any, spec: InputSpec) -> Column:
-    """See Column.from_arrow. Raises InvalidInput naming the column when its type cannot feed the input."""
+def column_from_arrow(array: Any, spec: InputSpec) -> Column:
+    """The column of an input from a pyarrow Array or ChunkedArray, without a copy where the layout allows it.
+
+    Raises InvalidInput naming the column when its type cannot feed the input.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):  # several chunks that do not fit in one 32-bit offset

@@ -10,7 +10,8 @@ import numpy as np
 from storage.errors import InvalidInput
 from storage.features.columns import Column
 from storage.features.engine import FeatureEngine
-from storage.features.spec import Feature, FeatureSpec
+from storage.features.feature import Feature
+from storage.features.spec import FeatureSpec
 from storage.features.transforms import Cross, Hash
 
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 from storage.features.dtypes import ColumnType
 
 if TYPE_CHECKING:
-    from storage.features.spec import InputSpec
+    from storage.features.feature import InputSpec
 
 
 def column_type_of(kind: Any, spec: InputSpec) -> ColumnType | None:
     """The type of a column that feeds `spec`; of a list, of its values. None for a column of nulls only.
 
-    kind: an Arrow type that `Column.from_arrow` takes. Integers of an input with a declared unit are timestamps.
+    kind: an Arrow type that `column_from_arrow` takes. Integers of an input with a declared unit are timestamps.
     """
     if isinstance(kind, pa.ExtensionType):
         kind = kind.storage_type

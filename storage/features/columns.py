@@ -5,17 +5,13 @@ B rows; W width of a fixed input; L padded length of a list; n elements; m bytes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from storage.errors import InvalidInput
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
-
-if TYPE_CHECKING:
-    from storage.features.spec import InputSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,7 +70,7 @@ class Column:
             _check_array("starts", self.values.starts, np.int64)
             _check_array("ends", self.values.ends, np.int64)
         elif self.dtype == "BYTES":
-            raise InvalidInput("column: dtype BYTES needs BytesValues, got an array; see Column.from_strings")
+            raise InvalidInput("column: dtype BYTES needs BytesValues, got an array; see column_from_numpy")
         else:
             _check_array("values", self.values, NUMPY_DTYPES[self.dtype])
         if self.offsets is not None:
@@ -86,69 +82,6 @@ class Column:
     def is_list(self) -> bool:
         """Whether rows have lengths of their own."""
         return self.offsets is not None
-
-    @classmethod
-    def from_numpy(cls, dtype: str, array: Array, valid: Array | None = None, *, name: str = "") -> Column:
-        """A fixed column. array: (B,) or (B, W), any dtype that casts safely to `dtype`. valid: the same shape."""
-        from storage.features.padded import fixed_column
-
-        return fixed_column(dtype, array, valid, name=name)
-
-    @classmethod
-    def from_padded(
-        cls,
-        dtype: str,
-        array: Values,
-        lengths: Array | None = None,
-        valid: Array | None = None,
-        *,
-        shape: Sequence[int] | None = None,
-        name: str = "",
-    ) -> Column:
-        """A list column from a padded tensor. array: (B, L), or BytesValues of B * L with `shape` (B, L).
-
-        lengths: (B,) or (B, 1) integers, absent = all rows have L. valid: (B,) or (B, 1).
-        """
-        from storage.features.padded import padded_column
-
-        return padded_column(dtype, array, lengths, valid, shape=shape, name=name)
-
-    @classmethod
-    def from_jagged(
-        cls, dtype: str, values: Values, offsets: Array, valid: Array | None = None, *, name: str = ""
-    ) -> Column:
-        """A list column from flat values. values: (n,); offsets: (B + 1,); valid: (B,)."""
-        from storage.features.padded import jagged_column
-
-        return jagged_column(dtype, values, offsets, valid, name=name)
-
-    @classmethod
-    def from_lists(cls, dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str = "") -> Column:
-        """A list column from Python lists; None is a null row."""
-        from storage.features.python_rows import list_column
-
-        return list_column(dtype, rows, name=name)
-
-    @classmethod
-    def from_rows(cls, spec: InputSpec, rows: Sequence[Any]) -> Column:
-        """The column of an input from Python values, one a row: a scalar, a list, or None for null."""
-        from storage.features.python_rows import column_of
-
-        return column_of(spec, rows)
-
-    @classmethod
-    def from_strings(cls, values: Sequence[bytes | str | None], width: int = 1, *, name: str = "") -> Column:
-        """A fixed BYTES column of len(values) / width rows; None is null, str becomes UTF-8."""
-        from storage.features.python_rows import strings_column
-
-        return strings_column(values, width, name=name)
-
-    @classmethod
-    def from_arrow(cls, array: Any, spec: InputSpec) -> Column:
-        """The column of an input from a pyarrow Array or ChunkedArray, without a copy where the layout allows it."""
-        from storage.features.arrow import arrow_column
-
-        return arrow_column(array, spec)
 
     @staticmethod
     def wire_bytes(buffer: Any, count: int, *, name: str = "") -> BytesValues:

@@ -18,7 +18,7 @@ from storage._features import gather_columns
 from storage.errors import InvalidInput
 from storage.features.columns import BytesValues, Column, Values
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
-from storage.features.spec import InputSpec
+from storage.features.feature import InputSpec
 
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 _ENTRY = struct.Struct("<HBB")

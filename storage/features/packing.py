@@ -17,7 +17,8 @@ from storage.features.dtypes import accepts, wire_dtype
 from storage.features.strict_model import did_you_mean
 
 if TYPE_CHECKING:
-    from storage.features.spec import FeatureSpec, InputSpec
+    from storage.features.feature import InputSpec
+    from storage.features.spec import FeatureSpec
 
 
 def pack_columns(columns: Mapping[str, Column]) -> dict[str, Array]:

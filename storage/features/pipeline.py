@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from storage.features.dtypes import ElementType, element_type
+from storage.features.feature import Feature, InputSpec
 from storage.features.transforms import (
     Affine,
     Bucketise,
@@ -22,9 +22,6 @@ from storage.features.transforms import (
     Truncate,
     Vocabulary,
 )
-
-if TYPE_CHECKING:
-    from storage.features.spec import Feature, InputSpec
 
 _WORDS = {"bytes": "BYTES", "int64": "integers", "float": "floats"}
 

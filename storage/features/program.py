@@ -7,7 +7,8 @@ from typing import Any
 
 from storage._features import Builder, Program
 from storage.features.dtypes import DTYPES, ElementType, element_type
-from storage.features.spec import Feature, FeatureSpec, InputSpec
+from storage.features.feature import Feature, InputSpec
+from storage.features.spec import FeatureSpec
 from storage.features.transforms import (
     Affine,
     Bucketise,

@@ -13,15 +13,15 @@ from storage.features.columns import Array, BytesValues, Column, Values
 from storage.features.dtypes import FLOATS, INTEGERS, NUMPY_DTYPES, integer_range
 
 if TYPE_CHECKING:
-    from storage.features.spec import InputSpec
+    from storage.features.feature import InputSpec
 
 _FILLERS: dict[str, Any] = {"BYTES": b"", "BOOL": False, "FP32": 0.0, "FP64": 0.0}
 
 
-def column_of(spec: InputSpec, rows: Sequence[Any]) -> Column:
-    """See Column.from_rows."""
+def column_from_rows(spec: InputSpec, rows: Sequence[Any]) -> Column:
+    """The column of an input from Python values, one a row: a scalar, a list, or None for null."""
     if spec.kind == "list":
-        return list_column(spec.dtype, rows, name=spec.name)
+        return column_from_lists(spec.dtype, rows, name=spec.name)
     flat: list[Any] = []
     for index, row in enumerate(rows):
         if isinstance(row, list | tuple):
@@ -42,8 +42,11 @@ def column_of(spec: InputSpec, rows: Sequence[Any]) -> Column:
     return Column(spec.dtype, len(rows), spec.width, values, None, valid)
 
 
-def list_column(dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str = "") -> Column:
-    """See Column.from_lists. A null inside a list of floats is NaN and keeps its place; else it is left out."""
+def column_from_lists(dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str = "") -> Column:
+    """A list column from Python lists; None is a null row.
+
+    A null inside a list of floats is NaN and keeps its place; in other lists it is left out.
+    """
     for index, row in enumerate(rows):
         if row is not None and not isinstance(row, list | tuple):
             raise _wrong(name, index, f"expected a list, got {type(row).__name__}")
@@ -71,15 +74,6 @@ def column_rows(column: Column) -> list[Any]:
     if column.width == 1:
         return flat
     return [flat[start : start + column.width] for start in range(0, len(flat), column.width)]
-
-
-def strings_column(values: Sequence[bytes | str | None], width: int = 1, *, name: str = "") -> Column:
-    """See Column.from_strings."""
-    if width < 1 or len(values) % width:
-        raise InvalidInput(f"input {name!r}: {len(values)} strings do not fill rows of width {width}", field=name)
-    valid = _validity(values)
-    strings = [b"" if value is None else value for value in values] if valid is not None else values
-    return Column("BYTES", len(values) // width, width, bytes_values(strings, name), None, valid)
 
 
 def bytes_values(values: Sequence[Any], name: str) -> BytesValues:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from storage.tiers.base import Encoded, Ids
 from storage.tiers.counting import LookupTotals
 from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.overlays import Overlay
-
-if TYPE_CHECKING:
-    from storage.tiers.tiered import TieredStore
+from storage.tiers.tiered import TieredStore
 
 # What is looked up and brought to a card at once.
 _PIECE_BYTES = 32 << 20

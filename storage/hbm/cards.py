@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from storage.errors import ConfigError, StoreError
+from storage.hbm.device import Device
 from storage.hbm.placement import Placement
 from storage.hbm.sharing import SharedReader
+from storage.hbm.statistics import held_of
+from storage.hbm.tier import HbmTier
+from storage.hbm.worker import HbmWorker
 from storage.tiers.base import Ids
+from storage.tiers.listeners import Held
+from storage.tiers.overlays import Overlay
+from storage.tiers.tiered import TieredStore
 
-if TYPE_CHECKING:
-    from storage.hbm.device import Device
-    from storage.hbm.tier import HbmTier
-    from storage.hbm.worker import HbmWorker
-    from storage.tiers.overlays import Overlay
-    from storage.tiers.tiered import TieredStore
+
+def cards_of(store: TieredStore) -> Cards:
+    """The HBM tiers of a store; they are plugged into it by the first call. Any thread."""
+    return store.listeners.plugged(Cards, lambda: Cards(store))
 
 
 class Cards:
-    """By the index of the card. Any thread."""
+    """By the index of the card. A listener of its store, see `cards_of`. Any thread."""
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
@@ -31,17 +34,10 @@ class Cards:
         self._tiers: Mapping[int, HbmTier] = {}  # replaced whole
         self._workers: dict[int, HbmWorker] = {}
         self._closed = False
-        # Numbers of overlays that are being merged (True) or discarded (False); replaced whole.
-        self._retiring: Mapping[int, bool] = {}
         self._placement: Placement | None = None
         # By owner, the last one last.
         self._wishes: dict[object, Placement | None] = {}
         self._turn = 0
-
-    @property
-    def retiring_now(self) -> Mapping[int, bool]:
-        """Numbers of overlays that are in every snapshot from now on (True), or in none."""
-        return self._retiring
 
     @property
     def placement(self) -> Placement | None:
@@ -58,18 +54,15 @@ class Cards:
 
         hbm_bytes: what rows, index and marks may take there. Raises ConfigError, DeviceError, StoreError.
         """
-        from storage.hbm.tier import HbmTier
-        from storage.hbm.worker import HbmWorker
-
         index = device.info.index
-        with self._lock:  # nothing begins to retire meanwhile
+        with self._lock:  # no tier is told of what retires meanwhile
             if self._closed:
                 raise StoreError("the store is closed")
             if index in self._tiers:
                 raise ConfigError(f"{device.info}: the store has a cache on it already", field="hbm_bytes")
             tier = HbmTier(self._store, device, hbm_bytes, self)
             self._tiers = {**self._tiers, index: tier}
-            self._workers[index] = HbmWorker(tier, self._store)
+            self._workers[index] = HbmWorker(tier, self._store, self)
         return tier
 
     def close(self, index: int) -> None:
@@ -95,18 +88,20 @@ class Cards:
         for tier in self._tiers.values():
             tier.prepare(mask)
 
-    @contextmanager
-    def retiring(self, overlay: Overlay, *, merged: bool) -> Iterator[None]:
-        """While an overlay is merged or discarded: it is in every snapshot from now on, or in none."""
-        try:
-            with self._lock:
-                self._retiring = {**self._retiring, overlay.number: merged}
-                for tier in self._tiers.values():
-                    tier.retire(overlay, merged=merged)
-            yield
-        finally:
-            with self._lock:
-                self._retiring = {number: way for number, way in self._retiring.items() if number != overlay.number}
+    def retire(self, overlay: Overlay, *, merged: bool) -> None:
+        """See HbmTier. What is opened later finds it in the store's `retiring_now`."""
+        with self._lock:
+            for tier in self._tiers.values():
+                tier.retire(overlay, merged=merged)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a card has a cache."""
+        return bool(self._tiers)
+
+    def held(self) -> Held:
+        """What all cards hold."""
+        return held_of([tier.stats() for tier in self._tiers.values()], self._store.tables)
 
     def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
         """From now on hot rows are on each of these cards, and cold ones on one of them; fewer than two: each card has

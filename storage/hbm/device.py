@@ -93,7 +93,7 @@ class Device(Protocol):
         """Fills a buffer of the device, or a part, with zeros."""
 
     def load_kernels(self) -> None:
-        """Compiles and loads the kernels of `storage.lookup_kernels`, before the first is launched.
+        """Compiles and loads the kernels of `storage.hbm.lookup_kernels`, before the first is launched.
 
         Raises DeviceError, ConfigError.
         """

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage import lookup_kernels
 from storage._table import CardSet
 from storage.errors import DeviceError
+from storage.hbm import lookup_kernels
 from storage.hbm.device import Device, KernelCall
 from storage.hbm.readers import Turns
 from storage.hbm.replica import CardSlab

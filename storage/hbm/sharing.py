@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from storage.hbm.placement import Placement
 from storage.hbm.sight import Reader, Sight
+from storage.hbm.tier import HbmTier
 
-if TYPE_CHECKING:
-    from storage.hbm.cards import Cards
-    from storage.hbm.tier import HbmTier
+
+class SharingTiers(Protocol):
+    """What a reader asks of the tiers of a store."""
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which card has which row; None where each has those that are asked of it."""
+
+    @property
+    def tiers(self) -> Mapping[int, HbmTier]:
+        """Those that are open, by the index of the card."""
 
 
 class SharedReader:
     """As Reader: of one lane, one thread at a time. Of a card that does not answer for a snapshot nothing is found."""
 
-    def __init__(self, own: Reader, card: int, cards: Cards) -> None:
+    def __init__(self, own: Reader, card: int, cards: SharingTiers) -> None:
         """own: of the lane's card, whose index is `card`."""
         self._own = own
         self._card = card

@@ -10,6 +10,8 @@ import numpy as np
 
 from storage.hbm.replica import CardSlab, Replica
 from storage.hbm.sight import View
+from storage.specs import TableSpec
+from storage.tiers.listeners import Held
 
 _TOTALS = ("admitted", "rejected", "evicted")
 
@@ -118,6 +120,22 @@ class TierCounts:
                 for table in range(len(lookups))
             ),
         )
+
+
+def held_of(stats: Sequence[HbmStats], tables: Sequence[TableSpec]) -> Held:
+    """What some GPUs hold together."""
+    return Held(
+        sum(each.rows for each in stats),
+        sum(each.device_bytes for each in stats),
+        [sum(each.tables[index].rows for each in stats) for index in range(len(tables))],
+        [sum(_share(each, tables, index) for each in stats) for index in range(len(tables))],
+    )
+
+
+def _share(stats: HbmStats, tables: Sequence[TableSpec], index: int) -> int:
+    """What of a GPU's memory is a table's, by the bytes of its rows there."""
+    taken = [each.rows * spec.row_bytes for each, spec in zip(stats.tables, tables, strict=True)]
+    return stats.device_bytes * taken[index] // (sum(taken) or 1)
 
 
 def _add(totals: dict[str, int], slab: CardSlab) -> None:

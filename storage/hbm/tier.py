@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -39,12 +39,25 @@ from storage.hbm.statistics import HbmStats, TierCounts
 from storage.tiers.base import Encoded, Flags, Ids
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.overlays import Overlay
-
-if TYPE_CHECKING:
-    from storage.hbm.cards import Cards
-    from storage.tiers.tiered import TieredStore
+from storage.tiers.tiered import TieredStore
 
 _log = logging.getLogger(__name__)
+
+
+class Siblings(Protocol):
+    """The tiers of one store, as one of them asks: which rows are its own where cards share rows."""
+
+    def share(self, tier: HbmTier) -> tuple[int, int]:
+        """How many cards share rows with this one, itself among them, and the number of its part."""
+
+    def next_clock(self, tier: HbmTier) -> HbmTier:
+        """Whose policy hears of a batch of this card's."""
+
+    def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
+        """Those of some missed ids that this card takes; the others are offered to the cards whose part they are."""
+
+    def own(self, tier: HbmTier, table: int, ids: Ids) -> np.ndarray:
+        """(n,) bool: which ids are of this card's part."""
 
 
 class HbmTier:
@@ -54,7 +67,7 @@ class HbmTier:
     one takes its place.
     """
 
-    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int, cards: Cards) -> None:
+    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int, cards: Siblings) -> None:
         """hbm_bytes: what rows, index and marks may take on the card; a cache of a few rows takes more than none.
 
         cards: the store's. Raises ConfigError, DeviceError.
@@ -84,7 +97,7 @@ class HbmTier:
         widest = max(slab.stride for slab in replica.slabs)
         self._publisher = Publisher(device, self._turns, widest, hbm_bytes)
         self._brought = Differences(self._rows, self._publisher)
-        base = sum(1 << number for number, merged in cards.retiring_now.items() if merged)
+        base = sum(1 << number for number, merged in store.listeners.retiring_now.items() if merged)
         self._view: View | None = View(replica, base)
 
     # What lanes call.
@@ -138,7 +151,7 @@ class HbmTier:
             overlays = self._store.overlays.view
             overlays.slots(mask)  # raises for what cannot be shown
             live = live_mask(overlays)
-            if any(bool(mask >> number & 1) != merged for number, merged in self._cards.retiring_now.items()):
+            if any(bool(mask >> number & 1) != merged for number, merged in self._store.listeners.retiring_now.items()):
                 return False  # nobody uses it any more
             if view.find(mask, live) is not None:
                 return True

@@ -8,17 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from storage.errors import EmberlineError, StoreError
 from storage.hbm.base_rows import SnapshotRows
 from storage.hbm.filling import hottest
-from storage.hbm.tier import HbmTier
+from storage.hbm.tier import HbmTier, Siblings
 from storage.tiers.base import Flags, Ids
 from storage.tiers.hot_ids import HOT_IDS_HBM, load_hot_ids, save_hot_ids
-
-if TYPE_CHECKING:
-    from storage.tiers.tiered import TieredStore
+from storage.tiers.tiered import TieredStore
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +28,10 @@ _MARKS_EVERY_S = 10.0
 class HbmWorker:
     """Begins to fill the card when it is made. It never ends by an error."""
 
-    def __init__(self, tier: HbmTier, store: TieredStore) -> None:
+    def __init__(self, tier: HbmTier, store: TieredStore, cards: Siblings) -> None:
         self._tier = tier
         self._store = store
+        self._cards = cards
         self._wake = threading.Event()
         self._stopping = False
         self._filled = threading.Event()
@@ -116,7 +114,7 @@ class HbmWorker:
     @property
     def _list(self) -> str:
         """The name of the list of what was on the card last time, under the same shares."""
-        parts, part = self._store.cards.share(self._tier)
+        parts, part = self._cards.share(self._tier)
         return f"{HOT_IDS_HBM}_{self._tier.device.info.index}" + (f"_{part}_of_{parts}" if parts > 1 else "")
 
     def _fill(self) -> bool:
@@ -152,8 +150,8 @@ class HbmWorker:
             if hot is not None:
                 for piece in rows.pieces(table, hot.ids):
                     yield table, hot.ids[piece], hot.counts[piece]
-        parts, _ = store.cards.share(self._tier)
+        parts, _ = self._cards.share(self._tier)
         for members, capacity in groups:
             for table, ids, freq in hottest(store.dram_cache, members, capacity * parts):
-                own = store.cards.own(self._tier, table, ids)
+                own = self._cards.own(self._tier, table, ids)
                 yield table, ids[own], freq[own]

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from storage.errors import ConfigError, InvalidInput
-from storage.features import Column, InputSpec
+from storage.features import InputSpec
+from storage.features.arrow import column_from_arrow
 from storage.features.column_types import column_type_of, means_the_same
 from storage.features.dtypes import TIMES, ColumnType
 from storage.features.strict_model import did_you_mean
@@ -81,7 +82,7 @@ class ColumnCheck:
         if self._first is not None and self.found.get(entry.source, (None,))[0] == kind:
             return  # as in the files before
         try:
-            Column.from_arrow(pa.array([], kind), entry)
+            column_from_arrow(pa.array([], kind), entry)
         except InvalidInput as error:
             raise ConfigError(f"{path}: {error}{_listing(there)}", field=f"inputs.{entry.name}.dtype") from None
         found = column_type_of(kind, entry)

@@ -1,1 +1,1 @@
-"""The tiers of a store, one file each. Import from the files: each loads its own engine."""
+"""The tiers of a store. Import from the files: each loads its own engine."""

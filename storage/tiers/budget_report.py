@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import InvalidInput
-from storage.tiers.cost import CostModel
-from storage.tiers.forecast import Forecast, Measured, SlabCurve, StoreForecast
-from storage.tiers.version_forecast import counts_forecast
+from storage.tiers.planning.cost import CostModel
+from storage.tiers.planning.forecast import Forecast, Measured, SlabCurve, StoreForecast
+from storage.tiers.planning.version_forecast import counts_forecast
 
 if TYPE_CHECKING:
     from storage.tiers.tiered import TieredStore

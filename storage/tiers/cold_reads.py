@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from storage._pages import ABSENT, FOUND
 from storage.errors import StoreError
+from storage.tiers.dram_cache import DramCache
+from storage.tiers.overlays import Overlay, Overlays
 from storage.tiers.promoter import Promoter, Promotion
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_reads import Answer, ReadRequest
-
-if TYPE_CHECKING:
-    from storage.tiers.dram_cache import DramCache
-    from storage.tiers.overlays import Overlay, Overlays
+from storage.tiers.ssd.reads import Answer, ReadRequest
+from storage.tiers.ssd.tier import SsdTier
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from storage.errors import StoreError
 from storage.specs import TableSpec
 from storage.tiers.pace import UNHURRIED, Pace
 from storage.tiers.source import TableSource
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_keys import MAX_TABLES
+from storage.tiers.ssd.keys import MAX_TABLES
+from storage.tiers.ssd.tier import SsdTier
 
 _TABLES, _VERSION, AT = "tables", "version", "at"
 # table, rows done, rows of the table

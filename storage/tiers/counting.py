@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
-from storage.tiers.cost import LookupCosts
+from storage.tiers.planning.cost import LookupCosts
 
 # Columns of what is counted by table. A card's hits stand behind what a lookup on the host counts.
 COUNTED = ("dram", "ssd", "absent", "unresolved", "overlay", "hbm")

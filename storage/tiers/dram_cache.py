@@ -33,10 +33,10 @@ from storage.checkpoint.tables import Shard
 from storage.errors import StoreError
 from storage.rows import RowCodec
 from storage.specs import TableSpec
-from storage.tiers.budget import check_dram_bytes
 from storage.tiers.dram import DramTier
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.negative import NegativeCache
+from storage.tiers.planning.budget import check_dram_bytes
 from storage.tiers.promoter import Promotion
 from storage.tiers.slabs import Slabs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.options import SsdOptions
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from storage._pages import ABSENT
-from storage._table import Lookup
+from storage._table import Lookup, OverlayTable
 from storage.errors import InvalidInput, StoreError
-from storage.specs import POOLINGS, LookupSpec
+from storage.features import Jagged
+from storage.specs import POOLINGS, LookupSpec, TableSpec
 from storage.tiers.cold_reads import Wanted
 from storage.tiers.counting import LookupCounts, LookupTotals, host_counts
-
-if TYPE_CHECKING:
-    from storage.features import Jagged
-    from storage.tiers.overlays import OverlayView
-    from storage.tiers.tiered import TieredStore
+from storage.tiers.dram_cache import DramCache
+from storage.tiers.overlays import Overlays, OverlayView
+from storage.tiers.ssd.reads import Answer
 
 _BASE = 255
 # The clock of what lookups cost. A benchmark on a machine that others share takes the processor time of its thread.
@@ -47,10 +46,27 @@ class LookupResult:
     by_table: np.ndarray
 
 
+class PlannedStore(Protocol):
+    """What a plan uses of a store."""
+
+    tables: tuple[TableSpec, ...]
+    overlays: Overlays
+    overlay_tables: list[OverlayTable]
+
+    @property
+    def dram_cache(self) -> DramCache:
+        """The rows in DRAM now; the first budget puts another one in its place."""
+
+    def read(self, wanted: Sequence[Wanted], timeout_s: float | None = None) -> list[Answer]:
+        """Rows and states of ids from SSD."""
+
+
 class LookupPlan:
     """Made by `TieredStore.plan`. Scratch memory is reused, so one thread at a time; plans share the tables."""
 
-    def __init__(self, store: TieredStore, entries: Sequence[tuple[LookupSpec, int, int]], total: LookupTotals) -> None:
+    def __init__(
+        self, store: PlannedStore, entries: Sequence[tuple[LookupSpec, int, int]], total: LookupTotals
+    ) -> None:
         self._store = store
         self._entries = tuple(entries)
         self._weighted = any(spec.pooling == "weighted" for spec, _, _ in entries)
@@ -67,7 +83,7 @@ class LookupPlan:
         """Looks up in the store's tables of now, from the next lookup on; returns when none runs in others."""
         with self._busy:
             self._lookup = Lookup(
-                [tier.table for tier in self._store.dram],
+                [tier.table for tier in self._store.dram_cache.tiers],
                 [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in self._entries],
                 self._store.overlay_tables,
             )
@@ -189,8 +205,8 @@ class LookupPlan:
                     places.append(np.flatnonzero(sources == slot))
                     wanted.append(Wanted(table, ids[places[-1]], view.at_slot(slot)))
             # In this order: `dram_cache` says why.
-            if not (store.is_complete(table) and store.dram_cache.completions == self._completions):
-                where = base[~store.known_absent(table, ids[base])]
+            if not (store.dram_cache.is_complete(table) and store.dram_cache.completions == self._completions):
+                where = base[~store.dram_cache.negative[table].contains(ids[base])]
                 if len(where):
                     places.append(where)
                     wanted.append(Wanted(table, ids[where]))

@@ -11,9 +11,9 @@ import numpy as np
 from storage.checkpoint.tables import Shard
 from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers.budget import row_cost
-from storage.tiers.cost import CostModel
 from storage.tiers.lookup_plan import LookupPlan
+from storage.tiers.planning.budget import row_cost
+from storage.tiers.planning.cost import CostModel
 from storage.tiers.tiered import TieredStore
 
 _STORE_BYTES = 128 << 20

@@ -31,9 +31,10 @@ from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import REMOVED, Overlay
 from storage.tiers.pace import Pace
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import SsdTier, disk_errors
-from storage.tiers.ssd_keys import CHANGED, KEY, marker_key, row_keys, row_values
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.keys import CHANGED, KEY, marker_key, row_keys, row_values
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
 
 # What a merge says that it has done, in order.
 MERGE_STEPS = ("merge_file", "merge_ingest", "merge_dram", "merge_drop")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +12,7 @@ from storage._table import Lookup, RowSource
 from storage.errors import StoreError
 from storage.specs import POOLINGS
 from storage.tiers.counting import COUNTED, HBM, LookupCounts, LookupTotals
-from storage.tiers.lookup_plan import LookupPlan
-
-if TYPE_CHECKING:
-    from storage.tiers.tiered import TieredStore
+from storage.tiers.lookup_plan import LookupPlan, PlannedStore
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class FoundRows:
 class RowPlan(LookupPlan):
     """Made by `TieredStore.plan_rows`. One thread at a time."""
 
-    def __init__(self, store: TieredStore, total: LookupTotals) -> None:
+    def __init__(self, store: PlannedStore, total: LookupTotals) -> None:
         self._of_table: dict[int, Lookup] | None = {}
         super().__init__(store, (), total)
 
@@ -100,6 +96,6 @@ class RowPlan(LookupPlan):
         if self._of_table is None:
             raise StoreError("the store is closed")
         if table not in self._of_table:
-            tables: list[RowSource] = [tier.table for tier in self._store.dram]
+            tables: list[RowSource] = [tier.table for tier in self._store.dram_cache.tiers]
             self._of_table[table] = Lookup(tables, [(table, POOLINGS.index("none"), 1)], self._store.overlay_tables)
         return self._of_table[table]

@@ -11,10 +11,10 @@ import numpy as np
 from storage._table import Cache, CacheTable
 from storage.errors import StoreError
 from storage.specs import TableSpec
-from storage.tiers.budget import INDEX_BYTES_PER_ROW, split_bytes
 from storage.tiers.dram import DramTier
-from storage.tiers.forecast import Forecast, SlabCurve
-from storage.tiers.statistics import RecentLookups
+from storage.tiers.planning.budget import INDEX_BYTES_PER_ROW, split_bytes
+from storage.tiers.planning.forecast import Forecast, SlabCurve
+from storage.tiers.recent_lookups import RecentLookups
 
 # Beside a quarter more than there are: room for rows that deltas add, before a slab has to grow for them.
 _SPARE_ROWS = 1024

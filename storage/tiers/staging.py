@@ -15,7 +15,7 @@ from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.overlays import ENTRY_BYTES, REMOVED, ROW, SPILLED, Overlay
 from storage.tiers.pace import Pace
 from storage.tiers.source import DeltaSource
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd.tier import SsdTier
 
 # Entries of one call, which holds no GIL.
 _STAGE_ENTRIES = 8192

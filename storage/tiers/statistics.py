@@ -1,31 +1,19 @@
-"""What a store counts, and the plans that it counts for."""
+"""What a store counted, and what lies where."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.tiers.counting import COUNTED, LookupTotals
-
-if TYPE_CHECKING:
-    from storage.hbm.statistics import HbmStats
-    from storage.specs import TableSpec
-    from storage.tiers.dram_cache import DramCache
-    from storage.tiers.lookup_plan import LookupPlan
-    from storage.tiers.tiered import TieredStore
+from storage._table import OverlayTable
+from storage.specs import TableSpec
+from storage.tiers.counting import COUNTED
+from storage.tiers.dram_cache import DramCache
+from storage.tiers.listeners import Held
 
 _TIERS = ("hbm", "overlay", "dram", "ssd")
-# Columns of RecentLookups.counts that are rows: DRAM, SSD.
-_FOUND = 2
-# A window with fewer rows than this says nothing of how much traffic varies.
-_LEAST_FOUND = 1000
-_WINDOWS = 12
 
 
 @dataclass(frozen=True)
@@ -89,133 +77,52 @@ def _counts(row: np.ndarray) -> tuple[dict[str, int], int, int]:
     return {tier: counted[tier] for tier in _TIERS}, counted["absent"], counted["unresolved"]
 
 
-class PlanLedger:
-    """The plans of a store, each with its own counts, so that lanes do not share a line of memory."""
-
-    def __init__(self, tables: int) -> None:
-        self.any = False  # whether there ever was one
-        self.lock = threading.Lock()  # held while a plan is made, or all are given other tables
-        self._plans: list[tuple[weakref.ref[LookupPlan], LookupTotals]] = []
-        self._ended = LookupTotals.of(tables)
-
-    def add(self, plan: LookupPlan, totals: LookupTotals) -> None:
-        """Enters a plan; when it is gone, its counts stay. Under the lock."""
-        self.any = True
-        self._fold()
-        self._plans.append((weakref.ref(plan), totals))
-
-    def total(self) -> LookupTotals:
-        """What all plans counted until now."""
-        total = LookupTotals.of(len(self._ended.by_table))
-        with self.lock:
-            self._fold()
-            for counted in (self._ended, *(counted for _, counted in self._plans)):
-                total.merge(counted)
-        return total
-
-    def each(self) -> list[LookupPlan]:
-        """The plans that there are. Under the lock."""
-        return [plan for reference, _ in self._plans if (plan := reference()) is not None]
-
-    def __len__(self) -> int:
-        return len(self._plans)
-
-    def _fold(self) -> None:
-        alive: list[tuple[weakref.ref[LookupPlan], LookupTotals]] = []
-        for reference, counted in self._plans:
-            if reference() is None:
-                self._ended.merge(counted)
-            else:
-                alive.append((reference, counted))
-        self._plans = alive
-
-
-class RecentLookups:
-    """What lookups of the base found of late: every `fade` halves what was counted before it.
-
-    windows: the hit rate between two fades, of the last of them in which enough was looked up.
-    """
-
-    def __init__(self, plans: PlanLedger) -> None:
-        self._plans = plans
-        self._faded = np.zeros(0)
-        self._before = np.zeros(0)
-        self.windows: deque[float] = deque(maxlen=_WINDOWS)
-
-    def fade(self) -> None:
-        """Begins another period."""
-        now = self._counted()
-        window = now - self._before if len(self._before) else now
-        found = window[:, :_FOUND].sum()
-        if found >= _LEAST_FOUND:
-            self.windows.append(float(window[:, 0].sum() / found))
-        self._faded = self.counts() / 2
-        self._before = now
-
-    def restart(self) -> None:
-        """Forgets what was counted: another budget has other hits."""
-        self._before = self._counted()
-        self._faded = np.zeros_like(self._before)
-        self.windows.clear()
-
-    def counts(self) -> np.ndarray:
-        """(T, 4) ids by where they were found: DRAM, SSD, absent, unresolved; those asked for last count most."""
-        now = self._counted()
-        return now if len(self._before) == 0 else now - self._before + self._faded
-
-    def by_table(self) -> list[float]:
-        """Ids that were looked up in the base, by table; those asked for last count most."""
-        return [float(count) for count in self.counts().sum(1)]
-
-    def _counted(self) -> np.ndarray:
-        by_table = self._plans.total().by_table
-        base = [COUNTED.index(name) for name in ("dram", "ssd", "absent", "unresolved")]
-        return np.asarray(by_table[:, base], np.float64)
-
-
-def store_stats(store: TieredStore, cache: DramCache, base_rows: Sequence[int], dropped: int) -> StoreStats:
+def store_stats(
+    tables: Sequence[TableSpec],
+    overlay_tables: Sequence[OverlayTable],
+    cache: DramCache,
+    *,
+    overlay_rows: int,
+    base_rows: Sequence[int],
+    held: Sequence[Held],
+    ssd_bytes: int,
+    dropped: int,
+) -> StoreStats:
     """What lies where now; nothing counted. base_rows: by table, as far as it is not whole in DRAM."""
-    tables: dict[str, TableStats] = {}
-    cards = [tier.stats() for tier in store.cards.tiers.values()]
-    for index, spec in enumerate(store.tables):
-        overlay = store.overlay_tables[index]
+    found: dict[str, TableStats] = {}
+    for index, spec in enumerate(tables):
+        overlay = overlay_tables[index]
         rows = {
-            "hbm": sum(card.tables[index].rows for card in cards),
+            "hbm": sum(each.table_rows[index] for each in held),
             "overlay": overlay.size(),
             "dram": cache.tiers[index].size(),
             "ssd": cache.tiers[index].size() if cache.is_complete(index) else base_rows[index],
         }
         bytes_ = {
-            "hbm": sum(_share(card, store.tables, index) for card in cards),
+            "hbm": sum(each.table_bytes[index] for each in held),
             "overlay": overlay.memory_bytes(),
             "dram": cache.table_bytes(index),
         }
-        tables[spec.name] = TableStats({}, 0, 0, rows, bytes_, cache.promotions[index], cache.evictions(index))
+        found[spec.name] = TableStats({}, 0, 0, rows, bytes_, cache.promotions[index], cache.evictions(index))
     return StoreStats(
         {},
         0,
         0,
         {
-            "hbm": sum(card.rows for card in cards),
-            "overlay": sum(stats.rows for stats in store.overlay_stats().values()),
-            "dram": sum(stats.rows["dram"] for stats in tables.values()),
-            "ssd": sum(stats.rows["ssd"] for stats in tables.values()),
+            "hbm": sum(each.rows for each in held),
+            "overlay": overlay_rows,
+            "dram": sum(stats.rows["dram"] for stats in found.values()),
+            "ssd": sum(stats.rows["ssd"] for stats in found.values()),
         },
         {
-            "hbm": sum(card.device_bytes for card in cards),
-            "overlay": sum(stats.bytes["overlay"] for stats in tables.values()),
+            "hbm": sum(each.bytes for each in held),
+            "overlay": sum(stats.bytes["overlay"] for stats in found.values()),
             "dram": cache.memory_bytes(),
-            "ssd": store.ssd.size_bytes(),
+            "ssd": ssd_bytes,
         },
-        sum(stats.promotions for stats in tables.values()),
+        sum(stats.promotions for stats in found.values()),
         dropped,
-        sum(stats.evictions for stats in tables.values()),
+        sum(stats.evictions for stats in found.values()),
         sum(negative.size() for negative in cache.negative),
-        tables,
+        found,
     )
-
-
-def _share(card: HbmStats, tables: Sequence[TableSpec], index: int) -> int:
-    """What of a card's memory is a table's, by the bytes of its rows there."""
-    taken = [each.rows * spec.row_bytes for each, spec in zip(card.tables, tables, strict=True)]
-    return card.device_bytes * taken[index] // (sum(taken) or 1)

@@ -18,33 +18,35 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
-from storage.hbm.cards import Cards
 from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.bounding import bounded
-from storage.tiers.budget import check_dram_bytes
 from storage.tiers.cold_reads import ColdReads, Wanted
 from storage.tiers.content import Content, caller_marker
-from storage.tiers.cost import LookupCosts
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.filling import Filler, Progress, Rows
-from storage.tiers.forecast import Forecast
 from storage.tiers.hot_ids import HotIds, load_hot_ids, save_hot_ids
 from storage.tiers.integrity import check_integrity
 from storage.tiers.limits import StoreLimits
+from storage.tiers.listeners import SnapshotListeners
 from storage.tiers.lookup_plan import LookupPlan, LookupResult
 from storage.tiers.merge import MERGE_STEPS, Merge
 from storage.tiers.overlays import Overlay, Overlays, OverlayStats
 from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.plan_ledger import PlanLedger
+from storage.tiers.planning.budget import check_dram_bytes
+from storage.tiers.planning.cost import LookupCosts
+from storage.tiers.planning.forecast import Forecast
 from storage.tiers.promoter import Promoter
+from storage.tiers.recent_lookups import RecentLookups
 from storage.tiers.row_plan import RowPlan
 from storage.tiers.source import DeltaSource, TableSource, check_tables
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_reads import Answer
+from storage.tiers.ssd.reads import Answer
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
-from storage.tiers.statistics import PlanLedger, RecentLookups, StoreStats, TableStats, store_stats
+from storage.tiers.statistics import StoreStats, TableStats, store_stats
 from storage.tiers.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class TieredStore:
         self.ssd = ssd
         self.limits = limits
         self.overlays = Overlays()
+        self.listeners = SnapshotListeners()
         self.overlay_tables: list[OverlayTable] = []
         self._rows: list[int] = []  # of the base
         self._numbers = {spec.name: index for index, spec in enumerate(self.tables)}
@@ -91,7 +94,7 @@ class TieredStore:
         self._cache = DramCache(self.tables, dram_bytes, limits.negative_ids)
         self._build_overlay_tables()
         self._plans = PlanLedger(len(self.tables))
-        self._lookups = RecentLookups(self._plans)
+        self._lookups = RecentLookups(self._plans.total)
         self._version: TableSource | None = None
         self._hot: dict[str, HotIds] = {}
         self._stage_lock = threading.Lock()
@@ -100,7 +103,6 @@ class TieredStore:
         self._closed = self._ending = False
         self._promoter = Promoter(lambda promotion: self._cache.install(promotion), depth=limits.promotion_depth)
         self._reads = ColdReads(ssd, self._ssd_numbers, self.overlays, lambda: self._cache, self._promoter)
-        self.cards = Cards(self)
         self._upkeep = Upkeep(
             {
                 FILLING: (None, lambda: self._fill(Pace())),
@@ -165,7 +167,7 @@ class TieredStore:
         (`wait_filled`). None: until it is filled. Not while plans exist. Interrupted, it is repeated from the table
         where it stopped.
         """
-        if self._plans.any or self.cards.tiers:
+        if self._plans.any or self.listeners.in_use:
             raise StoreError("load: lookups were planned on this store already; open a new store for another version")
         check_tables(self.tables, version)
         given = {spec.name: spec for spec in version.tables}
@@ -196,20 +198,12 @@ class TieredStore:
             index = self._numbers[spec.table]
             entries.append((spec, index, self.tables[index].dim))
         self._check_open()
-        totals = LookupTotals.of(len(self.tables))
-        with self._plans.lock:
-            plan = LookupPlan(self, entries, totals)
-            self._plans.add(plan, totals)
-        return plan
+        return self._plans.made(lambda totals: LookupPlan(self, entries, totals))
 
     def plan_rows(self) -> RowPlan:
         """A plan for rows that a card did not have, for one thread at a time."""
         self._check_open()
-        totals = LookupTotals.of(len(self.tables))
-        with self._plans.lock:
-            plan = RowPlan(self, totals)
-            self._plans.add(plan, totals)
-        return plan
+        return self._plans.made(lambda totals: RowPlan(self, totals))
 
     def stage(self, delta: DeltaSource, *, spill: bool | None = None) -> int:
         """Puts a delta into an overlay of its own and returns the overlay's number; bit `number` of a mask shows it.
@@ -250,13 +244,13 @@ class TieredStore:
         return overlay_fingerprint(plan, ids, 1 << overlay, codec)
 
     def prepare(self, mask: int) -> None:
-        """Has every card ready to answer for a mask, before it is used. Raises StoreError for one that cannot be."""
-        self.cards.prepare(mask)
+        """Has listeners ready to answer for a mask, before it is used. Raises StoreError for one that cannot be."""
+        self.listeners.prepare(mask)
 
     def discard(self, overlay: int) -> None:
         """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
         self._check_open()
-        with self.overlays.discarding(overlay) as going, self.cards.retiring(going, merged=False):
+        with self.overlays.discarding(overlay) as going, self.listeners.retiring(going, merged=False):
             self.overlays.drop(going, self._clear, merged=False)
 
     def merge(
@@ -277,8 +271,8 @@ class TieredStore:
         """
         with self._merge_lock:
             self._check_open()
-            # Before the base changes: the cards read it as what their own snapshots are upon.
-            with self.overlays.merging(overlay) as merged, self.cards.retiring(merged, merged=True):
+            # Before the base changes: listeners read it as what their own snapshots are upon.
+            with self.overlays.merging(overlay) as merged, self.listeners.retiring(merged, merged=True):
                 pace = Pace(hurry=None if hurry is None else lambda: self._ending or hurry())
                 merge = Merge(
                     merged, self.overlay_tables, self._ssd_numbers, self.ssd, self._content, self._cache, pace
@@ -328,10 +322,6 @@ class TieredStore:
         """Whether DRAM holds every row of a table, so that what it does not find is absent."""
         return self._cache.is_complete(table)
 
-    def known_absent(self, table: int, ids: np.ndarray) -> np.ndarray:
-        """(n,) bool: which ids are remembered as being in no tier."""
-        return self._cache.negative[table].contains(ids)
-
     def read(self, wanted: Sequence[Wanted], timeout_s: float | None = None) -> list[Answer]:
         """Rows (n, D) and states (n,) of ids from SSD: 0 absent, 1 found, 2 not there after timeout_s (None: waits).
 
@@ -347,7 +337,16 @@ class TieredStore:
         """Counts and sizes now. Raises StoreError when it is closed."""
         self._check_open()
         try:
-            now = store_stats(self, self._cache, self._rows, self._promoter.dropped)
+            now = store_stats(
+                self.tables,
+                self.overlay_tables,
+                self._cache,
+                overlay_rows=sum(stats.rows for stats in self.overlay_stats().values()),
+                base_rows=self._rows,
+                held=self.listeners.held(),
+                ssd_bytes=self.ssd.size_bytes(),
+                dropped=self._promoter.dropped,
+            )
         except IndexError:  # it was closed meanwhile
             raise StoreError("the store is closed") from None
         return now.counted(self._plans.total().by_table)
@@ -418,7 +417,7 @@ class TieredStore:
         Plans must not be used any more. Raises StoreError when the disk fails; the store is closed all the same.
         """
         self._ending = True
-        self.cards.close_all()
+        self.listeners.close_all()
         self._upkeep.close()
         with self._stage_lock, self._merge_lock:
             if self._closed:

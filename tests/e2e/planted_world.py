@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_rows
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 from trainer.publishing.publisher import DeltaPolicy, Publisher
 
@@ -108,7 +108,7 @@ class World:
         self.plant(len(self.ids), removed=0)
         sample = [self.row() for _ in range(300)]
         spec = FeatureSpec.model_validate(SPEC)
-        columns = {entry.name: Column.from_rows(entry, [row[entry.name] for row in sample]) for entry in spec.inputs}
+        columns = {entry.name: column_from_rows(entry, [row[entry.name] for row in sample]) for entry in spec.inputs}
         self.publisher = Publisher(
             self.module, columns, repository, name=name, spec=spec, tolerance=1e-5, policy=policy or DeltaPolicy()
         )

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import open_delta, open_version
-from storage.tiers.budget import row_cost
+from storage.tiers.planning.budget import row_cost
 from tests.e2e.conftest import rows_of
 from tests.e2e.storm_clients import Asker, Operator
 from tests.e2e.test_storm import set_options

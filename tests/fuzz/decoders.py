@@ -24,7 +24,8 @@ from tests.fuzz.campaign import FOLDER, Campaign, read_options
 
 # Modules that begin so are watched for coverage.
 _WATCHED = (
-    *("serving.protocol.", "storage.checkpoint.", "storage.features.spec", "storage.features.strict_model"),
+    *("serving.protocol.", "storage.checkpoint."),
+    *("storage.features.feature", "storage.features.spec", "storage.features.strict_model"),
     *("serving.model_config.", "serving.security."),
 )
 _MAX_INPUT = 1 << 16

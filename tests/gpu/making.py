@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from benchmarks.gpu_search import COMPARED, IN_TURN
 from storage.compile_kernels import compile_all
-from storage.kernels import compile_kernel
+from storage.hbm.kernels import compile_kernel
 
 folder, arch = Path(sys.argv[1]), sys.argv[2]
 compile_all([arch], folder)

@@ -61,7 +61,7 @@ def place_native(folder: Path, site: Path, tag: str) -> str:
 
 def place_kernels(folder: Path) -> tuple[int, int]:
     """Puts carried kernels where they are looked for: for a GPU, and for the host. Returns how many of each."""
-    # As DEFAULT_CACHE of storage/kernels.py, which needs packages that may not be there yet.
+    # As DEFAULT_CACHE of storage/hbm/kernels.py, which needs packages that may not be there yet.
     caches = {KERNELS: Path.home() / ".cache" / "emberline" / "kernels", HOST_KERNELS: ROOT / "build" / HOST_KERNELS}
     counts = []
     for name, cache in caches.items():

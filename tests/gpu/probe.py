@@ -28,8 +28,8 @@ from benchmarks.gpu_replica import CardRows, Lookups
 from benchmarks.gpu_search import IN_TURN, InTurn
 from serving.gpu.driver import Stream
 from storage.errors import CaptureError, DeviceLost
-from storage.kernels import DEFAULT_CACHE, OPTIONS, is_kept
-from storage.lookup_kernels import SOURCES
+from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.kernels import DEFAULT_CACHE, OPTIONS, is_kept
 from tests.hbm.world import CardWorld
 
 _SECONDS = 30.0

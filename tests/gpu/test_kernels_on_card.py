@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from serving.gpu.driver import Driver
-from storage import lookup_kernels
-from storage.lookup_kernels import OutputType
+from storage.hbm import lookup_kernels
+from storage.hbm.lookup_kernels import OutputType
 from storage.specs import ROW_TYPES
 from tests.unit.serving.gpu.beside_host import (
     CHAINS,

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from storage import lookup_kernels
 from storage.features import Jagged
+from storage.hbm import lookup_kernels
 from storage.hbm.device import Device
-from storage.hbm.placement import MOST_CARDS
-from storage.hbm.sharing import SharedReader
-from storage.hbm.sight import Reader, Sight
-from storage.hbm.tier import HbmTier
-from storage.lookup_kernels import (
+from storage.hbm.lookup_kernels import (
     CHAIN_LENGTH_WORD,
     CHAIN_WORD,
     FEATURE_WORDS,
@@ -24,6 +20,10 @@ from storage.lookup_kernels import (
     PEER_CHAINS_WORD,
     PEER_WORDS,
 )
+from storage.hbm.placement import MOST_CARDS
+from storage.hbm.sharing import SharedReader
+from storage.hbm.sight import Reader, Sight
+from storage.hbm.tier import HbmTier
 from storage.specs import POOLINGS, LookupSpec
 
 # Before the packed batch: the feature, then what other cards have of its table. In it: the header, then their chains.

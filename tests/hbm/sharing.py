@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from storage.features import Jagged
+from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
 from storage.hbm.sight import Sight
 from storage.specs import LookupSpec
@@ -30,7 +31,7 @@ ITEM = list(TABLES).index("item")
 
 def of_part(world: CardWorld, part: int, table: str = "item") -> np.ndarray:
     """Places of the ids that a card's part has, and that have a row."""
-    placement = world.store.cards.placement
+    placement = cards_of(world.store).placement
     assert placement is not None
     there = world.rows.expected(world.state, table, np.arange(len(world.rows.ids[table])))[1]
     return np.flatnonzero(there & (placement.parts(list(TABLES).index(table), world.rows.ids[table]) == part))
@@ -209,7 +210,7 @@ def test_what_a_lane_finds_elsewhere_counts_as_used_there(tmp_path: Path, device
 
 def test_the_wish_of_the_last_owner_holds_until_it_leaves(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
-    cards = world.store.cards
+    cards = cards_of(world.store)
     placement, one, other = cards.placement, object(), object()
     cards.share_rows(devices[:1], one)
     assert cards.placement is None
@@ -228,14 +229,14 @@ def test_the_wish_of_the_last_owner_holds_until_it_leaves(tmp_path: Path, device
 def test_a_card_that_is_closed_leaves_its_part_to_the_others(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     assert world.look() == 1.0
-    world.store.cards.close(devices[1].info.index)
+    cards_of(world.store).close(devices[1].info.index)
     devices[0].enter_thread()
     assert world.look() < 0.7
     theirs = of_part(world, 1)[:50]
     assert waits_for(lambda: use(world, theirs) < 5)
     assert resident(world, 0, theirs).mean() > 0.8
-    world.store.cards.open(devices[1], HALF_BYTES)
-    assert world.store.cards.wait_filled(60)
+    cards_of(world.store).open(devices[1], HALF_BYTES)
+    assert cards_of(world.store).wait_filled(60)
     devices[0].enter_thread()
     assert world.look() > 0.95
     world.close()
@@ -246,7 +247,7 @@ def test_a_lane_holds_up_changes_of_the_cards_that_it_reads_from(tmp_path: Path,
     world.quiet()
     devices[0].enter_thread()
     lane = HeldLane(world, world.state, world.mask, "item", across=True)
-    with held_up(lambda: world.store.cards.tiers[1].resize(HALF_BYTES // 2), lane, least=0.9):
+    with held_up(lambda: cards_of(world.store).tiers[1].resize(HALF_BYTES // 2), lane, least=0.9):
         time.sleep(0.05)
     devices[0].enter_thread()
     assert world.look() > 0.5
@@ -260,7 +261,7 @@ def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Pa
     took = [0.0, 0.0]
 
     def look(card: int) -> None:
-        reader = world.store.cards.reader(world.tiers[card])
+        reader = cards_of(world.store).reader(world.tiers[card])
         enter = reader._own.enter
 
         def slowly(mask: int) -> Sight | None:
@@ -291,11 +292,11 @@ def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Pa
 
 def test_rows_are_shared_from_now_on_and_not_any_more(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
-    world.store.cards.share_rows([])
+    cards_of(world.store).share_rows([])
     devices[0].enter_thread()
     assert 0.3 < world.look() < 0.95
-    world.store.cards.share_rows(devices)
-    assert world.store.cards.wait_filled(60)
+    cards_of(world.store).share_rows(devices)
+    assert cards_of(world.store).wait_filled(60)
     devices[0].enter_thread()
     assert world.look() > 0.9
     world.close()

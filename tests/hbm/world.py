@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.planted_rows import PlantedDelta, PlantedRows, PlantedState
 from storage.features import Jagged
+from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
 from storage.hbm.tier import HbmTier
 from storage.specs import LookupSpec
@@ -44,28 +45,28 @@ class CardWorld:
         self.deltas: dict[int, PlantedDelta] = {}
         self.store = TieredStore.open(folder, self.rows.specs(), dram_bytes=dram_bytes)
         self.store.load(self.rows.version(self.state))
-        self.store.cards.share_rows([device, *others])
+        cards_of(self.store).share_rows([device, *others])
         self.tiers: list[HbmTier] = []
         self.lanes: list[CardLane] = []
         for each in (device, *others):
             each.enter_thread()
-            tier = self.store.cards.open(each, hbm_bytes)
+            tier = cards_of(self.store).open(each, hbm_bytes)
             tier.settle_after_s = 0.3
             self.tiers.append(tier)
             self.lanes.append(self._lane(each, tier, bool(others)))
         self.tier, self.lane = self.tiers[0], self.lanes[0]
         device.enter_thread()
         if filled:
-            assert self.store.cards.wait_filled(60)
+            assert cards_of(self.store).wait_filled(60)
 
     def reopen(self, hbm_bytes: int = ALL_BYTES) -> None:
         """A cache on the card after another one was closed; any thread."""
-        self.tier = self.store.cards.open(self.device, hbm_bytes)
+        self.tier = cards_of(self.store).open(self.device, hbm_bytes)
         self.lane = self.lanes[0] = self._lane(self.device, self.tier, False)
-        assert self.store.cards.wait_filled(60)
+        assert cards_of(self.store).wait_filled(60)
 
     def _lane(self, device: Device, tier: HbmTier, across: bool) -> CardLane:
-        reader = self.store.cards.reader(tier) if across else None
+        reader = cards_of(self.store).reader(tier) if across else None
         return CardLane(device, tier, list(TABLES), ROWS, ROWS * 8, reader)
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ class CardWorld:
 
     def quiet(self) -> None:
         """No upkeep from now on: the cards change when a test says so."""
-        for worker in self.store.cards._workers.values():
+        for worker in cards_of(self.store)._workers.values():
             worker.close()
 
     def follow(self, state: PlantedState, mask: int) -> None:

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from storage.errors import DeviceError, EmberlineError
-from storage.kernels import OPTIONS, compile_source, read_sources, source_folder
+from storage.hbm.kernels import OPTIONS, compile_source, read_sources, source_folder
 
 CARDS = ("sm_80", "sm_90", "sm_100")
 _BUDGET = re.compile(r"^// budget: (\w+) (\d+) registers$", re.MULTILINE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage import kernels
-from storage.kernels import OPTIONS, read_sources, source_folder
+from storage.hbm import kernels
+from storage.hbm.kernels import OPTIONS, read_sources, source_folder
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
 

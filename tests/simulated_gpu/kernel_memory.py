@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from storage.lookup_kernels import (
+from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.lookup_kernels import (
     FEATURE_SHIFT,
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
@@ -19,7 +20,6 @@ from storage.lookup_kernels import (
     PEER_CHAIN_WORDS,
     PEER_CHAINS_WORD,
     PEER_WORDS,
-    SOURCES,
     header_words,
 )
 from tests.simulated_gpu.buffers import DEVICE, Buffers, Part

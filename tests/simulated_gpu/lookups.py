@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.lookup_kernels import PACKED_FEATURE_WORD, PACKED_FEATURE_WORDS, header_words
+from storage.hbm.lookup_kernels import PACKED_FEATURE_WORD, PACKED_FEATURE_WORDS, header_words
 
 # Fewer ids than this say nothing; of more, this share is found by a cache that is in use.
 LEAST_IDS, LEAST_HITS = 1000, 0.02

@@ -18,6 +18,7 @@ import numpy as np
 
 from serving.gpu.driver import Gpus
 from storage.features import Jagged
+from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
 from storage.tiers.tiered import TieredStore
 from tests.hbm.lane import CardLane
@@ -41,10 +42,10 @@ class HbmSoak(Soak):
 
     def _open(self) -> TieredStore:
         store = super()._open()
-        store.cards.share_rows(self._devices)
+        cards_of(store).share_rows(self._devices)
         for device in self._devices:
             device.enter_thread()
-            store.cards.open(device, SIZES[1]).settle_after_s = 0.3
+            cards_of(store).open(device, SIZES[1]).settle_after_s = 0.3
         return store
 
     def _serve(self, snapshot: Snapshot) -> None:
@@ -66,8 +67,8 @@ class HbmSoak(Soak):
                 if lane is None or store is not self.store:
                     store = self.store
                     device = self._devices[number % len(self._devices)]
-                    tier = store.cards.tiers[device.info.index]
-                    reader = store.cards.reader(tier) if len(self._devices) > 1 else None
+                    tier = cards_of(store).tiers[device.info.index]
+                    reader = cards_of(store).reader(tier) if len(self._devices) > 1 else None
                     lane = CardLane(device, tier, list(TABLES), _ROWS, _ROWS * BAG, reader)
                 self._look(lane, snapshot, rng)
             finally:
@@ -108,12 +109,12 @@ class HbmSoak(Soak):
                     return
                 index = self._devices[int(rng.integers(len(self._devices)))].info.index
                 if rng.random() < 0.5:
-                    self.store.cards.resize(index, SIZES[int(rng.integers(len(SIZES)))])
+                    cards_of(self.store).resize(index, SIZES[int(rng.integers(len(SIZES)))])
                     self.counts["resized"] += 1
                 else:
-                    self.store.cards.tiers[index].check_integrity()
+                    cards_of(self.store).tiers[index].check_integrity()
                     self.counts["card checks"] += 1
-                assert not self.store.cards.tiers[index].trouble, self.store.cards.tiers[index].trouble
+                assert not cards_of(self.store).tiers[index].trouble, cards_of(self.store).tiers[index].trouble
 
 
 def main() -> None:

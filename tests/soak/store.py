@@ -25,7 +25,7 @@ from storage.features import Jagged
 from storage.specs import LookupSpec
 from storage.tiers.limits import StoreLimits
 from storage.tiers.lookup_plan import LookupPlan
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.tiered import TieredStore
 from tests.soak.snapshots import Snapshot, Snapshots, Stopped
 from tests.soak.watch import Watch

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from storage import PublishedVersion
-from storage.tiers.budget import row_cost
+from storage.tiers.planning.budget import row_cost
 
 SUFFIX = "_tenth"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from storage.errors import InvalidInput
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec
+from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class BatchMaker:
 
     def columns(self, table: Any) -> dict[str, Column]:
         """The raw columns of a pyarrow Table, by input."""
-        return {entry.name: Column.from_arrow(table.column(entry.source), entry) for entry in self._spec.inputs}
+        return {entry.name: column_from_arrow(table.column(entry.source), entry) for entry in self._spec.inputs}
 
     def inputs(self, table: Any) -> dict[str, Tensor]:
         """What a model takes for these rows. Raises InvalidInput naming the input at fault."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.paths import local_path
-from storage.tiers.training_budget import RowBudget
-from storage.tiers.training_export import TieredTrainingTable
-from storage.tiers.training_store import TrainingStore
+from storage.tiers.training.budget import RowBudget
+from storage.tiers.training.export import TieredTrainingTable
+from storage.tiers.training.store import TrainingStore
 
 Ids = NDArray[np.int64]
 _Batch = TypeVar("_Batch")

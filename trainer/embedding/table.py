@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from storage._table import TrainingTable
 from storage.errors import ConfigError
 from storage.specs import POOLINGS, TableSpec
-from storage.tiers.training_export import TieredTrainingTable
+from storage.tiers.training.export import TieredTrainingTable
 from trainer.embedding.memory import RowMemory
 
 Ids = NDArray[np.int64]

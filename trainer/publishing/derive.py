@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import InvalidInput, Unsupported
-from storage.features import Column, Feature, FeatureSpec, InputSpec
+from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
 from storage.features.transforms import Select, Slice, Transform
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.layers import TableNames, free_name, layer_dim
@@ -59,7 +59,7 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
         if leaf.is_floating_point() and name in recording.used:
             width = _dense_width(name, leaf, rows)
             inputs[name] = InputSpec(name=name, dtype="FP32", width=width, nulls="error")
-            columns[name] = Column.from_numpy("FP32", leaf.reshape(rows, width).numpy())
+            columns[name] = column_from_numpy("FP32", leaf.reshape(rows, width).numpy())
             dense.append(DenseInput(name, name, width, tuple(leaf.shape)))
             taken.add(name)
     for call in recording.calls:
@@ -183,7 +183,7 @@ def _ids_input(name: str, leaf: Tensor, bags: np.ndarray | None, rows: int) -> t
     if bags is None:
         width = 1 if leaf.dim() == 1 else leaf.shape[1]
         fixed = InputSpec.model_validate({"name": name, "dtype": dtype, "width": width, "nulls": "error"})
-        return fixed, Column.from_numpy(dtype, leaf.reshape(rows, width).numpy())
+        return fixed, column_from_numpy(dtype, leaf.reshape(rows, width).numpy())
     longest = int(np.diff(bags).max(initial=0))
     entry = InputSpec.model_validate(
         {
@@ -194,14 +194,14 @@ def _ids_input(name: str, leaf: Tensor, bags: np.ndarray | None, rows: int) -> t
             "nulls": "error",
         }
     )
-    return entry, Column.from_jagged(dtype, leaf.numpy(), bags)
+    return entry, column_from_jagged(dtype, leaf.numpy(), bags)
 
 
 def _weights_input(name: str, leaf: Tensor, ids: InputSpec, bags: np.ndarray | None) -> tuple[InputSpec, Column]:
     spec = ids.model_copy(update={"name": name, "dtype": "FP32"})
     if bags is None:
-        return spec, Column.from_numpy("FP32", leaf.reshape(-1, ids.width).numpy())
-    return spec, Column.from_jagged("FP32", leaf.numpy(), bags)
+        return spec, column_from_numpy("FP32", leaf.reshape(-1, ids.width).numpy())
+    return spec, column_from_jagged("FP32", leaf.numpy(), bags)
 
 
 def _feature(use: _Use, table: str, dim: int, width: int, taken: set[str]) -> tuple[Feature, CutFeature]:

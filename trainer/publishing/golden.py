@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.checkpoint import TableData
 from storage.errors import CheckpointError
-from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec
+from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec, column_from_rows
 from storage.features.dtypes import INTEGERS, integer_range
 from storage.features.python_rows import column_rows
 from storage.features.weights import matched_weights
@@ -181,4 +181,4 @@ def _missed(
 def columns_of_rows(inputs: Sequence[InputSpec], rows: Sequence[Row], spec: FeatureSpec) -> dict[str, Column]:
     """Rows of raw values by input as columns; weights are made to match the ids that a row was given."""
     matched = [matched_weights(spec, row) for row in rows]
-    return {entry.name: Column.from_rows(entry, [row[entry.name] for row in matched]) for entry in inputs}
+    return {entry.name: column_from_rows(entry, [row[entry.name] for row in matched]) for entry in inputs}

@@ -19,7 +19,7 @@ import pytest
 
 from serving import Server
 from serving.scoring import Scorer, find_as_of
-from storage.features import Column
+from storage.features import column_from_rows
 from tests.integration.clients.conftest import server_config
 from tests.integration.clients.guide import (
     EXAMPLES,
@@ -57,7 +57,7 @@ def film_scores(films: Path, tmp_path: Path, rows: list[dict[str, Any]]) -> np.n
     """What files alone say of rows; keys that are not there are null."""
     with Scorer(find_as_of(films, "latest"), tmp_path) as scorer:
         columns = {
-            entry.name: Column.from_rows(entry, [row.get(entry.name) for row in rows]) for entry in scorer.spec.inputs
+            entry.name: column_from_rows(entry, [row.get(entry.name) for row in rows]) for entry in scorer.spec.inputs
         }
         return scorer.score(columns, len(rows))[0][:, 0]
 

@@ -12,7 +12,7 @@ import numpy as np
 from storage import Golden, open_version
 from storage.checkpoint import GraphOutput
 from storage.checkpoint.delta_writer import DeltaTable, write_delta
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_rows
 from tests.integration.serving.conftest import DIM, GOLDEN, SPEC, Published
 
 
@@ -74,7 +74,7 @@ def _table(name: str, ids: np.ndarray | None = None, rows: np.ndarray | None = N
 def _golden(world: Published, wrong_by: float) -> Golden:
     raw = world.random_rows(GOLDEN, 1)
     columns = {
-        e.name: Column.from_rows(e, [row[e.name] for row in raw]) for e in FeatureSpec.model_validate(SPEC).inputs
+        e.name: column_from_rows(e, [row[e.name] for row in raw]) for e in FeatureSpec.model_validate(SPEC).inputs
     }
     outputs = {name: values + np.float32(wrong_by) for name, values in world.score(raw).items()}
     return Golden(columns, GOLDEN, outputs, 1e-5)

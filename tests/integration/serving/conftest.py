@@ -14,7 +14,7 @@ import torch
 
 from serving import Server, ServerConfig
 from storage import Golden, GraphInput, GraphOutput, TableData, write_version
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_rows
 
 DIM, LENGTH, USERS, ITEMS, GOLDEN = 8, 3, 50, 200, 256
 TAGS = ["action", "drama", "comedy", "war", ""]
@@ -143,7 +143,7 @@ class Published:
         ]
         inputs.append(GraphInput(name="history.lengths", kind="lengths", source="history", shape=(-1,), dtype="INT64"))
         spec = FeatureSpec.model_validate(SPEC)
-        columns = {e.name: Column.from_rows(e, [row[e.name] for row in rows]) for e in spec.inputs}
+        columns = {e.name: column_from_rows(e, [row[e.name] for row in rows]) for e in spec.inputs}
         outputs = {name: values + np.float32(wrong_by) for name, values in self.score(rows).items()}
         return write_version(
             model_dir,

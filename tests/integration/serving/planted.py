@@ -23,7 +23,7 @@ from storage import Golden, GraphInput, GraphOutput, TableData, write_version
 from storage.checkpoint.delta_writer import DeltaTable, write_delta
 from storage.checkpoint.manifest import WEIGHTS, Manifest
 from storage.checkpoint.tensors import TensorFile
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_rows
 
 DIM = 3
 NAME = "planted"
@@ -286,7 +286,7 @@ class World:
 def columns_of(rows: Sequence[Row], spec: Mapping[str, Any] | None = None) -> dict[str, Column]:
     """Rows as the columns that `LoadedModel.infer` takes."""
     inputs = FeatureSpec.model_validate(spec or SPEC).inputs
-    return {entry.name: Column.from_rows(entry, [row.get(entry.name) for row in rows]) for entry in inputs}
+    return {entry.name: column_from_rows(entry, [row.get(entry.name) for row in rows]) for entry in inputs}
 
 
 def ask(repository: Any, rows: Sequence[Row], *, version: str = "", routing_key: str = "", **options: Any) -> Any:

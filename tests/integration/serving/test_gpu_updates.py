@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from storage.errors import DeviceOutOfMemory
+from storage.hbm.cards import cards_of
 from storage.tiers.tiered import TieredStore
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted, ask, check_answer, columns_of
@@ -128,7 +129,7 @@ class TestMetricsOfRows:
         """Served, with all its rows on the card."""
         newest = live.version()
         live.start()
-        cards = self.store(live).cards
+        cards = cards_of(self.store(live))
         assert cards.wait_filled(60)
         cards.tiers[0].settle_after_s = 600.0
         return newest
@@ -154,7 +155,7 @@ class TestMetricsOfRows:
 
     def test_lookups_and_misses_are_those_of_each_table(self, live: Live, newest: Planted) -> None:
         before = self.of_card(live)
-        tier = self.store(live).cards.tiers[0]
+        tier = cards_of(self.store(live)).tiers[0]
         assert tier.replica is not None
         names = ("rows", "hits_total", "misses_total", "admitted_total")
         of_tables = {f'{name},table="{table}"' for name in names for table in ("user", "item")}
@@ -198,7 +199,7 @@ class TestMetricsOfRows:
             'rows,table="user"': 67,
             'rows,table="item"': 259,
         }
-        tier = self.store(live).cards.tiers[0]
+        tier = cards_of(self.store(live)).tiers[0]
         assert tier.stats().rows == 67 + 259 + 29
 
     def test_a_cache_that_was_given_up_has_nothing_and_its_counters_stay(
@@ -207,7 +208,7 @@ class TestMetricsOfRows:
         rows = [{"user": 1, "items": [1, 2, 10**9]}]
         ask(live.repository, rows)
         before = self.of_card(live)
-        driver, cards = gpus.driver(0), self.store(live).cards
+        driver, cards = gpus.driver(0), cards_of(self.store(live))
         driver.enter_thread()
         info = driver.info
         driver.info = replace(info, total_bytes=driver.live_bytes["device"] - 1000)

@@ -16,7 +16,7 @@ import pytest
 
 from serving import Server
 from storage.errors import NotFound, Unavailable
-from storage.features import Column
+from storage.features import column_from_numpy
 from tests.integration.serving.conftest import DIM, Published
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
@@ -87,7 +87,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 def rows_of(live: Live, ids: np.ndarray, **options: Any) -> Any:
     table = live.repository.get(f"{NAME}.item")
-    columns = {"ids": Column.from_numpy("INT64", ids)}
+    columns = {"ids": column_from_numpy("INT64", ids)}
     return asyncio.run(table.infer(columns, len(ids), **options))
 
 

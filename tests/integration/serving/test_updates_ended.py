@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StoreError
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd.tier import SsdTier
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
 

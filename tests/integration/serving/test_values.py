@@ -22,7 +22,7 @@ from serving import Server
 from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 from storage import open_version
 from storage.errors import InvalidInput
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_numpy
 from tests.integration.serving.front_processes import ask
 from trainer import EmbeddingBag, EmbeddingTable
 
@@ -227,8 +227,8 @@ KINDS = FeatureSpec.parse(
 
 def kinds_sample() -> dict[str, Column]:
     numbers = np.arange(10)
-    columns = {d: Column.from_numpy(d, (numbers % 2).astype(NUMPY[d])) for d in DECLARED if d != "BYTES"}
-    return {**columns, "BYTES": Column.from_strings([f"w{i}" for i in numbers])}
+    columns = {d: column_from_numpy(d, (numbers % 2).astype(NUMPY[d])) for d in DECLARED if d != "BYTES"}
+    return {**columns, "BYTES": column_from_numpy("BYTES", np.array([f"w{i}" for i in numbers]))}
 
 
 @pytest.fixture(scope="module")

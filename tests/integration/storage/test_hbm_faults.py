@@ -16,6 +16,7 @@ import pytest
 
 from storage.errors import DeviceError, DeviceOutOfMemory, StoreError
 from storage.features import Jagged
+from storage.hbm.cards import cards_of
 from storage.hbm.readers import Turns
 from storage.hbm.replica import Replica
 from storage.hbm.tier import HbmTier
@@ -209,7 +210,7 @@ def test_upkeep_goes_on_after_an_error_of_any_kind(
 
     monkeypatch.setattr(world.tier, "admit_offers", failing)
     assert waits_for(lambda: len(rounds) > 3)
-    assert world.store.cards.wait_filled(0)
+    assert cards_of(world.store).wait_filled(0)
     assert not world.tier.trouble
     world.close()
 
@@ -310,7 +311,7 @@ def test_a_card_with_room_for_one_of_both_sizes(
         installing.start()
         assert looking.wait(60)
     try:
-        world.store.cards.resize(0, 500_000)
+        cards_of(world.store).resize(0, 500_000)
     finally:
         go_on.set()
         if busy:
@@ -330,7 +331,7 @@ def test_a_list_of_hot_ids_stays_when_the_card_was_never_filled(
     saved = list_of_card.read_bytes()
     monkeypatch.setattr(HbmWorker, "_fill", lambda _: False)
     world = CardWorld(tmp_path, card, filled=False)
-    assert not world.store.cards.wait_filled(0)
+    assert not cards_of(world.store).wait_filled(0)
     world.close()
     assert list_of_card.read_bytes() == saved
 
@@ -341,9 +342,9 @@ def test_two_cards_write_a_list_each(tmp_path: Path) -> None:
     first.enter_thread()
     world = CardWorld(tmp_path, first)
     second.enter_thread()
-    world.store.cards.open(second, 100_000)
-    assert world.store.cards.wait_filled(60)
-    rows = [tier.stats().rows for tier in world.store.cards.tiers.values()]
+    cards_of(world.store).open(second, 100_000)
+    assert cards_of(world.store).wait_filled(60)
+    rows = [tier.stats().rows for tier in cards_of(world.store).tiers.values()]
     world.close()
     lists = [load_hot_ids(tmp_path, 10**6, f"{HOT_IDS_HBM}_{index}") for index in range(2)]
     assert [sum(len(hot.ids) for hot in each.values()) for each in lists] == rows
@@ -353,4 +354,4 @@ def test_two_cards_write_a_list_each(tmp_path: Path) -> None:
 def test_a_closed_store_opens_no_card(world: CardWorld) -> None:
     world.close()
     with pytest.raises((StoreError, DeviceError), match="closed"):
-        world.store.cards.open(world.device, ALL_BYTES)
+        cards_of(world.store).open(world.device, ALL_BYTES)

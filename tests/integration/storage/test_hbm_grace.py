@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage.hbm.cards import cards_of
 from tests.hbm.held import HeldLane, held_up
 from tests.hbm.world import ALL_BYTES, TABLES, CardWorld
 from tests.simulated_gpu import SimulatedDriver
@@ -147,7 +148,7 @@ def test_another_size_waits_for_lanes_of_the_old_one(tmp_path: Path, card: Simul
     others = card.live_bytes["device"] - old
     if not both_fit:
         card.fail_allocation(1)
-    with held_up(lambda: world.store.cards.resize(0, ALL_BYTES), lane):
+    with held_up(lambda: cards_of(world.store).resize(0, ALL_BYTES), lane):
         assert world.answers(world.mask) == both_fit
         assert card.live_bytes["device"] >= others + old
     replica = world.tier.replica
@@ -161,7 +162,7 @@ def test_another_size_waits_for_lanes_of_the_old_one(tmp_path: Path, card: Simul
 def test_the_memory_of_a_card_is_given_back_when_the_lanes_are_out(tmp_path: Path, card: SimulatedDriver) -> None:
     world = CardWorld(tmp_path, card, hbm_bytes=200_000)
     lane = HeldLane(world, world.state, world.mask, "item")
-    with held_up(lambda: world.store.cards.close(0), lane):
+    with held_up(lambda: cards_of(world.store).close(0), lane):
         assert not world.answers(world.mask)
     assert world.tier.replica is None
     world.close()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from storage.errors import StoreError
+from storage.hbm.cards import cards_of
 from tests.hbm.world import CardWorld
 from tests.simulated_gpu import SimulatedDriver
 
@@ -84,7 +85,7 @@ def test_two_snapshots_are_discarded_the_oldest_first(world: CardWorld) -> None:
 def test_a_card_that_is_opened_during_a_merge_has_what_is_merged(world: CardWorld, at_step: str) -> None:
     number, state, mask = world.stage()
     world.serve(state, mask)
-    world.store.cards.close(0)
+    cards_of(world.store).close(0)
     world.merge(number, lambda step: world.reopen() if step == at_step else None)
     world.device.enter_thread()
     assert world.look() > 0.8
@@ -107,7 +108,7 @@ def test_a_card_that_is_being_closed_is_told_of_a_merge(
         assert go_on.wait(60)
 
     monkeypatch.setattr("storage.hbm.worker.save_hot_ids", save)
-    closing = threading.Thread(target=world.store.cards.close, args=(0,))
+    closing = threading.Thread(target=cards_of(world.store).close, args=(0,))
     closing.start()
     try:
         assert saving.wait(60)
@@ -117,7 +118,7 @@ def test_a_card_that_is_being_closed_is_told_of_a_merge(
         go_on.set()
         closing.join()
     assert not world.answers(mask)
-    assert not world.store.cards.tiers
+    assert not cards_of(world.store).tiers
     world.close()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from storage.errors import ConfigError, DeviceError
+from storage.hbm.cards import cards_of
 from storage.hbm.placement import MOST_CARDS, Placement
 from tests.hbm.sharing import (  # noqa: F401
     HALF_BYTES,
@@ -63,8 +64,8 @@ def test_cards_that_cannot_read_each_other_share_nothing(tmp_path: Path, devices
     world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
     devices[1].refuse_peers = True
     with pytest.raises(DeviceError, match=r"GPU 1 \(Simulated\) cannot read the memory of GPU 0"):
-        world.store.cards.share_rows(devices)
-    assert world.store.cards.placement is None
+        cards_of(world.store).share_rows(devices)
+    assert cards_of(world.store).placement is None
     devices[0].enter_thread()
     world.look()
     world.close()

@@ -10,6 +10,7 @@ import pytest
 
 from storage.errors import ConfigError, DeviceError, DeviceOutOfMemory, StoreError
 from storage.features import Jagged
+from storage.hbm.cards import cards_of
 from storage.specs import LookupSpec
 from tests.hbm.behaviour import (  # noqa: F401
     test_a_budget_of_dram_leaves_the_card_as_it_is,
@@ -45,8 +46,8 @@ def test_another_size_while_lookups_go_on(tmp_path: Path, card: SimulatedDriver,
     counted = world.tier.stats()
     assert counted.rejected + counted.evicted > 0
     taken = card.live_bytes["device"]
-    world.store.cards.resize(0, hbm_bytes)
-    assert world.store.cards.wait_filled(60)
+    cards_of(world.store).resize(0, hbm_bytes)
+    assert cards_of(world.store).wait_filled(60)
     now = world.tier.stats()
     assert now.rejected >= counted.rejected
     assert now.evicted >= counted.evicted
@@ -84,8 +85,8 @@ def test_a_card_too_small_for_old_and_new_gives_up_the_old_first(tmp_path: Path)
     world = CardWorld(tmp_path, driver, hbm_bytes=6 << 20)
     driver.enter_thread()
     driver.fail_allocation(1)
-    world.store.cards.resize(0, 2 << 20)
-    assert world.store.cards.wait_filled(60)
+    cards_of(world.store).resize(0, 2 << 20)
+    assert cards_of(world.store).wait_filled(60)
     assert world.look() > 0.5
     world.close()
 
@@ -98,14 +99,14 @@ def test_without_memory_for_another_size_the_card_is_given_up_and_says_so(tmp_pa
     rejected = world.tier.stats().rejected
     driver.info = replace(driver.info, total_bytes=driver.live_bytes["device"] + 50_000)
     with pytest.raises(DeviceOutOfMemory):
-        world.store.cards.resize(0, ALL_BYTES)
+        cards_of(world.store).resize(0, ALL_BYTES)
     assert world.tier.trouble
     assert world.tier.replica is None
     assert world.tier.stats().rejected >= rejected > 0
     spec = LookupSpec("user", "user", "none", 1)
     assert world.lane.lookup(0, 1, spec, Jagged(np.array([0]), np.array([0, 1]))) is None
     with pytest.raises(DeviceError, match="closed"):
-        world.store.cards.resize(0, 100_000)
+        cards_of(world.store).resize(0, 100_000)
     world.close()
 
 

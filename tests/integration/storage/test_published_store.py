@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from storage import Golden, GraphInput, GraphOutput, LookupSpec, TableData, TieredStore, open_version, write_version
-from storage.features import Column, FeatureSpec, Jagged
+from storage.features import FeatureSpec, Jagged, column_from_lists, column_from_numpy
 
 DIM, LENGTH, ITEMS, BATCH = 8, 4, 3000, 256
 ROOT = Path(__file__).parents[3]
@@ -103,9 +103,9 @@ class Model:
         with torch.inference_mode():
             scores = self.module(tensors)["score"].numpy()
         columns = {
-            "price": Column.from_numpy("FP32", self.price),
-            "user": Column.from_numpy("INT64", self.user.reshape(-1, 1)),
-            "history": Column.from_lists("INT64", self.history),
+            "price": column_from_numpy("FP32", self.price),
+            "user": column_from_numpy("INT64", self.user.reshape(-1, 1)),
+            "history": column_from_lists("INT64", self.history),
         }
         return write_version(
             folder,

@@ -141,7 +141,7 @@ def test_what_the_system_refuses_to_open_is_not_called_damaged(tmp_path: Path) -
 def test_where_no_thread_can_be_started_the_process_lives_and_says_so(tmp_path: Path) -> None:
     script = (
         "import os, resource, sys; from pathlib import Path;"
-        "from storage.errors import StoreError; from storage.tiers.ssd import SsdTier;\n"
+        "from storage.errors import StoreError; from storage.tiers.ssd.tier import SsdTier;\n"
         "if os.getuid() == 0: os.setuid(65534)\n"  # the limit does not hold for root
         "resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\n"
         "try: SsdTier.open(Path(sys.argv[1]))\n"

@@ -21,7 +21,7 @@ from storage.errors import CorruptStoreError, StoreError
 from storage.features import Jagged
 from storage.specs import LookupSpec
 from storage.tiers.limits import StoreLimits
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.tiered import TieredStore
 
 ROOT = Path(__file__).parents[3]

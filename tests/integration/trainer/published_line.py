@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.checkpoint import PublishedDelta, list_deltas, open_delta, open_version
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_lists, column_from_numpy
 from trainer import Embedding, EmbeddingBag, EmbeddingTable, SparseSGD
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
 
@@ -72,10 +72,10 @@ class Model(nn.Module):
 def columns(rows: Sequence[Row]) -> dict[str, Column]:
     """Raw columns of rows."""
     return {
-        "user": Column.from_numpy("INT64", np.array([row[0] for row in rows], np.int64)),
-        "tags": Column.from_lists("INT64", [list(row[1]) for row in rows]),
-        "words": Column.from_lists("BYTES", [[word.encode() for word in row[2]] for row in rows]),
-        "price": Column.from_numpy("FP32", np.array([row[3] for row in rows], np.float32)),
+        "user": column_from_numpy("INT64", np.array([row[0] for row in rows], np.int64)),
+        "tags": column_from_lists("INT64", [list(row[1]) for row in rows]),
+        "words": column_from_lists("BYTES", [[word.encode() for word in row[2]] for row in rows]),
+        "price": column_from_numpy("FP32", np.array([row[3] for row in rows], np.float32)),
     }
 
 

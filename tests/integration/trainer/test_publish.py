@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from storage import PublishedVersion, open_version
 from storage.errors import CheckpointError, InvalidInput
-from storage.features import FeatureEngine
+from storage.features import FeatureEngine, column_from_jagged, column_from_numpy
 from trainer import Embedding, EmbeddingBag, EmbeddingTable, publish
 
 B = 6
@@ -124,13 +124,12 @@ def test_the_scores_of_a_plain_module_are_its_own(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, sample = Ctr().eval(), ctr_sample()
     version = open_version(publish(module, sample, tmp_path, name="ctr"))
-    from storage.features import Column
 
     columns = {
-        "dense": Column.from_numpy("FP32", sample[0].numpy()),
-        "ids": Column.from_numpy("INT64", sample[1].numpy()),
-        "tags": Column.from_jagged("INT64", sample[2].numpy(), np.array([0, 2, 2, 5, 7, 10, 11])),
-        "history": Column.from_numpy("INT64", sample[4].numpy()),
+        "dense": column_from_numpy("FP32", sample[0].numpy()),
+        "ids": column_from_numpy("INT64", sample[1].numpy()),
+        "tags": column_from_jagged("INT64", sample[2].numpy(), np.array([0, 2, 2, 5, 7, 10, 11])),
+        "history": column_from_numpy("INT64", sample[4].numpy()),
     }
     got = served(version, columns, B)["score"]
     np.testing.assert_allclose(got.ravel(), module(*sample).detach().numpy(), atol=1e-6)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigError, Unsupported
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_lists, column_from_numpy
 from tests.integration.trainer.test_publish import replay
 from trainer import EmbeddingBag, EmbeddingTable, publish
 from trainer.publishing import Publisher
@@ -73,9 +73,9 @@ def sample() -> dict[str, Column]:
     clicked = [[1, 2, 3, 4], [], [5], [6, 7]]
     seconds = [[0.5, -1.0, 2.0, 4.0], [], [3.0], [0.25, 0.0]]
     return {
-        "clicked": Column.from_lists("INT64", clicked),
-        "seconds": Column.from_lists("FP32", seconds),
-        "item": Column.from_numpy("INT64", np.array([3, 99, 5, 0])),
+        "clicked": column_from_lists("INT64", clicked),
+        "seconds": column_from_lists("FP32", seconds),
+        "item": column_from_numpy("INT64", np.array([3, 99, 5, 0])),
     }
 
 

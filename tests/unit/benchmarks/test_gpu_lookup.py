@@ -26,8 +26,8 @@ from benchmarks.gpu_suite import Suite
 from benchmarks.gpu_tier_world import MadeDelta, fitting_table
 from benchmarks.traffic import expected_codes, zipf
 from storage._table import CardCache
+from storage.hbm.kernels import compile_source
 from storage.hbm.replica import bytes_of
-from storage.kernels import compile_source
 
 ROOT = Path(__file__).parents[3]
 

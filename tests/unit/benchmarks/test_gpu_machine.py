@@ -319,7 +319,7 @@ def test_native_modules_of_other_sources_or_another_python_are_not_taken(
     wheel = folder / "emberline-1-cp312-cp312-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("storage/_table.cpython-312-x86_64-linux-gnu.so", b"new")
-        archive.writestr("storage/kernels.py", b"not this")
+        archive.writestr("storage/hbm/kernels.py", b"not this")
         archive.writestr("emberline-1.dist-info/METADATA", b"Name: emberline")
     (folder / "carried.json").write_text(json.dumps({"wheel": wheel.name, "native": "other"}))
     assert "built from other sources" in native.place_native(folder, site, "cp312")

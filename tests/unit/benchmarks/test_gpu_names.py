@@ -19,14 +19,14 @@ from benchmarks.gpu_limits import NAMES, PlainKernels
 from benchmarks.gpu_lookup_parts import WIDE
 from benchmarks.gpu_replica import CardRows, Lookups
 from benchmarks.gpu_search import IN_TURN, InTurn
-from storage.kernels import Kernels
+from storage.hbm.kernels import Kernels
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("benchmarks", "emberline", "serving", "storage", "trainer")
 # Libraries of a GPU whose functions are called through a name without a type: what the name stands for there.
 STANDS_FOR = {
     "serving/gpu/torch_driver.py": {"self._runtime": "cupy.cuda:runtime", "runtime": "cupy.cuda:runtime"},
-    "storage/kernels.py": {
+    "storage/hbm/kernels.py": {
         "_driver()": "cupy.cuda:driver",
         "driver": "cupy.cuda:driver",
         "nvrtc": "cupy.cuda:nvrtc",
@@ -115,7 +115,7 @@ def test_plain_kernels_are_loaded_and_started_as_on_a_card(module: Module, monke
     real = cast(Card, SimpleNamespace(is_simulated=False, driver=card.driver))
     plain = PlainKernels(real)
     assert len(module.loaded) == 1
-    monkeypatch.setattr("storage.kernels._driver", lambda: module)
+    monkeypatch.setattr("storage.hbm.kernels._driver", lambda: module)
     for length, name in ((None, "limit_gather"), (8, "limit_pool")):
         lookups = Lookups(rows, 1, 64, skew="uniform", length=length)
         monkeypatch.setattr(lookups.stream, "raw", 5, raising=False)
@@ -142,7 +142,7 @@ def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_card(
     lookups = Lookups(CardRows.make(card, WIDE, 700), 1, 64, skew="uniform", length=8)
     monkeypatch.setattr(lookups.stream, "raw", 5, raising=False)
     monkeypatch.setattr(Kernels, "functions", functions)
-    monkeypatch.setattr("storage.kernels._driver", lambda: made)
+    monkeypatch.setattr("storage.hbm.kernels._driver", lambda: made)
     InTurn(card).launch(lookups)(0)
     assert compiled == [("lookup_gather", IN_TURN), ("lookup_pool", IN_TURN)]
     call = lookups.call(0)

@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import InvalidInput
-from storage.features import Column, InputSpec
+from storage.features import (
+    Column,
+    InputSpec,
+    column_from_arrow,
+    column_from_lists,
+    column_from_rows,
+)
 
 WIDE = pa.list_(pa.int64(), 2)
 
@@ -42,21 +48,21 @@ INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16
 def test_integers_of_every_width(kind: Any) -> None:
     spec = InputSpec(name="x", dtype="INT64")
     array = pa.array([9, 1, None, 3, 9], kind)[1:4]
-    same(Column.from_arrow(array, spec), Column.from_rows(spec, [1, None, 3]))
+    same(column_from_arrow(array, spec), column_from_rows(spec, [1, None, 3]))
     lists = pa.array([[9], [1, 2], None, [], [3, None]], pa.list_(kind))[1:]
     same(
-        Column.from_arrow(lists, spec.model_copy(update={"kind": "list"})),
-        Column.from_lists("INT64", [[1, 2], None, [], [3]]),
+        column_from_arrow(lists, spec.model_copy(update={"kind": "list"})),
+        column_from_lists("INT64", [[1, 2], None, [], [3]]),
     )
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.int32()], ids=str)
 def test_floats_and_integers_feed_floats(kind: Any) -> None:
     spec = InputSpec(name="x", dtype="FP64")
-    column = Column.from_arrow(pa.array([1, None, 2], pa.float32()).cast(kind), spec)
+    column = column_from_arrow(pa.array([1, None, 2], pa.float32()).cast(kind), spec)
     assert python_rows(column) == [1, None, 2]
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array([1, None, 2], pa.float32()).cast(kind))
-    column = Column.from_arrow(lists, spec.model_copy(update={"kind": "list"}))
+    column = column_from_arrow(lists, spec.model_copy(update={"kind": "list"}))
     np.testing.assert_array_equal(column.values, [1, np.nan, 2])  # type: ignore[arg-type]
 
 
@@ -75,9 +81,9 @@ def test_floats_and_integers_feed_floats(kind: Any) -> None:
 def test_strings_of_every_layout(kind: Any) -> None:
     spec = InputSpec(name="x", dtype="BYTES")
     array = pa.array(["zz", "a", None, "", "bö", "zz"]).cast(kind)[1:5]
-    same(Column.from_arrow(array, spec), Column.from_strings(["a", None, "", "bö"]))
+    same(column_from_arrow(array, spec), column_from_rows(spec, ["a", None, "", "bö"]))
     chunked = pa.chunked_array([array[:1], array[1:1], array[1:]])
-    same(Column.from_arrow(chunked, spec), Column.from_strings(["a", None, "", "bö"]))
+    same(column_from_arrow(chunked, spec), column_from_rows(spec, ["a", None, "", "bö"]))
 
 
 @pytest.mark.parametrize("outer", [pa.list_, pa.large_list])
@@ -88,33 +94,33 @@ def test_lists_of_strings(outer: Any, inner: Any) -> None:
     where = pa.array([0, 1, 4, 4, 5, 6], pa.int32() if outer is pa.list_ else pa.int64())
     build = pa.ListArray if outer is pa.list_ else pa.LargeListArray
     array = build.from_arrays(where, values)[1:4]
-    same(Column.from_arrow(array, spec), Column.from_lists("BYTES", [["a", "b"], [], ["c"]]))
+    same(column_from_arrow(array, spec), column_from_lists("BYTES", [["a", "b"], [], ["c"]]))
 
 
 def test_fixed_size_lists_feed_lists_and_wide_inputs() -> None:
     array = pa.array([[9, 9], [1, 2], None, [3, None]], WIDE)[1:]
-    lists = Column.from_arrow(array, InputSpec(name="x", dtype="INT64", kind="list"))
-    same(lists, Column.from_lists("INT64", [[1, 2], None, [3]]))
+    lists = column_from_arrow(array, InputSpec(name="x", dtype="INT64", kind="list"))
+    same(lists, column_from_lists("INT64", [[1, 2], None, [3]]))
     spec = InputSpec(name="x", dtype="INT64", width=2)
-    wide = Column.from_rows(spec, [[1, 2], None, [3, None]])
-    same(Column.from_arrow(array, spec), wide)
-    same(Column.from_arrow(array.cast(pa.list_(pa.int64())), spec), wide)
+    wide = column_from_rows(spec, [[1, 2], None, [3, None]])
+    same(column_from_arrow(array, spec), wide)
+    same(column_from_arrow(array.cast(pa.list_(pa.int64())), spec), wide)
     text = InputSpec(name="x", dtype="BYTES", width=2)
     rows = [["a", None], None, ["b", "c"]]
-    same(Column.from_arrow(pa.array(rows), text), Column.from_rows(text, rows))
+    same(column_from_arrow(pa.array(rows), text), column_from_rows(text, rows))
 
 
 def test_booleans_dates_and_columns_of_nulls() -> None:
     bools = InputSpec(name="x", dtype="BOOL")
     same(
-        Column.from_arrow(pa.array([None, True, False, None])[1:], bools), Column.from_rows(bools, [True, False, None])
+        column_from_arrow(pa.array([None, True, False, None])[1:], bools), column_from_rows(bools, [True, False, None])
     )
     integers = InputSpec(name="x", dtype="INT64")
-    assert python_rows(Column.from_arrow(pa.nulls(2), integers)) == [None, None]
+    assert python_rows(column_from_arrow(pa.nulls(2), integers)) == [None, None]
     lists = integers.model_copy(update={"kind": "list"})
-    assert python_rows(Column.from_arrow(pa.nulls(1), lists)) == [None]
-    assert python_rows(Column.from_arrow(pa.array([[None], []]), lists)) == [[], []]
-    assert Column.from_arrow(pa.chunked_array([], pa.int64()), integers).rows == 0
+    assert python_rows(column_from_arrow(pa.nulls(1), lists)) == [None]
+    assert python_rows(column_from_arrow(pa.array([[None], []]), lists)) == [[], []]
+    assert column_from_arrow(pa.chunked_array([], pa.int64()), integers).rows == 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_booleans_dates_and_columns_of_nulls() -> None:
 )
 def test_arrow_types_that_do_not_fit_are_refused(array: Any, spec: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
-        Column.from_arrow(array, InputSpec(name="x", column="c", **spec))
+        column_from_arrow(array, InputSpec(name="x", column="c", **spec))
     assert caught.value.field == "x"
 
 
@@ -158,15 +164,15 @@ def test_arrow_types_that_do_not_fit_are_refused(array: Any, spec: dict[str, Any
 def test_sliced_lists_of_strings_agree_with_python(rows: list[Any], start: int) -> None:
     spec = InputSpec(name="x", dtype="BYTES", kind="list")
     array = pa.array(rows, pa.list_(pa.string()))[start:]
-    same(Column.from_arrow(array, spec), Column.from_lists("BYTES", rows[start:]))
+    same(column_from_arrow(array, spec), column_from_lists("BYTES", rows[start:]))
 
 
 def test_flat_numbers_and_strings_are_not_copied() -> None:
     numbers = pa.array(range(10), pa.int64())
-    column = Column.from_arrow(numbers[2:], InputSpec(name="x", dtype="INT64"))
+    column = column_from_arrow(numbers[2:], InputSpec(name="x", dtype="INT64"))
     assert column.values.__array_interface__["data"][0] == numbers.buffers()[1].address + 16  # type: ignore[union-attr]
     text = pa.array(["aa", "bb"])
-    strings = Column.from_arrow(text, InputSpec(name="x", dtype="BYTES"))
+    strings = column_from_arrow(text, InputSpec(name="x", dtype="BYTES"))
     assert strings.values.data.__array_interface__["data"][0] == text.buffers()[2].address  # type: ignore[union-attr]
 
 
@@ -192,9 +198,9 @@ DAY_US = 86_400_000_000
 )
 def test_every_time_is_in_microseconds(kind: Any, value: Any, expected: int) -> None:
     spec = InputSpec(name="x", dtype="INT64")
-    assert python_rows(Column.from_arrow(pa.array([None, value], kind), spec)) == [None, expected]
+    assert python_rows(column_from_arrow(pa.array([None, value], kind), spec)) == [None, expected]
     lists = pa.array([[value], [], None], pa.list_(kind))
-    column = Column.from_arrow(lists, spec.model_copy(update={"kind": "list"}))
+    column = column_from_arrow(lists, spec.model_copy(update={"kind": "list"}))
     assert python_rows(column) == [[repr(expected)], [], None]
 
 
@@ -202,11 +208,11 @@ def test_every_time_is_in_microseconds(kind: Any, value: Any, expected: int) -> 
 def test_integers_with_a_unit_are_the_times_that_they_count(unit: Any, expected: int) -> None:
     spec = InputSpec(name="x", dtype="INT64", unit=unit)
     for kind in INTEGERS:
-        assert python_rows(Column.from_arrow(pa.array([7, None], kind), spec)) == [expected, None]
-    assert python_rows(Column.from_arrow(pa.array([1], pa.timestamp("s")), spec)) == [1_000_000]
-    assert python_rows(Column.from_arrow(pa.nulls(1), spec)) == [None]
+        assert python_rows(column_from_arrow(pa.array([7, None], kind), spec)) == [expected, None]
+    assert python_rows(column_from_arrow(pa.array([1], pa.timestamp("s")), spec)) == [1_000_000]
+    assert python_rows(column_from_arrow(pa.nulls(1), spec)) == [None]
     with pytest.raises(InvalidInput, match=r"column 'x' is double, but the input 'x' has the unit .*expected integers"):
-        Column.from_arrow(pa.array([1.5]), spec)
+        column_from_arrow(pa.array([1.5]), spec)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +226,12 @@ def test_integers_with_a_unit_are_the_times_that_they_count(unit: Any, expected:
 )
 def test_a_time_that_does_not_fit_is_refused_with_its_value(array: pa.Array, unit: Any) -> None:
     with pytest.raises(InvalidInput, match=r"column 'c': the time -?\d+ \(\w+\) does not fit 64 bits of microseconds"):
-        Column.from_arrow(array, InputSpec(name="x", column="c", dtype="INT64", unit=unit))
+        column_from_arrow(array, InputSpec(name="x", column="c", dtype="INT64", unit=unit))
 
 
 @pytest.mark.parametrize("dtype", ["INT32", "FP32", "UINT64", "BYTES"])
 def test_times_need_a_dtype_that_holds_them(dtype: Any) -> None:
     with pytest.raises(InvalidInput, match="a time is in microseconds and needs the dtype INT64 or FP64"):
-        Column.from_arrow(pa.array([1], pa.timestamp("us")), InputSpec(name="x", dtype=dtype))
+        column_from_arrow(pa.array([1], pa.timestamp("us")), InputSpec(name="x", dtype=dtype))
     with pytest.raises(ValueError, match="`unit` is for times"):
         InputSpec(name="x", dtype=dtype, unit="ms")

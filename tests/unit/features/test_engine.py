@@ -20,6 +20,8 @@ from storage.features import (
     FeatureSpec,
     Jagged,
     collision_report,
+    column_from_lists,
+    column_from_numpy,
     concat_batches,
     pack_columns,
     unpack_columns,
@@ -59,10 +61,10 @@ ENGINE = FeatureEngine(SPEC)
 
 def request(items: int = 3, users: int = 1) -> dict[str, Column]:
     return {
-        "user": Column.from_numpy("UINT64", np.full((users, 1), 2**64 - 1, dtype=np.uint64)),
-        "tags": Column.from_lists("BYTES", [["a", "b"]] * users),
-        "item": Column.from_numpy("INT64", np.arange(items)),
-        "price": Column.from_numpy("FP32", np.tile(np.array([1.5, 20.0], np.float32), (items, 1))),
+        "user": column_from_numpy("UINT64", np.full((users, 1), 2**64 - 1, dtype=np.uint64)),
+        "tags": column_from_lists("BYTES", [["a", "b"]] * users),
+        "item": column_from_numpy("INT64", np.arange(items)),
+        "price": column_from_numpy("FP32", np.tile(np.array([1.5, 20.0], np.float32), (items, 1))),
     }
 
 
@@ -112,14 +114,14 @@ def test_a_missing_input_that_may_be_missing_gives_zeros() -> None:
     ("changes", "field", "message"),
     [
         ({"item": None}, "item", "input 'item' is missing"),
-        ({"itm": Column.from_numpy("INT64", np.zeros(3, int))}, "itm", "unknown input 'itm'; did you mean 'item'"),
-        ({"item": Column.from_numpy("INT64", np.zeros(1, int))}, "item", "has 1 row, the batch has 3; only inputs of"),
-        ({"user": Column.from_numpy("INT64", np.zeros(2, int))}, "user", "has 2 rows, the batch has 3"),
-        ({"item": Column.from_numpy("FP32", np.zeros(3, np.float32))}, "item", "expected INT64, got FP32"),
-        ({"item": Column.from_numpy("INT64", np.zeros((3, 2), int))}, "item", "expected width 1, got 2"),
-        ({"item": Column.from_lists("INT64", [[1]] * 3)}, "item", "got a list"),
-        ({"tags": Column.from_lists("BYTES", [["a"] * 5])}, "tags", "row 0: has 5 values, max_length is 4"),
-        ({"price": Column.from_numpy("FP64", np.full((3, 2), -np.inf))}, "price", "not a finite float32"),
+        ({"itm": column_from_numpy("INT64", np.zeros(3, int))}, "itm", "unknown input 'itm'; did you mean 'item'"),
+        ({"item": column_from_numpy("INT64", np.zeros(1, int))}, "item", "has 1 row, the batch has 3; only inputs of"),
+        ({"user": column_from_numpy("INT64", np.zeros(2, int))}, "user", "has 2 rows, the batch has 3"),
+        ({"item": column_from_numpy("FP32", np.zeros(3, np.float32))}, "item", "expected INT64, got FP32"),
+        ({"item": column_from_numpy("INT64", np.zeros((3, 2), int))}, "item", "expected width 1, got 2"),
+        ({"item": column_from_lists("INT64", [[1]] * 3)}, "item", "got a list"),
+        ({"tags": column_from_lists("BYTES", [["a"] * 5])}, "tags", "row 0: has 5 values, max_length is 4"),
+        ({"price": column_from_numpy("FP64", np.full((3, 2), -np.inf))}, "price", "not a finite float32"),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused_by_name(changes: dict[str, Any], field: str, message: str) -> None:
@@ -150,7 +152,7 @@ def test_an_input_with_a_strange_name_is_still_named() -> None:
 def test_integers_of_every_wire_dtype_are_one() -> None:
     expected = ENGINE.run(request(), 3)
     for dtype, kind in (("INT32", np.int32), ("UINT64", np.uint64)):
-        assert_equal(ENGINE.run(request() | {"item": Column.from_numpy(dtype, np.arange(3, dtype=kind))}, 3), expected)
+        assert_equal(ENGINE.run(request() | {"item": column_from_numpy(dtype, np.arange(3, dtype=kind))}, 3), expected)
 
 
 def test_many_threads_share_one_engine() -> None:
@@ -206,8 +208,8 @@ def test_batches_put_together_are_the_batch_of_all_rows() -> None:
 
 def test_packed_columns_read_back() -> None:
     columns = request() | {
-        "tags": Column.from_lists("BYTES", [["ab", "", "c"]]),
-        "price": Column.from_numpy("FP32", np.ones((3, 2)).astype(np.float32), np.array([[True, False]] * 3)),
+        "tags": column_from_lists("BYTES", [["ab", "", "c"]]),
+        "price": column_from_numpy("FP32", np.ones((3, 2)).astype(np.float32), np.array([[True, False]] * 3)),
     }
     arrays = pack_columns(columns)
     assert all(array.flags.c_contiguous for array in arrays.values())
@@ -220,12 +222,12 @@ def test_packed_columns_read_back() -> None:
 
 
 def test_packing_takes_only_the_bytes_that_are_used() -> None:
-    column = Column.from_lists("BYTES", [["secret", "kept"], ["other"]])
+    column = column_from_lists("BYTES", [["secret", "kept"], ["other"]])
     values = column.values.take(np.array([2, 1]))  # type: ignore[union-attr]
     arrays = pack_columns({"tags": Column("BYTES", 1, 1, values, np.array([0, 2]))})
     assert arrays["tags.data"].tobytes() == b"otherkept"
     assert arrays["tags.ends"].tolist() == [5, 9]
-    assert pack_columns({"t": Column.from_lists("BYTES", [[]])})["t.data"].tolist() == []
+    assert pack_columns({"t": column_from_lists("BYTES", [[]])})["t.data"].tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_the_collision_report_counts_what_the_buckets_fold() -> None:
             ],
         }
     )
-    columns = {"w": Column.from_lists("BYTES", words), "n": Column.from_numpy("INT64", np.array([1, 2]))}
+    columns = {"w": column_from_lists("BYTES", words), "n": column_from_numpy("INT64", np.array([1, 2]))}
     few, crossed = collision_report(spec, columns, 2)
     assert (few.feature, few.buckets, few.before, few.after) == ("few", 10, 100, 10)
     assert few.rate == pytest.approx(0.9)
@@ -283,9 +285,9 @@ def test_the_collision_report_counts_what_the_buckets_fold() -> None:
 @pytest.mark.parametrize(
     ("entry", "column", "row"),
     [
-        ({"width": 2}, Column.from_numpy("FP32", np.array([[1, 2], [3, np.nan], [5, 6]], np.float32)), 1),
-        ({"width": 2}, Column.from_numpy("FP64", np.array([[1, 2], [3, 4], [np.nan, 6]])), 2),
-        ({"kind": "list"}, Column.from_lists("FP32", [[1.0], [], [2.0, None]]), 2),
+        ({"width": 2}, column_from_numpy("FP32", np.array([[1, 2], [3, np.nan], [5, 6]], np.float32)), 1),
+        ({"width": 2}, column_from_numpy("FP64", np.array([[1, 2], [3, 4], [np.nan, 6]])), 2),
+        ({"kind": "list"}, column_from_lists("FP32", [[1.0], [], [2.0, None]]), 2),
     ],
 )
 def test_nan_is_refused_with_its_row_unless_the_spec_gives_it_a_meaning(
@@ -326,9 +328,9 @@ def test_a_double_column_gives_what_a_float32_tensor_gives() -> None:
         }
     )
     values = np.array([0.1, 0.7, 16_777_217.0, 1 / 3])
-    as_sent = FeatureEngine(spec).run({"x": Column.from_numpy("FP32", values.astype(np.float32))}, 4)
+    as_sent = FeatureEngine(spec).run({"x": column_from_numpy("FP32", values.astype(np.float32))}, 4)
     assert as_sent.ids["bucket"].values.tolist() == [1, 1, 2, 1]
-    assert_equal(FeatureEngine(spec).run({"x": Column.from_numpy("FP64", values)}, 4), as_sent)
+    assert_equal(FeatureEngine(spec).run({"x": column_from_numpy("FP64", values)}, 4), as_sent)
 
 
 def test_a_null_is_refused_with_its_row_where_the_spec_has_none() -> None:
@@ -343,11 +345,11 @@ def test_a_null_is_refused_with_its_row_where_the_spec_has_none() -> None:
     spec = FeatureSpec.parse({"inputs": inputs, "features": features})
     assert [wire.name for entry in spec.inputs for wire in entry.wire_inputs()] == ["x", "ids", "ids.lengths"]
     engine = FeatureEngine(spec)
-    x, ids = Column.from_numpy("FP32", np.ones((3, 2), np.float32)), Column.from_lists("INT64", [[1], [], [2, 3]])
+    x, ids = column_from_numpy("FP32", np.ones((3, 2), np.float32)), column_from_lists("INT64", [[1], [], [2, 3]])
     assert engine.run({"x": x, "ids": ids}, 3).batch == 3
     all_there = replace(x, valid=np.ones(6, np.uint8))
     assert engine.run({"x": all_there, "ids": ids}, 3).batch == 3
     with pytest.raises(InvalidInput, match="input 'x', row 1: null"):
         engine.run({"x": replace(x, valid=np.array([1, 1, 1, 0, 1, 1], np.uint8)), "ids": ids}, 3)
     with pytest.raises(InvalidInput, match="input 'ids', row 2: null"):
-        engine.run({"x": x, "ids": Column.from_lists("INT64", [[1], [], None])}, 3)
+        engine.run({"x": x, "ids": column_from_lists("INT64", [[1], [], None])}, 3)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InvalidInput
-from storage.features import Column, FeatureEngine, FeatureSpec
+from storage.features import FeatureEngine, FeatureSpec, column_from_lists, column_from_rows
 
 _path = Path(__file__).with_name("reference.py")
 _spec = importlib.util.spec_from_file_location("features_reference", _path)
@@ -202,7 +202,7 @@ def weighted_parts(
 def test_both_engines_agree(case: tuple[dict[str, Any], dict[str, Any], int]) -> None:
     data, rows, batch = case
     spec = FeatureSpec.parse(data)
-    columns = {name: Column.from_rows(spec.input(name), values) for name, values in rows.items()}
+    columns = {name: column_from_rows(spec.input(name), values) for name, values in rows.items()}
     result = FeatureEngine(spec).run(columns, batch)
     dense, ids = reference.run_reference(data, as_stored(data, rows), batch)
     assert result.ids.keys() == ids.keys()
@@ -256,7 +256,7 @@ def hashed(dtype: str, values: list[Any], options: dict[str, Any]) -> list[int]:
             ],
         }
     )
-    column = Column.from_rows(spec.input("x"), values)
+    column = column_from_rows(spec.input("x"), values)
     found: list[int] = FeatureEngine(spec).run({"x": column}, len(values)).ids["f"].values.tolist()
     return found
 
@@ -303,11 +303,11 @@ def test_a_cross_above_its_max_is_refused_with_its_row() -> None:
     )
     engine = FeatureEngine(spec)
     columns = {
-        "a": Column.from_lists("INT64", [[1, 2], [1, 2, 3]]),
-        "b": Column.from_lists("INT64", [[1, 2, 3], [1, 2, 3]]),
+        "a": column_from_lists("INT64", [[1, 2], [1, 2, 3]]),
+        "b": column_from_lists("INT64", [[1, 2, 3], [1, 2, 3]]),
     }
     with pytest.raises(InvalidInput, match=r"row 1: the cross of 'a' x 'b' has more than 6") as caught:
         engine.run(columns, 2)
     assert caught.value.field == "a"
-    columns["b"] = Column.from_lists("INT64", [[1, 2, 3], []])
+    columns["b"] = column_from_lists("INT64", [[1, 2, 3], []])
     assert engine.run(columns, 2).ids["x"].lengths().tolist() == [6, 0]

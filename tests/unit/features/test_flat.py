@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage._features import gather_columns
 from storage.errors import InvalidInput
-from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec, can_join, join_columns
+from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec, can_join, column_from_rows, join_columns
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
 from storage.features.flat import FlatColumns, Layout, flatten
 from storage.features.joining import is_row_by_row
@@ -81,7 +81,7 @@ def requests(draw: st.DrawFn) -> tuple[dict[str, Column], int]:
         if draw(st.booleans()):
             value = st.none() | value
         rows = 1 if entry.side == "user" and draw(st.booleans()) else batch
-        columns[entry.name] = Column.from_rows(entry, draw(st.lists(value, min_size=rows, max_size=rows)))
+        columns[entry.name] = column_from_rows(entry, draw(st.lists(value, min_size=rows, max_size=rows)))
     return columns, batch
 
 
@@ -125,7 +125,7 @@ def test_every_dtype_travels_in_every_form(entry: Any, batch: int) -> None:
     row = [one] * 3 if entry.kind == "list" or entry.width > 1 else one
     for rows in {batch, 1} if entry.side == "user" else {batch}:
         for given_rows in ([row] * rows, [None] * rows):
-            columns = {entry.name: Column.from_rows(entry, given_rows)}
+            columns = {entry.name: column_from_rows(entry, given_rows)}
             flat = sent(columns, batch)
             assert parts(flat[entry.name]) == parts(columns[entry.name])
             if batch:

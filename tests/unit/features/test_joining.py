@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InvalidInput
-from storage.features import Column, FeatureEngine, FeatureSpec, can_join, concat_batches, join_columns
+from storage.features import (
+    Column,
+    FeatureEngine,
+    FeatureSpec,
+    can_join,
+    column_from_lists,
+    column_from_numpy,
+    column_from_rows,
+    concat_batches,
+    join_columns,
+)
 
 SPEC = FeatureSpec.model_validate(
     {
@@ -65,14 +75,14 @@ _row = st.tuples(
 
 def request(rows: list[Any], with_city: bool = True) -> tuple[dict[str, Column], int]:
     columns = {
-        "user": Column.from_numpy("INT64", np.array([row[0] for row in rows], np.int64)),
-        "tags": Column.from_lists("BYTES", [row[1] for row in rows]),
-        "clicked": Column.from_lists("INT64", [row[3] for row in rows]),
-        "weights": Column.from_lists("FP32", [[0.5] * len(row[3]) for row in rows]),
-        "age": Column.from_rows(SPEC.inputs[-1], [row[4] for row in rows]),
+        "user": column_from_numpy("INT64", np.array([row[0] for row in rows], np.int64)),
+        "tags": column_from_lists("BYTES", [row[1] for row in rows]),
+        "clicked": column_from_lists("INT64", [row[3] for row in rows]),
+        "weights": column_from_lists("FP32", [[0.5] * len(row[3]) for row in rows]),
+        "age": column_from_rows(SPEC.inputs[-1], [row[4] for row in rows]),
     }
     if with_city:
-        columns["city"] = Column.from_strings([row[2] for row in rows])
+        columns["city"] = column_from_rows(SPEC.input("city"), [row[2] for row in rows])
     return columns, len(rows)
 
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigError, InvalidInput
-from storage.features import Column, FeatureEngine, FeatureSpec, collision_report, concat_batches
+from storage.features import (
+    FeatureEngine,
+    FeatureSpec,
+    collision_report,
+    column_from_lists,
+    column_from_rows,
+    concat_batches,
+)
 from storage.features import pack_columns as pack
 from storage.features import unpack_columns as unpack
 from storage.features.weights import matched_weights
@@ -30,7 +37,7 @@ def spec_of(**changes: Any) -> FeatureSpec:
 
 
 def run(spec: FeatureSpec, ids: list[Any], weights: list[Any]) -> Any:
-    columns = {"ids": Column.from_rows(spec.input("ids"), ids), "w": Column.from_rows(spec.input("w"), weights)}
+    columns = {"ids": column_from_rows(spec.input("ids"), ids), "w": column_from_rows(spec.input("w"), weights)}
     return FeatureEngine(spec).run(columns, len(ids)).ids["f"]
 
 
@@ -86,8 +93,8 @@ def test_weights_that_do_not_fit_name_their_input(ids: list[Any], weights: list[
 def test_batches_and_packed_columns_keep_their_weights() -> None:
     spec = spec_of()
     engine = FeatureEngine(spec)
-    one = {"ids": Column.from_lists("INT64", [[1, 2], []]), "w": Column.from_lists("FP32", [[0.5, 2.0], []])}
-    two = {"ids": Column.from_lists("INT64", [[7]]), "w": Column.from_lists("FP32", [[-1.0]])}
+    one = {"ids": column_from_lists("INT64", [[1, 2], []]), "w": column_from_lists("FP32", [[0.5, 2.0], []])}
+    two = {"ids": column_from_lists("INT64", [[7]]), "w": column_from_lists("FP32", [[-1.0]])}
     whole = concat_batches([engine.run(one, 2), engine.run(unpack(pack(two), spec), 1)]).ids["f"]
     assert whole.values.tolist() == [1, 2, 7]
     assert whole.offsets.tolist() == [0, 2, 2, 3]
@@ -103,7 +110,7 @@ def test_a_feature_without_weights_has_none() -> None:
 
 def test_collisions_are_counted_without_weights() -> None:
     spec = spec_of(transforms=[{"op": "hash", "buckets": 10}])
-    [report] = collision_report(spec, {"ids": Column.from_lists("INT64", [[1, 2, 3]])}, 1)
+    [report] = collision_report(spec, {"ids": column_from_lists("INT64", [[1, 2, 3]])}, 1)
     assert report.before == 3
 
 

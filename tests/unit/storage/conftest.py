@@ -118,11 +118,11 @@ def published_tables() -> list[TableData]:
 
 @pytest.fixture(scope="session")
 def golden() -> Golden:
-    from storage.features import Column
+    from storage.features import column_from_lists, column_from_numpy
 
     columns = {
-        "price": Column.from_numpy("FP32", np.arange(15, dtype=np.float32).reshape(5, 3)),
-        "history": Column.from_lists("INT64", [[1, 2], [], [3], [4, 5, 6], [7]]),
+        "price": column_from_numpy("FP32", np.arange(15, dtype=np.float32).reshape(5, 3)),
+        "history": column_from_lists("INT64", [[1, 2], [], [3], [4, 5, 6], [7]]),
     }
     return Golden(columns, 5, {"score": np.linspace(0, 1, 5, dtype=np.float32).reshape(5, 1)})
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.tiers.ahead import one_ahead
+from storage.tiers.ssd.ahead import one_ahead
 
 
 def test_the_next_item_is_made_while_one_is_used() -> None:

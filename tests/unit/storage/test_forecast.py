@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from storage.errors import InvalidInput
-from storage.tiers.cost import CostModel, LineFit, LookupCosts
-from storage.tiers.forecast import Forecast, SlabCurve, curve_of_codes
-from storage.tiers.use_codes import uses_of_codes
+from storage.tiers.planning.cost import CostModel, LineFit, LookupCosts
+from storage.tiers.planning.forecast import Forecast, SlabCurve, curve_of_codes
+from storage.tiers.planning.use_codes import uses_of_codes
 from trainer.publishing.layers import frequency_byte
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from storage import compile_kernels, kernels
+from storage import compile_kernels
 from storage.errors import ConfigError, DeviceError, NotFound
-from storage.kernels import OPTIONS, Kernels, card_arch, compile_kernel, is_kept, source_folder
-from storage.lookup_kernels import ACROSS, SOURCES
+from storage.hbm import kernel_sources, kernels
+from storage.hbm.kernel_sources import ACROSS, SOURCES
+from storage.hbm.kernels import OPTIONS, Kernels, card_arch, compile_kernel, is_kept, source_folder
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
 
@@ -250,12 +251,12 @@ def test_a_card_of_another_generation_is_refused(capability: tuple[int, int]) ->
         card_arch(capability)
 
 
-def test_the_sources_are_beside_the_module_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sources_are_within_the_package_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert source_folder() == CUDA
     # A folder `cuda` beside the package is NVIDIA's there.
     (tmp_path / "storage" / "cuda").mkdir(parents=True)
     (tmp_path / "cuda" / "pathfinder").mkdir(parents=True)
-    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "storage" / "kernels.py"))
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "storage" / "hbm" / "kernels.py"))
     with pytest.raises(NotFound, match="install emberline anew"):
         source_folder()
     (tmp_path / "storage" / "cuda" / "a.cu").touch()
@@ -263,7 +264,7 @@ def test_the_sources_are_beside_the_module_in_a_wheel(tmp_path: Path, monkeypatc
 
 
 def test_compiling_loads_no_torch() -> None:
-    code = "import sys; from storage.kernels import card_arch; card_arch((9, 0)); print('torch' in sys.modules)"
+    code = "import sys; from storage.hbm.kernels import card_arch; card_arch((9, 0)); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"
 
@@ -344,7 +345,7 @@ def test_everything_is_loaded_once_and_called_by_name(driver: RecordingDriver, m
 
 
 def test_threads_of_a_block_are_what_the_kernel_was_compiled_for() -> None:
-    assert f"__launch_bounds__({kernels.THREADS})" in (CUDA / "assemble.cu").read_text(encoding="utf-8")
+    assert f"__launch_bounds__({kernel_sources.THREADS})" in (CUDA / "assemble.cu").read_text(encoding="utf-8")
 
 
 def test_a_card_that_refuses_is_a_device_error(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from storage import kernels, lookup_kernels
 from storage.errors import ConfigError
+from storage.hbm import kernel_sources, lookup_kernels
 from storage.hbm.device import KernelCall
+from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.kernels import compile_kernel
 from storage.hbm.replica import MOST_DIFFERENCES, ROW_TYPES
-from storage.kernels import compile_kernel
-from storage.lookup_kernels import SOURCES
 
 CUDA = Path(__file__).parents[3] / "cuda"
 NAMES = [name for names in SOURCES.values() for name in names]
@@ -238,7 +238,7 @@ def test_threads_of_a_block_are_what_the_kernels_were_compiled_for() -> None:
     for source in SOURCES:
         bounds = re.findall(r"__launch_bounds__\((\d+)", (CUDA / f"{source}.cu").read_text(encoding="utf-8"))
         assert bounds
-        assert set(bounds) == {str(kernels.THREADS)}
+        assert set(bounds) == {str(kernel_sources.THREADS)}
 
 
 def test_across_cards_there_is_one_type_of_output() -> None:

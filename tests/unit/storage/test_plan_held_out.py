@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.plan_accuracy import SHARE, Requests, Version
 from storage.errors import InvalidInput
-from storage.tiers.budget import row_cost
 from storage.tiers.budget_report import budget_report, read_report
-from storage.tiers.cost import CostModel, LookupCosts
-from storage.tiers.forecast import Forecast, Measured, SlabCurve, StoreForecast
-from storage.tiers.planning import make_plan
+from storage.tiers.planning.budget import row_cost
+from storage.tiers.planning.cost import CostModel, LookupCosts
+from storage.tiers.planning.forecast import Forecast, Measured, SlabCurve, StoreForecast
+from storage.tiers.planning.plan import make_plan
 from storage.tiers.tiered import TieredStore
 
 

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from storage.errors import StoreError
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_keys import marker_key
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.keys import marker_key
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
 
 EDGE_IDS = np.array([-(2**63), -(2**63) + 1, -256, -1, 0, 1, 255, 256, 2**32, 2**63 - 2, 2**63 - 1])
 DIM = 3
@@ -123,9 +123,9 @@ def test_markers_are_durable_without_a_clean_close(tmp_path: Path) -> None:
 import os, numpy as np
 from pathlib import Path
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_keys import marker_key
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
+from storage.tiers.ssd.keys import marker_key
 ssd = SsdTier.open(Path({str(tmp_path / "s")!r}))
 ssd.insert_or_assign(0, np.array([7]), np.ones((1, 3), np.float32))
 ssd.set_marker("content", "abc")
@@ -148,9 +148,9 @@ def test_a_second_opener_is_told_so(ssd: SsdTier) -> None:
 from pathlib import Path
 from storage.errors import StoreError
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_keys import marker_key
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
+from storage.tiers.ssd.keys import marker_key
 try:
     SsdTier.open(Path({str(ssd.path)!r}))
 except StoreError as error:
@@ -237,14 +237,14 @@ def test_changes_are_visible_all_at_once_or_never(tmp_path: Path, monkeypatch: p
         changes.write_rows(0, ids, values)
         changes.write([marker_key("at"), marker_key("word")], [b"new", None])
 
-    monkeypatch.setattr("storage.tiers.ssd._INGEST_BYTES", 8000)
+    monkeypatch.setattr("storage.tiers.ssd.tier._INGEST_BYTES", 8000)
     with ssd.changes(UNHURRIED) as changes:
         write(changes)
         assert len(list((tmp_path / "s" / "ingest").iterdir())) > 5  # several files, one step
     assert list((tmp_path / "s" / "ingest").iterdir()) == []
     assert find(ssd, 0, ids)[1].tolist() == [1, 0] * 1500
     assert (ssd.marker("at"), ssd.marker("word")) == ("old", "old")
-    monkeypatch.setattr("storage.tiers.ssd._CHANGES_BYTES", 8000)
+    monkeypatch.setattr("storage.tiers.ssd.tier._CHANGES_BYTES", 8000)
     with ssd.changes(Pace()) as changes:
         write(changes)
         changes.ingest()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from storage._pages import crc32c
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd.tier import SsdTier
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ssd.md").read_text(encoding="utf-8")
 MASK = (1 << 64) - 1

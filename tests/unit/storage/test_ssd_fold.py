@@ -14,11 +14,11 @@ import pytest
 
 from storage._pages import PageFile
 from storage.errors import StoreError
-from storage.tiers.fold import FOLD_STEPS
 from storage.tiers.pace import UNHURRIED
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_keys import marker_key
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.fold import FOLD_STEPS
+from storage.tiers.ssd.keys import marker_key
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.tier import SsdTier
 
 WORDS = 4
 ROW_BYTES = WORDS * 8

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from storage.errors import StoreError
-from storage.tiers.ssd import SsdTier
-from storage.tiers.ssd_database import Database
-from storage.tiers.ssd_health import repair_store, verify_store
-from storage.tiers.ssd_options import SsdOptions
-from storage.tiers.table_book import FORMAT
+from storage.tiers.ssd.database import Database
+from storage.tiers.ssd.health import repair_store, verify_open, verify_store
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.table_book import FORMAT
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import Rows, make_delta, make_rows, open_store, tables_of
 
@@ -51,7 +51,7 @@ def test_a_sound_store_is_sound(tmp_path: Path, merged: bool) -> None:
     assert seen[-1] == (sum(table.pages for table in report.tables),) * 2
     assert repair_store(path).dropped == ()
     ssd = SsdTier.open(path)
-    again = ssd.verify()
+    again = verify_open(ssd)
     assert again.ok
     assert again.tables == report.tables
     ssd.close()
@@ -68,7 +68,7 @@ def test_a_damaged_page_costs_its_table_alone(tmp_path: Path) -> None:
     assert [len(table.problems) for table in report.tables] == [0, 2]
     assert all(str(bad) in text for text in report.tables[1].problems)
     ssd = SsdTier.open(path)
-    assert not ssd.verify().ok
+    assert not verify_open(ssd).ok
     ssd.close()
     assert repair_store(path).dropped == ("item",)
     assert verify_store(path).ok

@@ -14,9 +14,10 @@ import rocksdict
 from storage._pages import CorruptPageError, PageFile, PageReader
 from storage.errors import ConfigError, InvalidInput, StoreError
 from storage.tiers.pace import Pace
-from storage.tiers.ssd import ReadRequest, SsdTier
-from storage.tiers.ssd_keys import MARKERS, SPILLS
-from storage.tiers.ssd_options import SsdOptions, rocks_options
+from storage.tiers.ssd.keys import MARKERS, SPILLS
+from storage.tiers.ssd.options import SsdOptions, rocks_options
+from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.tier import SsdTier
 
 ROW_BYTES = 20
 
@@ -35,7 +36,7 @@ def random_ids(count: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("pace", ["unhurried", "paced"])
 @pytest.mark.parametrize("order", ["sorted", "shuffled", "shards out of order", "many runs", "one by one"])
 def test_rows_are_loaded_in_any_order(tmp_path: Path, order: str, pace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.tiers.cold._MOST_RUNS", 4)
+    monkeypatch.setattr("storage.tiers.ssd.page_folder._MOST_RUNS", 4)
     ids = random_ids(40 if order == "one by one" else 5000)
     rng = np.random.default_rng(1)
     shards = np.array_split(ids, len(ids) if order == "one by one" else 7)

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage._table import TrainingTable
 from storage.errors import ConfigError, StoreError
-from storage.tiers.training_budget import RowBudget
-from storage.tiers.training_export import TieredTrainingTable
-from storage.tiers.training_store import TrainingStore
+from storage.tiers.training.budget import RowBudget
+from storage.tiers.training.export import TieredTrainingTable
+from storage.tiers.training.store import TrainingStore
 
 F32 = np.float32
 DIM = 3

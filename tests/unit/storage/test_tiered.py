@@ -18,7 +18,8 @@ from storage._pages import UNRESOLVED
 from storage.checkpoint.tables import Shard
 from storage.errors import ConfigError, IntegrityError, InvalidInput, StoreError
 from storage.specs import LookupSpec, TableSpec
-from storage.tiers.ssd import ReadRequest, SsdTier
+from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import FEATURES, Rows, budgets, check, jagged, make_rows, open_store, random_ids
 

@@ -7,8 +7,8 @@ import pytest
 
 from storage.errors import ConfigError
 from storage.specs import TableSpec
-from storage.tiers.budget import INDEX_BYTES_PER_ROW, check_dram_bytes, split_bytes
-from storage.tiers.forecast import Forecast, SlabCurve
+from storage.tiers.planning.budget import INDEX_BYTES_PER_ROW, check_dram_bytes, split_bytes
+from storage.tiers.planning.forecast import Forecast, SlabCurve
 from storage.tiers.slabs import Slabs, slab_bytes
 
 

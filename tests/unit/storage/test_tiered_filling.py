@@ -12,7 +12,7 @@ import pytest
 
 from storage.checkpoint.tables import Shard
 from storage.tiers.lookup_plan import LookupPlan
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import (
     FEATURES,

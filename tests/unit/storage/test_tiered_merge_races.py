@@ -15,9 +15,11 @@ import pytest
 from storage.errors import StoreError
 from storage.specs import LookupSpec
 from storage.tiers.cold_reads import Wanted
+from storage.tiers.dram_cache import DramCache
 from storage.tiers.promoter import Promotion
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import ReadRequest, SsdTier
+from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
 from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
 
@@ -76,7 +78,7 @@ OLD, NEW = [0, None, 0], [1, 1, None]
 def test_a_cache_of_old_rows_and_old_absent_ids_follows_a_merge(store: TieredStore) -> None:
     assert answer(store) == OLD
     store.drain()
-    assert store.known_absent(0, ASKED).tolist() == [False, True, False]
+    assert store.dram_cache.negative[0].contains(ASKED).tolist() == [False, True, False]
     assert store.dram[0].find(ASKED)[1].tolist() == [1, 0, 1]
     store.merge(0, at="d" * 32)
     assert answer(store) == NEW
@@ -98,7 +100,7 @@ def test_what_was_read_before_the_ingest_is_not_installed_after_it(
     monkeypatch.setattr(SsdTier, "read", read_then_merge)
     assert read_asked(store).tolist() == [1, 0, 1]
     store.drain()
-    assert not store.known_absent(0, ASKED).any()
+    assert not store.dram_cache.negative[0].contains(ASKED).any()
     assert store.dram[0].find(ASKED)[1].tolist() == [0, 0, 0]
     assert answer(store) == NEW
 
@@ -153,17 +155,17 @@ def test_a_merge_between_the_overlays_and_the_read_is_not_noticed(
 ) -> None:
     """The lookup has been told "missing" or "spilled" and waits; the merge runs through; the lookup goes on."""
     plan = store.plan([SPEC])
-    place = "read" if at_read else "is_complete"
-    real = getattr(TieredStore, place)
+    owner, place = (TieredStore, "read") if at_read else (DramCache, "is_complete")
+    real = getattr(owner, place)
 
-    def merge_first(self: TieredStore, *arguments: Any) -> Any:
+    def merge_first(self: Any, *arguments: Any) -> Any:
         monkeypatch.undo()
         thread = threading.Thread(target=lambda: store.merge(0, at="d" * 32))
         thread.start()
         thread.join()
         return real(self, *arguments)
 
-    monkeypatch.setattr(TieredStore, place, merge_first)
+    monkeypatch.setattr(owner, place, merge_first)
     bags = [jagged([[i] for i in (CHANGED, ADDED, REMOVED, 7)])]
     result = plan.lookup(4, bags, mask=1)
     assert result.masks[0] is not None

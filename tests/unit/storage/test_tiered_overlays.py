@@ -14,9 +14,10 @@ from storage.checkpoint.tables import Shard
 from storage.errors import CheckpointError, IntegrityError, NotFound, StoreError
 from storage.specs import LookupSpec
 from storage.tiers.slabs import slab_bytes
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd import ReadRequest, SsdTier
-from storage.tiers.ssd_keys import MARKERS, SPILLS
+from storage.tiers.ssd.keys import MARKERS, SPILLS
+from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import MERGE_STEPS, StoreLimits, TieredStore
 from tests.unit.storage.tier_rows import (
     EDGE_IDS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage.features import Column, FeatureEngine, FeatureSpec
+from storage.features import FeatureEngine, FeatureSpec, column_from_rows
 from trainer.publishing.carriers import carriers
 
 EXTREMES = [-1, 0, 2**63 - 1, -(2**63), 5, 6, 7, 8]
@@ -72,7 +72,7 @@ def test_ids_that_are_put_into_a_row_come_out_as_they_are(case: str) -> None:
         carrier.put(row, left[: carrier.ids])
         left = left[carrier.ids :]
     batch = FeatureEngine(spec).run(
-        {entry.name: Column.from_rows(entry, [row[entry.name]]) for entry in spec.inputs}, 1
+        {entry.name: column_from_rows(entry, [row[entry.name]]) for entry in spec.inputs}, 1
     )
     features = [feature.name for feature in spec.ids_features if feature.table == "t"]
     met = {i for name in features for i in batch.ids[name].values.tolist()} if capacity else set()

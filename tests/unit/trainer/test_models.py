@@ -11,7 +11,7 @@ import torch
 
 from storage import open_version
 from storage.errors import ConfigError
-from storage.features import Column, FeatureEngine
+from storage.features import FeatureEngine, column_from_lists, column_from_numpy
 from trainer import publish
 from trainer.config import TrainConfig, parse_text
 from trainer.data import BatchMaker, ParquetRows, Wanted, to_inputs
@@ -48,7 +48,7 @@ def test_a_model_gives_one_probability_a_row(
 def test_a_data_set_without_dense_features_is_trained_and_published(tmp_path: Path, model: str) -> None:
     config = parse_text(NO_DENSE.replace("MODEL", model))
     built = build_model(config, build_tables(config))
-    columns = {name: Column.from_numpy("INT64", np.arange(5)) for name in "ab"}
+    columns = {name: column_from_numpy("INT64", np.arange(5)) for name in "ab"}
     built(to_inputs(FeatureEngine(config.spec).run(columns, 5)))["score"].sum().backward()
     folder = publish(built, columns, tmp_path, name="m", spec=config.spec)
     assert (folder / "manifest.json").exists()
@@ -60,8 +60,8 @@ def test_golden_requests_keep_to_the_length_of_a_list_and_the_size_of_a_cross(tm
     config = parse_text(text.replace("inputs: [b]", "inputs: [a, b], transforms: [{op: cross, max: 2}]"))
     built = build_model(config, build_tables(config))
     columns = {
-        "a": Column.from_numpy("INT64", np.arange(4)),
-        "b": Column.from_lists("INT64", [[1, 2], [3], [], [4, 5]]),
+        "a": column_from_numpy("INT64", np.arange(4)),
+        "b": column_from_lists("INT64", [[1, 2], [3], [], [4, 5]]),
     }
     built(to_inputs(FeatureEngine(config.spec).run(columns, 4)))
     golden = open_version(publish(built, columns, tmp_path, name="m", spec=config.spec)).golden()
@@ -73,7 +73,7 @@ def test_a_dlrm_of_one_feature_still_sees_it(tmp_path: Path) -> None:
     text = NO_DENSE.replace("MODEL", "{type: dlrm}").replace(", {name: b, dtype: INT64}", "")
     config = parse_text("\n".join(line for line in text.splitlines() if "name: b" not in line))
     built = build_model(config, build_tables(config))
-    columns = {"a": Column.from_numpy("INT64", np.arange(5))}
+    columns = {"a": column_from_numpy("INT64", np.arange(5))}
     scores = built(to_inputs(FeatureEngine(config.spec).run(columns, 5)))["score"]
     assert len(scores.unique()) == 5
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from storage.errors import ConfigError, EmberlineError, InvalidInput, ParityError, Unsupported
-from storage.features import Column, FeatureSpec
+from storage.features import FeatureSpec, column_from_numpy
 from trainer import EmbeddingBag, EmbeddingTable, publish
 
 IDS = torch.tensor([[0, 1], [2, 3], [4, 5]])
@@ -183,7 +183,7 @@ def test_a_spec_that_says_otherwise_than_the_module_is_refused(
         def forward(self, inputs: dict[str, Tensor]) -> Tensor:
             return self.layer(inputs["a.values"], inputs["a.offsets"])
 
-    columns = {"a": Column.from_numpy("INT64", np.arange(4))}
+    columns = {"a": column_from_numpy("INT64", np.arange(4))}
     with pytest.raises(ConfigError, match=words):
         publish(Ours(), columns, tmp_path, name="m", spec=spec_of(**feature))
     with pytest.raises(InvalidInput, match="Column"):

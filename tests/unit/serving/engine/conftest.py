@@ -16,7 +16,7 @@ from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.snapshot import Snapshot
 from storage import Golden, GraphInput, GraphOutput, PublishedVersion, TableData, open_version, write_version
 from storage.checkpoint import DenseGraph
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_numpy
 from storage.tiers.tiered import TieredStore
 
 DIM, ITEMS, GOLDEN = 4, 500, 100
@@ -73,7 +73,7 @@ class World:
         self.published: PublishedVersion = open_version(self.path)
 
     def columns(self, ids: np.ndarray) -> dict[str, Column]:
-        return {"item": Column.from_numpy("INT64", np.asarray(ids, np.int64))}
+        return {"item": column_from_numpy("INT64", np.asarray(ids, np.int64))}
 
     def score(self, ids: np.ndarray, scale: float = 1.0) -> np.ndarray:
         totals = np.array([self.rows[i].sum() if 0 <= i < ITEMS else 0.0 for i in np.asarray(ids)], np.float32)

@@ -23,7 +23,7 @@ from storage.checkpoint.delta_reader import PublishedDelta, open_delta
 from storage.checkpoint.delta_writer import DeltaTable, write_delta
 from storage.checkpoint.fingerprint import table_fingerprint
 from storage.errors import GuardError, ParityError
-from storage.features import Column
+from storage.features import column_from_numpy
 from storage.tiers.tiered import TieredStore
 
 OPTIONS = ModelOptions()
@@ -85,7 +85,7 @@ def test_the_difference_is_named_by_its_row_in_all_golden_rows(world: Any, parts
 
 def test_golden_columns_of_one_row_stand_for_every_slice(world: Any, parts: ModelParts, base: Snapshot) -> None:
     golden = world.golden()
-    price = Column.from_numpy("FP32", np.zeros(golden.batch, np.float32))
+    price = column_from_numpy("FP32", np.zeros(golden.batch, np.float32))
     assert replay_golden(parts, base, replace(golden, columns={**golden.columns, "price": price})) < 1e-6
 
 
@@ -120,7 +120,7 @@ def test_requests_that_the_candidate_does_not_take_are_left_out(
 ) -> None:
     kept = requests(world, 100)
     for _ in range(3):
-        kept.record({"gone": Column.from_numpy("INT64", np.array([1]))}, 1)
+        kept.record({"gone": column_from_numpy("INT64", np.array([1]))}, 1)
     candidate = world.snapshot(graph, 1, scale=1.1)
     report = gate(parts, base, candidate, world.golden(1.1), kept, options=OPTIONS)
     assert report.guard.rows == 100

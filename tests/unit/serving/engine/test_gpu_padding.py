@@ -17,7 +17,7 @@ from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.snapshot import Snapshot
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
-from storage.features import Column, FeatureSpec
+from storage.features import Column, FeatureSpec, column_from_numpy
 from storage.tiers.tiered import TieredStore
 from tests.simulated_gpu import SimulatedGpus
 
@@ -42,7 +42,7 @@ def shares(ids: np.ndarray) -> np.ndarray:
 
 
 def columns(ids: np.ndarray) -> dict[str, Column]:
-    return {"item": Column.from_numpy("INT64", ids.astype(np.int64))}
+    return {"item": column_from_numpy("INT64", ids.astype(np.int64))}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from serving.gpu.device_model import DeviceModel
 from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory
+from storage.hbm.cards import cards_of
 from storage.tiers.tiered import TieredStore
 from tests.simulated_gpu import SimulatedGpus
 
@@ -43,7 +44,7 @@ def test_rows_come_from_the_card_and_are_counted_there(
 ) -> None:
     gpus = SimulatedGpus(schedule=schedule, seed=seed)
     model = make_model(GPU % 2, gpus=gpus)
-    assert store.cards.wait_filled(60)
+    assert cards_of(store).wait_filled(60)
     gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
     ids = np.arange(490, 520)
     assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
@@ -51,11 +52,11 @@ def test_rows_come_from_the_card_and_are_counted_there(
     assert (stats.hits["hbm"], stats.hits["dram"], stats.absent) == (10, 0, 20)
     assert stats.rows["hbm"] == stats.tables["item"].rows["hbm"] == 500
     assert 0 < stats.tables["item"].bytes["hbm"] == stats.bytes["hbm"]
-    told = store.cards.tiers[0].stats().tables[0]
+    told = cards_of(store).tiers[0].stats().tables[0]
     # Neither what sessions warm up with is traffic, nor a replay.
     assert (told.lookups, told.misses) == (30, 20)
     assert model.close(10.0)
-    assert not store.cards.tiers
+    assert not cards_of(store).tiers
     driver = gpus.driver(0)
     driver.enter_thread()
     driver.finish()
@@ -65,14 +66,14 @@ def test_rows_come_from_the_card_and_are_counted_there(
 def test_none_where_the_option_says_so(make_model: MakeModel, world: Any, store: TieredStore) -> None:
     model = make_model(GPU % 1 + option("hbm_bytes", "0"), gpus=SimulatedGpus())
     assert on_card(model).card is None
-    assert not store.cards.tiers
+    assert not cards_of(store).tiers
     assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
     assert model.store_stats().hits == {"hbm": 0, "overlay": 0, "dram": 9, "ssd": 0}
 
 
 def test_a_quarter_of_what_is_free_and_no_more_than_all_rows(make_model: MakeModel, store: TieredStore) -> None:
     make_model(GPU % 1, gpus=SimulatedGpus(total_bytes=64 << 20))
-    tier = store.cards.tiers[0]
+    tier = cards_of(store).tiers[0]
     assert 15 << 20 < tier.hbm_bytes <= 16 << 20
     assert tier.stats().capacity_rows < 700
 
@@ -89,14 +90,14 @@ def test_memory_of_a_gpu_without_a_session_on_one(tmp_path: Any) -> None:
 def test_versions_over_one_store_share_the_cache(make_model: MakeModel, world: Any, store: TieredStore) -> None:
     gpus = SimulatedGpus()
     first, second = make_model(GPU % 1, gpus=gpus), make_model(GPU % 1, gpus=gpus)
-    tier = store.cards.tiers[0]
-    assert store.cards.wait_filled(60)
+    tier = cards_of(store).tiers[0]
+    assert cards_of(store).wait_filled(60)
     assert first.close(10.0)
-    assert store.cards.tiers[0] is tier
+    assert cards_of(store).tiers[0] is tier
     assert np.allclose(ask(second, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
     assert second.store_stats().hits["hbm"] == 9
     assert second.close(10.0)
-    assert not store.cards.tiers
+    assert not cards_of(store).tiers
 
 
 class TestSharing:
@@ -110,10 +111,10 @@ class TestSharing:
     ) -> None:
         gpus = SimulatedGpus(2, schedule="random", seed=3)
         model = make_model(self.TEXT, gpus=gpus)
-        assert store.cards.wait_filled(60)
-        assert store.cards.placement is not None
-        assert store.cards.placement.cards == (0, 1)
-        rows = [tier.stats().rows for tier in store.cards.tiers.values()]
+        assert cards_of(store).wait_filled(60)
+        assert cards_of(store).placement is not None
+        assert cards_of(store).placement.cards == (0, 1)
+        rows = [tier.stats().rows for tier in cards_of(store).tiers.values()]
         assert max(rows) < 400
         assert sum(rows) == 500
         gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
@@ -123,7 +124,7 @@ class TestSharing:
             assert np.allclose(ask(model, world, part), world.score(part), atol=1e-6)
         assert model.store_stats().hits["hbm"] == 500
         assert model.close(10.0)
-        assert not store.cards.tiers
+        assert not cards_of(store).tiers
         for driver in gpus.drivers:
             driver.enter_thread()
             driver.finish()
@@ -139,12 +140,12 @@ class TestSharing:
         with caplog.at_level(logging.WARNING, "emberline.serving"):
             model = make_model(self.TEXT, gpus=gpus)
         assert any("each GPU has rows of its own, none are shared" in record.message for record in caplog.records)
-        assert store.cards.placement is None
+        assert cards_of(store).placement is None
         assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
 
     def test_one_card_has_nobody_to_share_with(self, make_model: MakeModel, world: Any, store: TieredStore) -> None:
         model = make_model(self.TEXT, gpus=SimulatedGpus(1))
-        assert store.cards.placement is None
+        assert cards_of(store).placement is None
         assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
 
     def test_a_lost_card_leaves_the_other_right(self, make_model: MakeModel, world: Any) -> None:
@@ -190,7 +191,7 @@ class TestFailures:
         text = GPU % 1 + option("hbm_bytes", "1MiB")
         with pytest.raises(DeviceOutOfMemory):
             make_model(text + option("on_gpu_failure", "refuse"), gpus=gpus)
-        assert not store.cards.tiers
+        assert not cards_of(store).tiers
         gpus.driver(0).fail_allocation(6)
         assert on_card(make_model(text, gpus=gpus)).card is None
 
@@ -220,7 +221,7 @@ class TestFailures:
         said = [record.message for record in caplog.records if "looked up on the host, not on GPU 0" in record.message]
         assert len(said) == 1
         assert "no kernel of lookups compiles" in said[0]
-        assert not store.cards.tiers
+        assert not cards_of(store).tiers
         ids = np.arange(490, 520)
         assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
         device = on_card(model)
@@ -245,7 +246,7 @@ class TestFailures:
         text = GPU % 1 + option("hbm_bytes", "1MiB") + option("on_gpu_failure", "refuse")
         with pytest.raises(DeviceError, match=r"no kernel of lookups compiles"):
             make_model(text, gpus=gpus)
-        assert not store.cards.tiers
+        assert not cards_of(store).tiers
         gc.collect()
         assert driver.live_bytes == {"device": 0, "pinned": 0}
         driver.refuse_kernels = False
@@ -266,7 +267,7 @@ class TestFailures:
                 seen.add("on the card" if on_card(model).card is not None else "without rows")
                 assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
                 assert model.close(10.0)
-            assert not store.cards.tiers
+            assert not cards_of(store).tiers
             if not driver._until_full._left:
                 continue
             break
@@ -288,4 +289,4 @@ class TestFailures:
         gpus.driver(0).lose(12)
         with pytest.raises(DeviceLost):
             make_model(GPU % 1, gpus=gpus)
-        assert not store.cards.tiers
+        assert not cards_of(store).tiers

@@ -7,7 +7,7 @@ import pytest
 
 from serving.engine import recent
 from serving.engine.recent import ROWS_PER_REQUEST, RecentRequests
-from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec
+from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec, column_from_lists
 
 
 def numbers(values: list[int], width: int = 1) -> Column:
@@ -149,7 +149,7 @@ def test_a_request_that_shared_its_features_with_others_keeps_its_own() -> None:
     )
     engine = FeatureEngine(spec)
     whole = {
-        "item": Column.from_lists("INT64", [[1], [2, 3], [], [4, 5, 6], [7]]),
+        "item": column_from_lists("INT64", [[1], [2, 3], [], [4, 5, 6], [7]]),
         "price": Column("FP32", 5, 1, np.arange(5, dtype=np.float32)),
     }
     own = {name: column.slice(1, 4) for name, column in whole.items()}

@@ -22,7 +22,7 @@ from serving.pipeline.snapshot import Snapshot
 from serving.pipeline.user_side import SidedFeatures, UserSide, take_rows
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.errors import InvalidInput
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, Jagged
+from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, Jagged, column_from_numpy
 from storage.tiers.tiered import TieredStore
 
 DIM, IDS = 4, 300
@@ -114,11 +114,11 @@ class World:
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         values = np.concatenate(history).astype(np.int64)
         return {
-            "user": Column.from_numpy("INT64", rng.integers(0, IDS, users)),
-            "age": Column.from_numpy("FP32", rng.random(users).astype(np.float32)),
+            "user": column_from_numpy("INT64", rng.integers(0, IDS, users)),
+            "age": column_from_numpy("FP32", rng.random(users).astype(np.float32)),
             "history": Column("INT64", users, 1, values, offsets, None),
-            "item": Column.from_numpy("INT64", rng.integers(0, IDS, rows)),
-            "price": Column.from_numpy("FP32", rng.random(rows).astype(np.float32)),
+            "item": column_from_numpy("INT64", rng.integers(0, IDS, rows)),
+            "price": column_from_numpy("FP32", rng.random(rows).astype(np.float32)),
         }
 
     def score(self, columns: dict[str, Column], rows: int) -> np.ndarray:
@@ -208,7 +208,7 @@ def test_one_wrong_request_of_a_batch_fails_alone(world: World, make_model: Call
     model = make_model(world, "dynamic_batching { max_queue_delay_microseconds: 20000 }")
     rng = np.random.default_rng(7)
     requests = [(world.columns(rng, rows), rows) for rows in (3, 2, 4, 1)]
-    requests[1][0]["price"] = Column.from_numpy("FP32", np.array([1, np.inf], np.float32))
+    requests[1][0]["price"] = column_from_numpy("FP32", np.array([1, np.inf], np.float32))
 
     async def run() -> list[InferenceResult | BaseException]:
         calls = (model.infer(columns, rows) for columns, rows in requests)
@@ -289,7 +289,7 @@ def test_user_inputs_may_be_left_out_and_a_wrong_one_is_named(
     assert count == 1
     (answer,) = answers(model, [(columns, 10)])
     np.testing.assert_allclose(answer.outputs[0], world.score(columns, 10), atol=1e-6)
-    two_ages = Column.from_numpy("FP32", np.ones(2, np.float32))
+    two_ages = column_from_numpy("FP32", np.ones(2, np.float32))
     with pytest.raises(InvalidInput, match="age"):
         answers(model, [({**columns, "age": two_ages}, 10)])
 

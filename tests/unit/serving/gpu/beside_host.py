@@ -14,9 +14,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from storage import lookup_kernels
+from storage.hbm import lookup_kernels
 from storage.hbm.device import Device, KernelCall
-from storage.lookup_kernels import FEATURE_SHIFT, FEATURE_WORDS, OutputType
+from storage.hbm.lookup_kernels import FEATURE_SHIFT, FEATURE_WORDS, OutputType
 from tests.simulated_gpu import kernels
 from tests.unit.serving.gpu import model_of_replica
 from tests.unit.serving.gpu.model_of_replica import MEAN, SUM, TABLES, WEIGHTED, Batch, Feature, Replica

@@ -21,7 +21,8 @@ from serving.pipeline.snapshot import Snapshot
 from serving.pipeline.user_side import SidedBatch, UserSide
 from storage import Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.checkpoint.tables import Shard
-from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, Jagged
+from storage.features import FeatureBatch, FeatureEngine, FeatureSpec, Jagged, column_from_rows
+from storage.hbm.cards import cards_of
 from storage.hbm.tier import HbmTier
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -136,7 +137,7 @@ class ModelWorld:
             rows = rng.standard_normal((count, dim)).astype(np.float32)
             tables.append(TableData(name, dim, ids, rows, rng.integers(0, 200, count).astype(np.uint8), row_type))
         width = sum(int(np.prod(entry.shape[1:])) for entry in inputs)
-        columns = {entry.name: Column.from_rows(entry, [[0] if entry.kind == "list" else 0]) for entry in spec.inputs}
+        columns = {entry.name: column_from_rows(entry, [[0] if entry.kind == "list" else 0]) for entry in spec.inputs}
         path = write_version(
             folder / "model",
             version=1,
@@ -182,7 +183,7 @@ class ModelWorld:
             "model/1", driver, self.spec, self.store, self.graph, self.places, model.inputs, hbm_bytes, across=across
         )
         if filled and model.card is not None:
-            assert self.store.cards.wait_filled(60)
+            assert cards_of(self.store).wait_filled(60)
         return model
 
     def pipeline(self, model: DeviceModel, *, timeout_s: float | None = None, first: bool = True) -> GpuPipeline:
@@ -204,7 +205,7 @@ class ModelWorld:
         return pipeline
 
     def tier(self) -> HbmTier:
-        return self.store.cards.tiers[0]
+        return cards_of(self.store).tiers[0]
 
     def delta(self, rng: np.random.Generator, changed: int = 40) -> CardDelta:
         """Changes, adds and removes some rows of each table."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage import lookup_kernels
+from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
-from storage.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_SHIFT, OutputType, header_words
+from storage.hbm.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_SHIFT, OutputType, header_words
 from storage.rows import RowCodec
 from storage.specs import ROW_TYPES
 from tests.simulated_gpu import kernels

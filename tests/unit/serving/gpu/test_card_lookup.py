@@ -20,6 +20,7 @@ from serving.gpu.pipeline import GpuPipeline
 from serving.model_config.buckets import GraphSettings
 from storage import GraphInput
 from storage.errors import DeviceLost, DeviceOutOfMemory
+from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 from tests.unit.serving.gpu.card_world import ROWS, ModelWorld, agree
 
@@ -270,12 +271,12 @@ def test_a_tier_that_closes_or_grows_under_a_lane(world: ModelWorld) -> None:
     pipeline = world.pipeline(world.model(driver, 40_000))
     rng = np.random.default_rng(0)
     agree(world, pipeline, world.batch(rng, 30))
-    world.store.cards.resize(0, ALL)
-    assert world.store.cards.wait_filled(60)
+    cards_of(world.store).resize(0, ALL)
+    assert cards_of(world.store).wait_filled(60)
     for rows in (30, 64, 1):
         found = agree(world, pipeline, world.batch(rng, rows, absent=0))
         assert found.counts.hbm == sum(vars(found.counts).values())
-    world.store.cards.close(0)
+    cards_of(world.store).close(0)
     assert agree(world, pipeline, world.batch(rng, 30)).counts.hbm == 0
     pipeline.close()
     finish(driver)
@@ -290,8 +291,8 @@ def test_no_graph_of_a_replica_that_is_gone_is_kept(world: ModelWorld) -> None:
     # The driver for CUDA keeps all graphs of a stream until the last of them goes.
     before = [weakref.ref(graph) for graph in graphs._graphs.values()]
     assert before
-    world.store.cards.resize(0, ALL)
-    assert world.store.cards.wait_filled(60)
+    cards_of(world.store).resize(0, ALL)
+    assert cards_of(world.store).wait_filled(60)
     agree(world, pipeline, world.batch(rng, 30))
     gc.collect()
     assert [ref() for ref in before if ref() is not None] == []

@@ -10,6 +10,7 @@ import pytest
 
 from serving.gpu import card_lookup
 from serving.gpu.pipeline import GpuPipeline
+from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedGpus
 from tests.unit.serving.gpu.card_world import ModelWorld, agree
 
@@ -24,7 +25,7 @@ class Shared:
     def __init__(self, folder: Path, schedule: str, seed: int, *, strict: bool = False) -> None:
         self.gpus = SimulatedGpus(2, schedule=schedule, seed=seed, strict=strict)
         self.world = ModelWorld(folder)
-        self.world.store.cards.share_rows(self.gpus.drivers)
+        cards_of(self.world.store).share_rows(self.gpus.drivers)
         models = [self.world.model(driver, HALF, across=True) for driver in self.gpus.drivers]
         self.pipelines: list[GpuPipeline] = []
         for driver, model in zip(self.gpus.drivers, models, strict=True):
@@ -49,11 +50,11 @@ def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
 
 def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(1)
-    replicas = [tier.replica for tier in world.store.cards.tiers.values()]
+    replicas = [tier.replica for tier in cards_of(world.store).tiers.values()]
     rows = [sum(slab.cache.size() for slab in replica.slabs) for replica in replicas if replica is not None]
     assert sum(rows) == sum(table.rows for table in world.store.tables)
     assert max(rows) < 0.7 * sum(rows)
-    for worker in world.store.cards._workers.values():
+    for worker in cards_of(world.store)._workers.values():
         worker.close()  # nothing moves from now on
     for driver in shared.gpus.drivers:
         driver.forbid_allocation()
@@ -87,22 +88,22 @@ def test_snapshots_on_both_cards(shared: Shared) -> None:
 
 def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(5)
-    for worker in world.store.cards._workers.values():
+    for worker in cards_of(world.store)._workers.values():
         worker.close()
     mask = 1 << world.store.stage(world.delta(rng))
-    world.store.cards.tiers[0].prepare(mask)  # the other card does not know it
+    cards_of(world.store).tiers[0].prepare(mask)  # the other card does not know it
     driver, pipeline = shared.gpus.drivers[0], shared.pipelines[0]
     captured = driver.counts["capture"]
     for number in range(8):
         agree(world, pipeline, world.batch(rng, 20), mask * (number % 2))
-    world.store.cards.resize(1, 40_000)
+    cards_of(world.store).resize(1, 40_000)
     agree(world, pipeline, world.batch(rng, 20))
     assert driver.counts["capture"] == captured
 
 
 def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(3)
-    cards = world.store.cards
+    cards = cards_of(world.store)
     steps = [
         lambda: cards.resize(1, 20_000),
         lambda: cards.share_rows([]),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.gpu.device_model import DeviceModel
+from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedGpus
 from tests.unit.serving.gpu.card_world import ModelWorld
 
@@ -93,8 +94,8 @@ def test_a_cache_that_waits_for_its_ssd_to_close_hinders_no_other_store(
             through(lambda: worlds[1].model(driver, ALL).close())
         finally:
             door.open()
-    assert not worlds[0].store.cards.tiers
-    assert not worlds[1].store.cards.tiers
+    assert not cards_of(worlds[0].store).tiers
+    assert not cards_of(worlds[1].store).tiers
 
 
 def test_a_cache_that_is_being_opened_hinders_no_other_card_and_what_is_free_is_divided_in_turn(
@@ -112,7 +113,7 @@ def test_a_cache_that_is_being_opened_hinders_no_other_card_and_what_is_free_is_
             with beside(lambda: made.append(two.model(first, None))) as opening:
                 opening.join(_STILL_S)
                 assert opening.is_alive()
-                assert not two.store.cards.tiers
+                assert not cards_of(two.store).tiers
                 door.open()
         finally:
             door.open()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from storage import lookup_kernels
-from storage.lookup_kernels import FEATURE_SHIFT, OutputType
+from storage.hbm import lookup_kernels
+from storage.hbm.lookup_kernels import FEATURE_SHIFT, OutputType
 from storage.specs import ROW_TYPES
 from tests.simulated_gpu import kernels
 from tests.unit.serving.gpu.model_of_replica import MEAN, ROWS, SUM, TABLES, WEIGHTED, Batch, Feature, Replica, run

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from storage import lookup_kernels
 from storage._table import CardCache
+from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
-from storage.lookup_kernels import FEATURE_WORDS, PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS
+from storage.hbm.lookup_kernels import FEATURE_WORDS, PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS
 from tests.simulated_gpu import LifetimeError, MisuseError, SimulatedGpus
 from tests.unit.serving.gpu import model_of_replica
 from tests.unit.serving.gpu.beside_host import BesideHost, bytes_of, translated

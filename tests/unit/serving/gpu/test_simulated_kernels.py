@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from storage import lookup_kernels
 from storage.errors import DeviceLost, DeviceOutOfMemory
+from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
 from storage.specs import ROW_TYPES
 from tests.simulated_gpu import LifetimeError, MisuseError, RaceError, SimulatedDriver, SimulatedGpus

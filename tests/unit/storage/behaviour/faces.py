@@ -19,7 +19,7 @@ from storage.features import Jagged
 from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.dram import DramTier
-from storage.tiers.ssd import SsdTier
+from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import EDGE_IDS
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.specs import TableSpec
-from storage.tiers.budget import INDEX_BYTES_PER_ROW
-from storage.tiers.cost import CostModel
-from storage.tiers.forecast import Forecast, Measured, SlabCurve, StoreForecast, curve_of_codes
+from storage.tiers.planning.budget import INDEX_BYTES_PER_ROW
+from storage.tiers.planning.cost import CostModel
+from storage.tiers.planning.forecast import Forecast, Measured, SlabCurve, StoreForecast, curve_of_codes
 from storage.tiers.source import TableSource
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from storage._pages import PageFile, PageWriter, RunsMerge
 from storage.errors import CorruptStoreError
-from storage.tiers.ahead import one_ahead
-from storage.tiers.disk_room import DiskRoom, bytes_below
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.row_arrays import checked_ids, encoded
-from storage.tiers.ssd_options import SsdOptions
+from storage.tiers.ssd.ahead import one_ahead
+from storage.tiers.ssd.disk_room import DiskRoom, bytes_below
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.row_arrays import checked_ids, encoded
 
 _PIECE_ROWS = 1 << 17
 # Beside requests: well below a slice of the pace.

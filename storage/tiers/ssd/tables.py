@@ -8,7 +8,7 @@ A row is what the newer generation says, else the older one, else the file. A ge
 ids it has is in memory too, so that an id that nobody changed never asks RocksDB.
 
 Whoever reads takes the state of a table once, a fixed object, and goes by it. A state stays true until its older
-generation is cleared, which happens after the next state was set: `ssd_reads` says what a reader makes of that.
+generation is cleared, which happens after the next state was set: `reads` says what a reader makes of that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from storage._pages import ChangeSet, PageFile
-from storage.tiers.ssd_keys import generation_group
+from storage.tiers.ssd.keys import generation_group
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.tiers.ssd import disk_errors
+from storage.tiers.ssd.disk_errors import disk_errors
 
 MEMORY_BYTES = 8 << 20
 

@@ -13,10 +13,10 @@ import numpy as np
 import rocksdict
 
 from storage.errors import CorruptStoreError
-from storage.tiers.damage import Damage
-from storage.tiers.disk_errors import disk_errors
-from storage.tiers.ssd_keys import CHANGED, GENERATIONS, SPILLS, group_prefix, ids_of, marker_key, row_keys
-from storage.tiers.ssd_options import SsdOptions, ingest_options, rocks_options, synced
+from storage.tiers.ssd.damage import Damage
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.keys import CHANGED, GENERATIONS, SPILLS, group_prefix, ids_of, marker_key, row_keys
+from storage.tiers.ssd.options import SsdOptions, ingest_options, rocks_options, synced
 
 _log = logging.getLogger(__name__)
 # Entries that an iterator reads before it is given up for another one.

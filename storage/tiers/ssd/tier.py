@@ -1,7 +1,7 @@
 """The SSD tier, the durable truth of every row: page files, and on top of them changes in RocksDB.
 
-What a table consists of stands in `ssd_tables`, how keys are laid out in `ssd_keys`, how changes become a new page file
-in `fold`, what a reader sees in `ssd_reads`. Several threads may read beside one that writes; the GIL is free during
+What a table consists of stands in `tables`, how keys are laid out in `keys`, how changes become a new page file
+in `fold`, what a reader sees in `reads`. Several threads may read beside one that writes; the GIL is free during
 reads. One process a folder.
 """
 
@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,26 +19,21 @@ from storage._pages import FOUND, folder_reads_direct
 from storage.errors import InvalidInput, StoreError
 from storage.paths import local_path
 from storage.threads import require_threads
-from storage.tiers.cold import PageFolder
-from storage.tiers.damage import Damage
-from storage.tiers.disk_errors import disk_errors
-from storage.tiers.disk_room import DiskRoom
-from storage.tiers.fold import Folding
 from storage.tiers.pace import UNHURRIED, Pace
-from storage.tiers.row_arrays import checked_ids, encoded
-from storage.tiers.sorted_changes import SortedChanges
-from storage.tiers.ssd_database import Database
-from storage.tiers.ssd_keys import CHANGED, MARKERS, MAX_TABLES, SPILLS, row_keys, row_values
-from storage.tiers.ssd_options import SsdOptions
-from storage.tiers.ssd_reads import Answer, ReadRequest, Reads
-from storage.tiers.ssd_statistics import SsdStats
-from storage.tiers.ssd_tables import TableState
-from storage.tiers.table_book import TableBook
-
-if TYPE_CHECKING:
-    from storage.tiers.ssd_health import StoreReport
-
-__all__ = ["ReadRequest", "SsdOptions", "SsdTier", "disk_errors"]
+from storage.tiers.ssd.damage import Damage
+from storage.tiers.ssd.database import Database
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.disk_room import DiskRoom
+from storage.tiers.ssd.fold import Folding
+from storage.tiers.ssd.keys import CHANGED, MARKERS, MAX_TABLES, SPILLS, row_keys, row_values
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.page_folder import PageFolder
+from storage.tiers.ssd.reads import Answer, ReadRequest, Reads
+from storage.tiers.ssd.row_arrays import checked_ids, encoded
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.statistics import SsdStats
+from storage.tiers.ssd.table_book import TableBook
+from storage.tiers.ssd.tables import TableState
 
 _INGEST_BYTES = 64 << 20
 # Of one file of changes that are made beside requests: finishing it keeps the GIL for one or two milliseconds.
@@ -254,13 +248,6 @@ class SsdTier:
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
         """Writes or removes (None) several markers in one atomic step. On the disk when the call returns."""
         self.database.set_markers(markers)
-
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> StoreReport:
-        """Reads everything and says what is wrong. progress: called with the pages read, and how many there are."""
-        from storage.tiers.ssd_health import verify_open
-
-        self._check_open()
-        return verify_open(self, progress)
 
     def size_bytes(self) -> int:
         """Bytes of page files, of the database, and in its write buffers."""

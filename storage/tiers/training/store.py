@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import rocksdict
 
-from storage.tiers.ssd import disk_errors
-from storage.tiers.ssd_options import SsdOptions, ingest_options, rocks_options, synced
-from storage.tiers.training_keys import (
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.options import SsdOptions, ingest_options, rocks_options, synced
+from storage.tiers.training.keys import (
     BARE,
     RECORDS,
     REMOVED_AT,

@@ -13,21 +13,10 @@ import torch
 
 from storage.errors import ConfigError
 from storage.hbm.device import KernelCall
-from storage.kernels import THREADS
+from storage.hbm.kernel_sources import THREADS
 
 OutputType = Literal["fp32", "fp16", "bf16"]
 
-# Of each source. The kernels of an output type end with its name.
-SOURCES = {
-    "lookup_gather": ("lookup_gather_fp32", "lookup_gather_fp16", "lookup_gather_bf16"),
-    "lookup_pool": ("lookup_pool",),
-    "lookup_gather_across": ("lookup_gather_across_fp32",),
-    "lookup_pool_across": ("lookup_pool_across",),
-    "late_rows": ("late_rows_fp32", "late_rows_fp16", "late_rows_bf16", "late_rows_add"),
-    "publish": ("publish_rows", "publish_stores"),
-}
-# Those that only cards which share rows need.
-ACROSS = ("lookup_gather_across", "lookup_pool_across")
 # As in lookup.cuh: the table of the features, and the header of a batch.
 FEATURE_WORDS = 16
 FEATURE_SHIFT = 48

@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError, DeviceError, NotFound
+from storage.hbm.kernel_sources import ACROSS, SOURCES, THREADS
 
 logger = logging.getLogger("emberline.storage")
 
 # No -ftz, which CuPy's own way to compile would add. --no-source-include: what is included comes from cuda/ only, never
 # from the folder that the process runs in.
 OPTIONS = ("--std=c++17", "--no-source-include")
-# Of each block; __launch_bounds__ of the kernels say the same.
-THREADS = 256
 # Units of 16 bytes for each thread of `assemble`, and blocks for each input: a first guess, not measured.
 _UNITS_EACH = 4
 _BLOCKS_AT_MOST = 1024
@@ -54,8 +53,8 @@ DEFAULT_CACHE = _default_cache()
 
 
 def source_folder() -> Path:
-    """Where the sources lie: beside this file in a wheel, beside the package in a checkout. Raises NotFound."""
-    package = Path(__file__).resolve().parent
+    """Where the sources lie: in the package in a wheel, beside the package in a checkout. Raises NotFound."""
+    package = Path(__file__).resolve().parents[1]
     for folder in (package / "cuda", package.parent / "cuda"):
         if next(folder.glob("*.cu"), None) is not None:
             return folder
@@ -171,14 +170,14 @@ class Kernels:
         self._load_assemble()
 
     def load_lookups(self) -> None:
-        """The same for the kernels of storage.lookup_kernels."""
-        for source in _lookup_sources():
-            if source not in _across_sources():
+        """The same for the kernels of storage.hbm.lookup_kernels."""
+        for source in SOURCES:
+            if source not in ACROSS:
                 self._load_source(source)
 
     def load_across(self) -> None:
         """The same for those that look into the memory of other cards."""
-        for source in _across_sources():
+        for source in ACROSS:
             self._load_source(source)
 
     def assemble(
@@ -205,7 +204,7 @@ class Kernels:
         self.launch("assemble", function, (blocks, max(inputs, 1)), values, stream)
 
     def call(self, name: str, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
-        """Starts a kernel of storage.lookup_kernels; values: its arguments, addresses are the card's.
+        """Starts a kernel of storage.hbm.lookup_kernels; values: its arguments, addresses are the card's.
 
         Raises NotFound for a name that there is not.
         """
@@ -249,7 +248,7 @@ class Kernels:
 
     def _load_source(self, source: str) -> Mapping[str, int]:
         """Gives all functions of lookups that are loaded."""
-        names = _lookup_sources()[source]
+        names = SOURCES[source]
         with self._lock:
             if not self._others.keys() >= set(names):
                 self._others = {**self._others, **self.functions(source, names)}
@@ -259,20 +258,8 @@ class Kernels:
         return self.functions(name, [name])[name]
 
 
-def _lookup_sources() -> Mapping[str, Sequence[str]]:
-    from storage.lookup_kernels import SOURCES  # it needs THREADS
-
-    return SOURCES
-
-
-def _across_sources() -> Sequence[str]:
-    from storage.lookup_kernels import ACROSS
-
-    return ACROSS
-
-
 def _source_of(name: str) -> str:
-    for source, names in _lookup_sources().items():
+    for source, names in SOURCES.items():
         if name in names:
             return source
     raise NotFound(f"no kernel of lookups is called {name!r}")

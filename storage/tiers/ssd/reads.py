@@ -1,7 +1,7 @@
 """Reading the SSD tier: what changes say of an id, else its page; many tables in one call.
 
 Why a reader gets the row of some moment during its call, whatever moves meanwhile. It takes the state of the table
-(`ssd_tables`). An id that is in no generation of the state had not been changed when it looked, and the state's file,
+(`tables`). An id that is in no generation of the state had not been changed when it looked, and the state's file,
 which stays open as long as somebody reads it, has its row. An id that is in one is asked of RocksDB, the newer
 generation first: what is found was there during the call. What is not found in any either was never ingested (the ids
 come first), or the generation was cleared; before it was, the next state was set. So if the state is still the same
@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from storage._pages import ABSENT, FOUND, UNRESOLVED, PageFile, PageReader
-from storage.tiers.cold import check_row_bytes
-from storage.tiers.disk_errors import disk_errors
-from storage.tiers.row_arrays import checked_ids
-from storage.tiers.ssd_database import Database, check_value
-from storage.tiers.ssd_options import SsdOptions
-from storage.tiers.ssd_tables import TableState
-from storage.tiers.table_book import TableBook
+from storage.tiers.ssd.database import Database, check_value
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.page_folder import check_row_bytes
+from storage.tiers.ssd.row_arrays import checked_ids
+from storage.tiers.ssd.table_book import TableBook
+from storage.tiers.ssd.tables import TableState
 
 # rows (n, row_bytes) uint8, zeros where there is none; states (n,) uint8
 Answer = tuple[np.ndarray, np.ndarray]

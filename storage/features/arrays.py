@@ -1,8 +1,7 @@
-"""Columns from numpy arrays: fixed, padded with lengths, jagged with offsets."""
+"""Columns from numpy arrays: fixed ones, and lists as flat values with offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ import numpy as np
 from storage.errors import InvalidInput
 from storage.features.columns import Array, BytesValues, Column, Values
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
+from storage.features.python_rows import bytes_values
 
 
-def fixed_column(dtype: str, array: Array, valid: Array | None, *, name: str) -> Column:
-    """See Column.from_numpy."""
+def column_from_numpy(dtype: str, array: Array, valid: Array | None = None, *, name: str = "") -> Column:
+    """A fixed column. array: (B,) or (B, W), any dtype that casts safely to `dtype`. valid: the same shape."""
     array = np.asarray(array)
     if array.ndim not in (1, 2):
         raise InvalidInput(f"{_of(name)}expected shape [B] or [B, width], got {list(array.shape)}", field=name)
@@ -24,41 +24,10 @@ def fixed_column(dtype: str, array: Array, valid: Array | None, *, name: str) ->
     return Column(dtype, rows, width, flat_values(dtype, array, name), None, mask)
 
 
-def padded_column(
-    dtype: str,
-    array: Values,
-    lengths: Array | None,
-    valid: Array | None,
-    *,
-    shape: Sequence[int] | None,
-    name: str,
+def column_from_jagged(
+    dtype: str, values: Values, offsets: Array, valid: Array | None = None, *, name: str = ""
 ) -> Column:
-    """See Column.from_padded."""
-    if shape is None:
-        shape = (len(array), 1) if isinstance(array, BytesValues) else np.shape(array)
-    if len(shape) != 2:
-        raise InvalidInput(f"{_of(name)}a list is a tensor [B, L], got shape {list(shape)}", field=name)
-    rows, length = int(shape[0]), int(shape[1])
-    values = array if isinstance(array, BytesValues) else flat_values(dtype, np.asarray(array), name)
-    if rows < 0 or length < 0 or rows * length != len(values):
-        raise InvalidInput(
-            f"{_of(name)}the shape [{rows}, {length}] does not hold the {len(values)} elements that came", field=name
-        )
-    mask = None if valid is None else _mask(valid, rows, f"[{rows}, 1]", f"{name}.valid" if name else "")
-    if lengths is None:
-        offsets = np.arange(rows + 1, dtype=np.int64) * length
-        return Column(dtype, rows, 1, values, offsets, mask)
-    counts = _lengths(lengths, rows, length, name)
-    offsets = np.zeros(rows + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    if offsets[-1] != len(values):
-        kept = (np.arange(length) < counts[:, None]).reshape(-1)
-        values = values.take(kept) if isinstance(values, BytesValues) else values[kept]
-    return Column(dtype, rows, 1, values, offsets, mask)
-
-
-def jagged_column(dtype: str, values: Values, offsets: Array, valid: Array | None, *, name: str) -> Column:
-    """See Column.from_jagged."""
+    """A list column from flat values. values: (n,); offsets: (B + 1,); valid: (B,)."""
     if not isinstance(values, BytesValues):
         values = flat_values(dtype, np.asarray(values), name)
     offsets = np.ascontiguousarray(_integers(offsets, "offsets", name))
@@ -73,8 +42,6 @@ def flat_values(dtype: str, array: Array, name: str) -> Values:
     if dtype not in DTYPES:
         raise InvalidInput(f"{_of(name)}unknown dtype {dtype!r}, expected one of {', '.join(DTYPES)}", field=name)
     if dtype == "BYTES":
-        from storage.features.python_rows import bytes_values
-
         if array.dtype.kind not in "OSU" and array.size:
             raise InvalidInput(f"{_of(name)}expected BYTES, got an array of {array.dtype}", field=name)
         return bytes_values(array.reshape(-1).tolist(), name)
@@ -84,21 +51,6 @@ def flat_values(dtype: str, array: Array, name: str) -> Values:
             raise InvalidInput(f"{_of(name)}expected {dtype}, got an array of {array.dtype}", field=name)
         array = array.astype(target)
     return np.ascontiguousarray(array).reshape(-1)
-
-
-def _lengths(lengths: Array, rows: int, length: int, name: str) -> Array:
-    field = f"{name}.lengths" if name else ""
-    counts = _integers(lengths, "lengths", field)
-    if counts.shape not in ((rows,), (rows, 1)):
-        raise InvalidInput(f"{_of(field)}expected shape [{rows}, 1], got {list(counts.shape)}", field=field)
-    counts = counts.reshape(-1)
-    bad = np.flatnonzero((counts < 0) | (counts > length))
-    if len(bad):
-        raise InvalidInput(
-            f"{_of(field)}row {bad[0]} has length {counts[bad[0]]}, expected 0 to {length}, the padded length",
-            field=field,
-        )
-    return counts
 
 
 def _integers(array: Array, what: str, name: str) -> Array:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from storage.tiers.spool import Spool
-from storage.tiers.training_keys import BARE, REMOVED_AT, WAITING_AT
-from storage.tiers.training_rows import Counts, Ids, Rows, TieredRows
+from storage.tiers.training.keys import BARE, REMOVED_AT, WAITING_AT
+from storage.tiers.training.rows import Counts, Ids, Rows, TieredRows
+from storage.tiers.training.spool import Spool
 
 _LAST_STAMP = 2**32 - 1
 # The native table answers for the counts of so many stamps; the store keeps no more.

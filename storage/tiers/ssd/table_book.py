@@ -8,11 +8,11 @@ from typing import Any
 
 from storage._pages import PageFile
 from storage.errors import CorruptStoreError, StoreError
-from storage.tiers.cold import PageFolder
-from storage.tiers.disk_errors import disk_errors
-from storage.tiers.ssd_database import Database
-from storage.tiers.ssd_keys import MARKERS, MAX_TABLES, SPILLS, table_of_group
-from storage.tiers.ssd_tables import Generation, StateText, TableState
+from storage.tiers.ssd.database import Database
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.keys import MARKERS, MAX_TABLES, SPILLS, table_of_group
+from storage.tiers.ssd.page_folder import PageFolder
+from storage.tiers.ssd.tables import Generation, StateText, TableState
 
 _log = logging.getLogger(__name__)
 # Of what lies in the folder. The first format had all rows in the database and no such marker.

@@ -14,9 +14,9 @@ import rocksdict
 
 from storage.errors import StoreError
 from storage.tiers.pace import Pace
-from storage.tiers.ssd_database import Database
-from storage.tiers.ssd_keys import row_keys
-from storage.tiers.ssd_tables import Generation
+from storage.tiers.ssd.database import Database
+from storage.tiers.ssd.keys import row_keys
+from storage.tiers.ssd.tables import Generation
 
 # Entries between two looks at the pace.
 _SLICE = 128

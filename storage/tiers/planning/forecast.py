@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storage.errors import InvalidInput
-from storage.tiers.cost import CostModel
-from storage.tiers.use_codes import uses_of_codes
+from storage.tiers.planning.cost import CostModel
+from storage.tiers.planning.use_codes import uses_of_codes
 
 _SIGMAS = 2.0
 # What a real cache differs from its curve beside chance: measured, not derived (docs/store.md).

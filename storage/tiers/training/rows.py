@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from storage._table import TrainingTable
 from storage.errors import ConfigError
-from storage.tiers.training_budget import RowBudget
-from storage.tiers.training_store import Found, TrainingStore
+from storage.tiers.training.budget import RowBudget
+from storage.tiers.training.store import Found, TrainingStore
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]

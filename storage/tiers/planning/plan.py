@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from storage.errors import InvalidInput
-from storage.tiers.cost import CostModel
-from storage.tiers.forecast import StoreForecast
+from storage.tiers.planning.cost import CostModel
+from storage.tiers.planning.forecast import StoreForecast
 
 _NOTHING_KNOWN = {
     "traffic": "too little is known of the traffic: a curve needs lookups worth 16 times the rows that fit, and at "

@@ -5,7 +5,7 @@
     fold_switch   the table consists of the new file and the new generation: one durable marker, then memory
     fold_clear    the folded generation's keys and the old file's name are gone
 
-A row is the same before and after each step, so neither caches nor lookups notice; `ssd_reads` says why a reader who
+A row is the same before and after each step, so neither caches nor lookups notice; `reads` says why a reader who
 began before a step gets the right row after it.
 
 After a crash. Before fold_freeze nothing had happened. Between fold_freeze and fold_switch the marker names the old
@@ -20,22 +20,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from storage._pages import ChangesMerge, PageFile
 from storage.errors import EmberlineError
-from storage.tiers.disk_errors import disk_errors
-from storage.tiers.pace import UNHURRIED
-from storage.tiers.ssd_database import Values, check_value
-from storage.tiers.ssd_keys import marker_key
-from storage.tiers.ssd_tables import Generation, TableState
-from storage.tiers.table_book import state_marker
-
-if TYPE_CHECKING:
-    from storage.tiers.ssd import SsdTier
+from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.ssd.damage import Damage
+from storage.tiers.ssd.database import Database, Values, check_value
+from storage.tiers.ssd.disk_errors import disk_errors
+from storage.tiers.ssd.disk_room import DiskRoom
+from storage.tiers.ssd.keys import marker_key
+from storage.tiers.ssd.options import SsdOptions
+from storage.tiers.ssd.page_folder import PageFolder
+from storage.tiers.ssd.sorted_changes import SortedChanges
+from storage.tiers.ssd.table_book import TableBook, state_marker
+from storage.tiers.ssd.tables import Generation, TableState
 
 _log = logging.getLogger(__name__)
 # What a fold says that it has done, in order.
@@ -48,10 +51,29 @@ class _StoppedError(EmberlineError):  # so that `disk_errors` lets it through
     """The fold gives way; it is begun again later."""
 
 
+class FoldedStore(Protocol):
+    """What a fold uses of an SSD tier."""
+
+    path: Path
+    limits: SsdOptions
+    damage: Damage
+    room: DiskRoom
+    pages: PageFolder
+    database: Database
+    book: TableBook
+
+    @property
+    def writing(self) -> AbstractContextManager[object]:
+        """Held by whoever changes rows or markers of tables."""
+
+    def changes(self, pace: Pace, expected_bytes: int = 0) -> SortedChanges:
+        """Starts changes that become visible in one atomic step."""
+
+
 class Folding:
     """The folds of one store: one at a time, by `fold` or in a thread that lives while there is something to do."""
 
-    def __init__(self, tier: SsdTier) -> None:
+    def __init__(self, tier: FoldedStore) -> None:
         self._tier = tier
         self._limits = tier.limits
         self._running = threading.Lock()
@@ -229,7 +251,7 @@ class Folding:
 
 
 def _changes(
-    tier: SsdTier, ids: np.ndarray, values: Values, row_bytes: int
+    tier: FoldedStore, ids: np.ndarray, values: Values, row_bytes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """ids, rows and removed flags of those that the database has; the others were never ingested."""
     there = np.fromiter((value is not None for value in values), np.bool_, len(values))

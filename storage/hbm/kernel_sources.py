@@ -1,0 +1,17 @@
+"""Which sources of cuda/ hold which kernels of lookups, and how many threads a block of any kernel has."""
+
+from __future__ import annotations
+
+# Of each block; __launch_bounds__ of the kernels say the same.
+THREADS = 256
+# Of each source. The kernels of an output type end with its name.
+SOURCES = {
+    "lookup_gather": ("lookup_gather_fp32", "lookup_gather_fp16", "lookup_gather_bf16"),
+    "lookup_pool": ("lookup_pool",),
+    "lookup_gather_across": ("lookup_gather_across_fp32",),
+    "lookup_pool_across": ("lookup_pool_across",),
+    "late_rows": ("late_rows_fp32", "late_rows_fp16", "late_rows_bf16", "late_rows_add"),
+    "publish": ("publish_rows", "publish_stores"),
+}
+# Those that only GPUs which share rows need.
+ACROSS = ("lookup_gather_across", "lookup_pool_across")
