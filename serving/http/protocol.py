@@ -408,13 +408,12 @@ class HttpProtocol(asyncio.Protocol):
 
     def _await_more(self) -> None:
         """Nothing can be done before more comes: a further request, or the rest of one that has begun to arrive."""
-        if self._arriving is None and not self._in_head:
+        if self._arriving is None and (self._is_stopping or not self._in_head):
             self._rest()
-        elif self._arriving is None:
-            # Its head began to arrive behind another request; its time counts from now.
+            return
+        if self._arriving is None:
             self.idle_since = time.monotonic()
-            self.due = self.idle_since + self._limits.body_timeout_s
-        elif not self._arriving.is_last:
+        if self.due == NEVER:  # else its time has counted since it began
             self.due = time.monotonic() + self._limits.body_timeout_s
 
     def _rest(self) -> None:
@@ -465,7 +464,8 @@ class HttpProtocol(asyncio.Protocol):
     def _give_up(self, error: EmberlineError, status: int = 400) -> None:
         """Answers what cannot be read any further, behind what was asked before it, and closes."""
         exchange, self._arriving = self._arriving, None
-        is_head = self._in_head and self._parser.get_method() == b"HEAD"
+        # Before the target comes, the parser knows the method of the request before.
+        is_head = self._in_head and self._head.url != b"" and self._parser.get_method() == b"HEAD"
         self._in_head = False
         self._is_broken = True
         if exchange is not None:

@@ -258,45 +258,6 @@ def test_many_requests_in_one_read_are_started_at_a_bounded_rate(path: bytes) ->
     run(test)
 
 
-@pytest.mark.parametrize("path", [b"/now", b"/a", b"/none"])
-def test_one_that_never_waits_has_one_turn_at_a_time(path: bytes) -> None:
-    async def test(served: Served) -> None:
-        many, writer = await served.connect()
-        for _ in range(20):
-            writer.write(b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % path * 50)
-            for _ in range(50):
-                assert (await response(many))[0] in (200, 404)
-                assert len(served.limits.turns._asked) <= 1
-        other, _ = await served.connect(b"GET /b HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
-        for _ in range(3):
-            assert (await response(other))[2] == b"/b||"
-            assert len(served.limits.turns._asked) <= 2
-
-    run(test)
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\nabc",
-        b"POST /none HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-    ],
-)
-def test_a_refused_request_behind_another_may_linger_no_longer_than_alone(
-    refused: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(served: Served) -> None:
-        reader, _ = await served.connect(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" + refused)
-        assert (await response(reader))[0] == 200
-        assert (await response(reader))[0] in (404, 413)
-        async with asyncio.timeout(5):
-            assert await ended(reader)
-
-    monkeypatch.setattr(limits_module, "_TICK_S", 0.01)
-    monkeypatch.setattr(protocol_module, "_LINGER_S", 0.2)
-    run(test, body_timeout_s=20, max_body_bytes=4000)
-
-
 @pytest.mark.parametrize("step", range(1, 30))
 @pytest.mark.parametrize(
     "framing",
