@@ -78,8 +78,7 @@ class HttpProtocol(asyncio.Protocol):
         self._is_offer = False
         self._in_offered_head = False
         # What comes of a body that was refused is not looked at; then the connection ends.
-        self._is_deaf = False
-        self._unheard = 0
+        self._is_deaf, self._unheard = False, 0
         # What comes now is no HTTP any more.
         self._is_broken = False
 
@@ -148,6 +147,8 @@ class HttpProtocol(asyncio.Protocol):
             end = self._unread.piece_end(data, at, self._body_left if self._arriving is not None else 0)
             at += self._feed(data if (at, end) == (0, len(data)) else memoryview(data)[at:end])
             pieces += 1
+            if self._completed != completed and self._parser.get_method() == b"HEAD":
+                self._parser = httptools.HttpRequestParser(self)  # else it says so of the next before it knows
         self._unread.consumed(data)
         self._pace_reading()
 
@@ -464,8 +465,7 @@ class HttpProtocol(asyncio.Protocol):
     def _give_up(self, error: EmberlineError, status: int = 400) -> None:
         """Answers what cannot be read any further, behind what was asked before it, and closes."""
         exchange, self._arriving = self._arriving, None
-        # Before the target comes, the parser knows the method of the request before.
-        is_head = self._in_head and self._head.url != b"" and self._parser.get_method() == b"HEAD"
+        is_head = self._in_head and self._parser.get_method() == b"HEAD"
         self._in_head = False
         self._is_broken = True
         if exchange is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -312,6 +313,29 @@ def test_a_model_that_changes_is_asked_as_it_is_now(tmp_path: Path) -> None:
         assert "identity" in answer.json["error"]
         answer = ask(server.http_port, "POST", "/v1/models/late:predict", {"instances": [{"in_A": 1}]})
         assert answer.status == 501
+
+
+@pytest.mark.parametrize("by", ["load", "look"])
+def test_a_model_that_was_seen_before_its_configuration_was_whole_is_served(tmp_path: Path, by: str) -> None:
+    repository = write_repository(tmp_path / "repository")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    config = ServerConfig(model_repository=repository, store=tmp_path / "store", open_admin=True, poll_s=0.2, **ports)
+    with Server(config) as server, triton_http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+        (repository / "late").mkdir()
+        (repository / "late" / "config.pbtxt").touch()
+        deadline = time.monotonic() + 20
+        while "late" not in {entry["name"] for entry in client.get_model_repository_index()}:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(InferenceServerException, match="late"):
+            client.load_model("late")
+        write_identity(repository, "late", {"A": ("INT32", [1])})
+        if by == "load":
+            client.load_model("late")
+        while not client.is_model_ready("late"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert client.get_model_metadata("late")["inputs"][0]["shape"] == [1]
 
 
 def test_a_new_model_wakes_none_that_was_unloaded(tmp_path: Path) -> None:
