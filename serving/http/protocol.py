@@ -71,8 +71,6 @@ class HttpProtocol(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._is_full = False
-        # A turn was asked for, and has not come.
-        self._awaits_turn = False
         self._in_head = False
         # The request offers another protocol: httptools ends it with its head, and another parser reads its body.
         self._is_offer = False
@@ -142,7 +140,7 @@ class HttpProtocol(asyncio.Protocol):
                 return
             if self._completed != completed or pieces == PIECES_AT_ONCE:
                 self._keep_unread(data[at:])
-                self._ask_for_turn()
+                self._limits.turns.soon(self._go_on)
                 return
             end = self._unread.piece_end(data, at, self._body_left if self._arriving is not None else 0)
             at += self._feed(data if (at, end) == (0, len(data)) else memoryview(data)[at:end])
@@ -385,19 +383,12 @@ class HttpProtocol(asyncio.Protocol):
         if self._active is not None or self._is_full or self._transport.is_closing():
             return
         if self._waiting or self._unread.data:
-            self._ask_for_turn()
+            self._limits.turns.soon(self._go_on)
         else:
             self._await_more()
 
-    def _ask_for_turn(self) -> None:
-        """Has `_go_on` called; once, however often it is asked for before that."""
-        if not self._awaits_turn:
-            self._awaits_turn = True
-            self._limits.turns.soon(self._go_on)
-
     def _go_on(self) -> None:
         """Starts what waited, where nothing is ahead of it any more, and reads on."""
-        self._awaits_turn = False
         if self._transport.is_closing():
             return
         if self._waiting and self._active is None and not self._is_full:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 # So many are started at once, and the next ones a millisecond later: 2,000 a second, of all connections together.
@@ -22,13 +22,14 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._asked: deque[Callable[[], None]] = deque()
+        # The values mean nothing: each stands here once, in the order in which it asked.
+        self._asked: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._is_scheduled = False
         self._next_at = 0.0
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Calls back in a later iteration."""
-        self._asked.append(callback)
+        """Calls back in a later iteration; once, however often it is asked for before that."""
+        self._asked.setdefault(callback)
         if not self._is_scheduled:
             self._schedule()
 
@@ -44,7 +45,8 @@ class Turns:
     def _run(self) -> None:
         self._next_at = time.monotonic() + _APART_S
         for _ in range(min(_STARTED_AT_ONCE, len(self._asked))):
-            self._asked.popleft()()
+            callback, _ = self._asked.popitem(last=False)
+            callback()
         self._is_scheduled = False
         if self._asked:
             self._schedule()

@@ -206,7 +206,7 @@ class ModelRepository:
         with self._changes:
             if self._stopping:
                 raise Unavailable(f"model {name[:200]!r} is not loaded: the server is shutting down")
-            self._is_identity_now(name)
+            self._find_identity(name)
             if name in self._identity or (
                 name not in self._models and self._is_wanted(name) and self._identity.is_one(name)
             ):
@@ -368,20 +368,24 @@ class ModelRepository:
         self._models = {**self._models, name: updater}
         return updater
 
-    def _is_identity_now(self, name: str) -> bool:
-        """Whether a model that serves nothing turns out to be one of identity, and is one from now on. Under the lock.
+    def _find_identity(self, name: str) -> bool:
+        """Makes a model that serves nothing one of identity where its configuration says so by now. Under the lock.
 
-        So it is when the folder was seen before its configuration was written whole.
+        Its folder was seen before its configuration was written whole. Returns whether it was so.
         """
         updater = self._models.get(name)
         if updater is None or updater.model.default is not None or not self._identity.is_one(name):
             return False
-        self._leaving[name] = updater
+        self._leave(name)
+        self._identity.expect([name])
+        return True
+
+    def _leave(self, name: str) -> None:
+        """Takes nothing more for a model, and closes it behind the requests that it has. Under the lock."""
+        updater = self._leaving[name] = self._models[name]
         self._models = {key: value for key, value in self._models.items() if key != name}
         updater.give_up()
         _stop_in_background(updater)
-        self._identity.expect([name])
-        return True
 
     def _changed(self, folders: set[Path]) -> None:
         """Wakes the models whose folders changed; all look at theirs when none is named. Loads and unloads models."""
@@ -419,7 +423,7 @@ class ModelRepository:
                 updater = self._add(name)
                 updater.follow()
                 updater.wake()
-            self._identity.load_all([name for name in self._models if self._is_identity_now(name)])
+            self._identity.load_all([name for name in self._models if self._find_identity(name)])
             for name in [
                 name for name in self._identity.names if name not in there and name not in self._config.models
             ]:
@@ -427,10 +431,7 @@ class ModelRepository:
                 self._identity.forget(name)
             for name in [name for name in self._models if name not in there and name not in self._config.models]:
                 logger.info("%s: has left the repository", name)
-                updater = self._leaving[name] = self._models[name]
-                self._models = {key: value for key, value in self._models.items() if key != name}
-                updater.give_up()
-                _stop_in_background(updater)
+                self._leave(name)
 
 
 def _stop_in_background(updater: ModelUpdater) -> None:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from serving.config import ServerConfig
@@ -117,28 +117,25 @@ class LiveModel:
             self._on_step(self.name, name)
 
     @contextmanager
-    def taking(self, snapshot: str) -> Iterator[None]:
-        """Nothing that the store keeps of a snapshot is collected meanwhile, though no line has it yet."""
+    def taking(self, *snapshots: str) -> Iterator[None]:
+        """Nothing that the store keeps of these snapshots is collected meanwhile, whether a line has them or not."""
         with self.lock:
-            self.keeping.add(snapshot)
+            fresh = set(snapshots) - self.keeping
+            self.keeping |= fresh
         try:
             yield
         finally:
             with self.lock:
-                self.keeping.discard(snapshot)
+                self.keeping -= fresh
 
     @contextmanager
     def taking_upon(self, line: StoreLine) -> Iterator[LineView]:
-        """The view of a line; what the store keeps of its snapshots is not collected meanwhile, merged or not."""
-        with self.lock:
-            view = line.view
-            fresh = {entry.id for entry in view.entries} - self.keeping
-            self.keeping |= fresh
-        try:
-            yield view
-        finally:
+        """Gives the view of a line, and is `taking` its snapshots, which may be merged meanwhile."""
+        with ExitStack() as kept:
             with self.lock:
-                self.keeping -= fresh
+                view = line.view
+                kept.enter_context(self.taking(*(entry.id for entry in view.entries)))
+            yield view
 
     @contextmanager
     def rebuilding(self, why: str) -> Iterator[None]:

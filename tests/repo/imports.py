@@ -116,7 +116,7 @@ def circles(graph: Graph) -> list[list[str]]:
     return sorted(found)
 
 
-def siblings(graph: Graph, modules: Mapping[str, Module], folder: str) -> dict[str, set[str]]:
+def siblings(graph: Graph, folder: str) -> dict[str, set[str]]:
     """What each file and sub-folder of a package imports of the others; "" for the top level."""
     prefix = f"{folder}." if folder else ""
 
@@ -136,7 +136,7 @@ def knots(graph: Graph, modules: Mapping[str, Module]) -> list[list[str]]:
     """Files and folders beside each other that import each other, so that none of them lies below the rest."""
     found: list[list[str]] = []
     for folder in ("", *(name for name, module in modules.items() if module.is_package)):
-        found += circles(siblings(graph, modules, folder))
+        found += circles(siblings(graph, folder))
     return found
 
 
@@ -164,7 +164,7 @@ def main() -> int:
         folder = options.arrows.strip("/").replace("/", ".")
         if folder not in modules:
             parser.error(f"--arrows: {options.arrows!r} is no package of {', '.join(PACKAGES)}")
-        for name, targets in sorted(siblings(graph, modules, folder).items()):
+        for name, targets in sorted(siblings(graph, folder).items()):
             print(f"{name}: {', '.join(sorted(targets)) or '-'}")
         return 0
     wrong = 0
