@@ -17,6 +17,7 @@ from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
 from serving.grpc.inference import InferenceCalls
 from serving.grpc.message_bounds import check_message
+from serving.grpc.quiet import keep_quiet_about_callers_that_left
 from serving.grpc.streaming import stream_answers
 from serving.ports import listen, port_message
 from serving.security.gate import Gate
@@ -63,6 +64,7 @@ def grpc_server(
         ("grpc.server.max_pending_requests_hard_limit", 2 * _MAX_PENDING_CALLS),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
     ]
+    keep_quiet_about_callers_that_left()
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
     server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, GrpcGate(gate), health),))
     return server
