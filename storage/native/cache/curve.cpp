@@ -36,7 +36,9 @@ MissRatioCurve::Cell& MissRatioCurve::place(std::uint64_t owner) {
   return cells_[at];
 }
 
-std::uint32_t MissRatioCurve::part_of(std::uint64_t owner) { return static_cast<std::uint32_t>(mix(owner) >> 40) % kParts; }
+std::uint32_t MissRatioCurve::part_of(std::uint64_t owner) {
+  return static_cast<std::uint32_t>(mix(owner) >> 40) % kParts;
+}
 
 void MissRatioCurve::offer(std::uint64_t mixed, std::uint32_t table) {
   if (!sampled(mixed, mask_)) return;
@@ -189,7 +191,8 @@ std::vector<double> MissRatioCurve::parts(const std::vector<CurvePoint>& at) con
     std::size_t whole = 0;
     for (std::size_t point = 0; point < at.size(); ++point) {
       const double inside = static_cast<double>(at[point].rows) * rate() / kParts;
-      for (; whole < ranks.size() && static_cast<double>(whole + 1) <= inside && ranks[whole].past > 0; ++whole) missed -= ranks[whole].last;
+      for (; whole < ranks.size() && static_cast<double>(whole + 1) <= inside && ranks[whole].past > 0; ++whole)
+        missed -= ranks[whole].last;
       const bool more = whole < ranks.size() && ranks[whole].past > 0;
       const double begun = more ? ranks[whole].last * std::clamp(inside - static_cast<double>(whole), 0.0, 1.0) : 0.0;
       out[part * at.size() + point] = at[point].rows == 0 ? 0.0 : std::clamp(1 - (missed - begun) / total, 0.0, 1.0);
@@ -201,6 +204,8 @@ std::vector<double> MissRatioCurve::parts(const std::vector<CurvePoint>& at) con
 std::vector<CurvePoint> MissRatioCurve::curve() const { return points(true, 0); }
 std::vector<CurvePoint> MissRatioCurve::curve_of(std::uint32_t table) const { return points(false, table); }
 double MissRatioCurve::predict(std::uint64_t rows) const { return hit_rate(true, 0, rows); }
-double MissRatioCurve::predict_of(std::uint32_t table, std::uint64_t rows) const { return hit_rate(false, table, rows); }
+double MissRatioCurve::predict_of(std::uint32_t table, std::uint64_t rows) const {
+  return hit_rate(false, table, rows);
+}
 
 }  // namespace emberline

@@ -1,8 +1,9 @@
-// The body of MatchBlock. A file includes this in an unnamed namespace, behind `matches(line, id)`: bit i is set where ids[i] of the
-// line is the id, read at about the same time. It is a hint: the slot that it leads to is confirmed by loads that are ordered.
+// The body of MatchBlock. A file includes this in an unnamed namespace, behind `matches(line, id)`: bit i is set where
+// ids[i] of the line is the id, read at about the same time. It is a hint: the slot that it leads to is confirmed by
+// loads that are ordered.
 //
-// The order that the readers' protocol needs (lines.h) is id, slot, id. The slot's address depends on the first look at the id,
-// an order that every processor keeps; the slot is loaded with acquire, so the second look comes after it.
+// The order that the readers' protocol needs (lines.h) is id, slot, id. The slot's address depends on the first look at
+// the id, an order that every processor keeps; the slot is loaded with acquire, so the second look comes after it.
 
 // kLines: of a row that fills so many whole lines, which is then fetched without a loop: a tenth faster; 0 for any row.
 template <int kLines>

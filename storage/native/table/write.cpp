@@ -71,7 +71,7 @@ void Table::insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput ro
     }
     if (capacity_ > 0 && size() >= capacity_) {
       throw CapacityExceeded("the table is full: capacity_rows is " + std::to_string(capacity_) +
-                      "; erase rows, use insert_and_evict, or build it with a larger capacity");
+                             "; erase rows, use insert_and_evict, or build it with a larger capacity");
     }
     insert_new(ids[i], rows, i, freq != nullptr ? freq[i] : kDeliberate, true);
   }
