@@ -20,7 +20,7 @@ MissRatioCurve::MissRatioCurve(std::uint64_t cells, std::uint32_t tables, std::u
     : cells_(cells), period_(period), last_(tables), now_(tables) {}
 
 std::size_t MissRatioCurve::bytes(std::uint64_t cells, std::uint32_t tables) {
-  return cells * sizeof(Cell) + tables * 2 * sizeof(Told);
+  return cells * sizeof(Cell) + std::size_t{tables} * 2 * sizeof(Told);
 }
 
 std::size_t MissRatioCurve::bytes() const { return bytes(cells_.size(), static_cast<std::uint32_t>(last_.size())); }
@@ -84,7 +84,7 @@ void MissRatioCurve::end_period() {
     cell.now = 0;
     if (cell.past >= kForgotten || cell.last > 0) kept.push_back(cell);
   }
-  rebuild(std::move(kept));
+  rebuild(kept);
   std::uint64_t seen = 0;
   for (const Told& table : now_) seen += table.kept + table.untold;
   if (now_lost_ * kLostOne > seen && skip_mask_ < kMostSkipped) skip_mask_ = skip_mask_ * 2 + 1;
@@ -94,7 +94,7 @@ void MissRatioCurve::end_period() {
   ++periods_;
 }
 
-void MissRatioCurve::rebuild(std::vector<Cell> kept) {
+void MissRatioCurve::rebuild(const std::vector<Cell>& kept) {
   std::fill(cells_.begin(), cells_.end(), Cell{});
   for (const Cell& cell : kept) place(cell.owner) = cell;
   used_ = kept.size();
@@ -111,7 +111,7 @@ void MissRatioCurve::thin() {
     for (const Cell& cell : cells_) {
       if (cell.owner != 0 && (cell.owner & mask_) == 0) kept.push_back(cell);
     }
-    rebuild(std::move(kept));
+    rebuild(kept);
   }
 }
 

@@ -80,7 +80,7 @@ class MissRatioCurve {
   static std::uint32_t part_of(std::uint64_t owner);
   static std::uint64_t owner_of(std::uint64_t mixed, std::uint32_t table);
   Cell& place(std::uint64_t owner);
-  void rebuild(std::vector<Cell> kept);
+  void rebuild(const std::vector<Cell>& kept);
   void thin();
   std::vector<Ranked> ranked(bool all, std::uint32_t table) const;
   std::vector<CurvePoint> points(bool all, std::uint32_t table) const;

@@ -15,7 +15,7 @@ namespace emberline::pages {
 class ChangesMerge {
  public:
   // base may be null: there are only changes. The writer outlives this.
-  ChangesMerge(std::shared_ptr<const PageFile> base, PageWriter& writer);
+  ChangesMerge(const std::shared_ptr<const PageFile>& base, PageWriter& writer);
   ChangesMerge(const ChangesMerge&) = delete;
   ChangesMerge& operator=(const ChangesMerge&) = delete;
 

@@ -45,7 +45,7 @@ struct ReaderStats {
 
 class PageReader {
  public:
-  explicit PageReader(ReaderOptions options);
+  explicit PageReader(const ReaderOptions& options);
   PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues);
   ~PageReader();  // closes it
 

@@ -105,7 +105,7 @@ inline void pool_part(const char* const* rows, const float* weights, std::size_t
   if (divisor != 1) {
     for (int r = 0; r < kRegisters; ++r) sums[r] = V::divide(sums[r], V::all(divisor));
   }
-  for (int r = 0; r < kRegisters; ++r) V::store(out + d + r * static_cast<int>(V::kWidth), sums[r]);
+  for (int r = 0; r < kRegisters; ++r) V::store(out + d + r * std::ptrdiff_t{V::kWidth}, sums[r]);
 }
 
 template <class Row, bool kWeighted>

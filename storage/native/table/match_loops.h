@@ -29,7 +29,7 @@ std::size_t match_ids_of(const MatchTask& given, std::size_t start, std::size_t 
       task.rows[i] = row;
       task.slots[i & kRound] = slot;
       if constexpr (kLines == 0) prefetch_row(row, task.row_bytes);
-      for (int k = 0; k < kLines; ++k) __builtin_prefetch(row + 64 * k, 0, 2);
+      for (int k = 0; k < kLines; ++k) __builtin_prefetch(row + std::ptrdiff_t{64} * k, 0, 2);
     } else {
       task.rows[i] = nullptr;
       task.slots[i & kRound] = kEmptySlot;

@@ -45,7 +45,7 @@ class Sketch {
     std::uint8_t* line = reinterpret_cast<std::uint8_t*>(pages_.data()) + first_line(mixed, lines_) * 64;
     std::uint32_t least = 255;
     for (int i = 0; i < 4; ++i) {
-      counters[i] = line + 16 * i + ((mixed >> (4 * i)) & 15);
+      counters[i] = line + std::ptrdiff_t{16} * i + ((mixed >> (4 * i)) & 15);
       least = std::min<std::uint32_t>(least, *counters[i]);
     }
     return least;
