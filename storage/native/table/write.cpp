@@ -174,7 +174,7 @@ void Table::reclaim() {
 
 void Table::write_row(std::uint32_t slot, RowInput rows, std::size_t at) {
   char* to = slab_.row(slot);
-  // One of the two pointers of a RowInput is set.  NOLINTBEGIN(clang-analyzer-core.NullPointerArithm,*NonNullParamChecker)
+  // One pointer of a RowInput is set.  NOLINTBEGIN(clang-analyzer-core.NullPointerArithm,*NonNullParamChecker)
   if (rows.encoded != nullptr) {
     std::memcpy(to, rows.encoded + at * stride(), stride());
   } else if (format_.type == RowType::kFp32) {
