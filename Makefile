@@ -11,8 +11,12 @@ JOBS   ?= 2
 SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 NATIVE := $(shell find storage/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
+SAMPLE ?= 40
 READY  := $(VENV)/.ready
+# What clang-format keeps in shape.
+FORMATTED := $(shell find storage/native benchmarks cuda tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 FUZZERS := $(VENV)/.fuzzers
+TIDY    := $(VENV)/.tidy
 # A GPU's torch and CuPy are those of this Python, and what else is needed is put beside them into build/gpu-venv.
 GPU_BASE   ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
 GPU_PYTHON ?= 3.12
@@ -21,7 +25,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type sanitize soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -49,21 +53,35 @@ test-cpp: $(READY)  ## the C++ tests alone
 cuda-check: $(READY)  ## compile the kernels of cuda/ for every card: warnings, registers, spills; needs no GPU
 	$(PY) -m tests.kernels.check
 
-lint: $(READY)  ## ruff, formatting, import rules
+lint: $(READY)  ## ruff, formatting of Python and C++, spelling, import rules
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run -Werror $(FORMATTED)
+	$(VENV)/bin/codespell
 	$(VENV)/bin/lint-imports
 
-format: $(READY)  ## put the Python code into the house's format
+format: $(READY)  ## format the Python, C++ and CUDA sources
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+	$(VENV)/bin/clang-format -i $(FORMATTED)
 
 type: $(READY)  ## mypy --strict
 	$(PY) -m mypy
 
+$(TIDY): $(READY)
+	$(PY) -m pip install --quiet --constraint constraints.txt clang-tidy
+	@touch $@
+
+tidy: $(TIDY)  ## clang-tidy over the C++ core
+	$(VENV)/bin/cmake -S . -B build/tidy -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DEMBERLINE_PYTHON=OFF > /dev/null
+	$(PY) $(VENV)/bin/run-clang-tidy.py -p build/tidy -clang-tidy-binary $(VENV)/bin/clang-tidy -j $(JOBS) -quiet -hide-progress -warnings-as-errors='*'
+
 sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,asan,address$(comma)undefined)
 	$(call cpp_tests,tsan,thread)
+
+storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; hours for all: tests/faults/storm.py
+	$(PY) -m tests.faults.storm --sample $(SAMPLE) --jobs $(JOBS)
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and folds for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)

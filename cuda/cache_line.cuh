@@ -1,9 +1,9 @@
-// The arithmetic of a cache's index, shared by the cache of the host (storage/native/cache/lines.h, where the protocol between
-// its writer and its readers stands) and by its replica on a card (lookup.cuh, publish.cu).
+// The arithmetic of a cache's index, shared by the cache of the host (storage/native/cache/lines.h, where the protocol
+// between its writer and its readers stands) and by its replica on a card (lookup.cuh, publish.cu).
 //
-// A line is 64 bytes: four ids, then four words. A word is {slot 32, table 16, use count 8, line flags 8}; slot 0 means that
-// the position is empty. The owner of a position is (id, table). The flags of a line stand in its first word: bit 0 says that
-// an owner of this line was ever put into its second line, the rest counts the moves into this line.
+// A line is 64 bytes: four ids, then four words. A word is {slot 32, table 16, use count 8, line flags 8}; slot 0 means
+// that the position is empty. The owner of a position is (id, table). The flags of a line stand in its first word: bit
+// 0 says that an owner of this line was ever put into its second line, the rest counts the moves into this line.
 //
 // Who loads what, and in which order, comes in as a class. Loads of a line:
 //   id(at), word(at)       word(at) is loaded with acquire
@@ -38,8 +38,8 @@ EMBERLINE_HD uint64_t mix_owner(int64_t id, uint64_t salt) {
   return mix_id(static_cast<int64_t>(static_cast<uint64_t>(id) ^ salt));
 }
 
-// Which of several cards holds the row, where each row is on one of them: a choice of its own, so that the rows of a card stand in
-// all of its lines. mixed: of the owner under the table's own number.
+// Which of several cards holds the row, where each row is on one of them: a choice of its own, so that the rows of a
+// card stand in all of its lines. mixed: of the owner under the table's own number.
 EMBERLINE_HD uint32_t part_of(uint64_t mixed, uint32_t parts) {
   return static_cast<uint32_t>(multiply_high(mix(mixed + 0xD1B54A32D192ED03ull), parts));
 }
@@ -57,11 +57,13 @@ struct Found {
 };
 
 // Finds the owner in one line. Versions:
-//   1 in turn    four ways one after the other, each its word, the id again, the next way. The lanes of a warp want different
-//                ways, and a warp takes diverging branches one after the other: a line costs eight dependent loads. Kept
-//                for a comparison: -DEMBERLINE_PROBE_IN_TURN (benchmarks/gpu_search.py). No GPU has measured it.
-//   2 by mask    the ids make a mask of ways first, and a loop takes its set bits: nearly always one, so all lanes load their
-//                words together, and a line costs two dependent loads. A third of the acquiring loads in the machine code.
+//   1 in turn    four ways one after the other, each its word, the id again, the next way. The lanes of a warp want
+//                different ways, and a warp takes diverging branches one after the other: a line costs eight dependent
+//                loads. Kept for a comparison: -DEMBERLINE_PROBE_IN_TURN (benchmarks/gpu_search.py). No GPU has
+//                measured it.
+//   2 by mask    the ids make a mask of ways first, and a loop takes its set bits: nearly always one, so all lanes load
+//                their words together, and a line costs two dependent loads. A third of the acquiring loads in the
+//                machine code.
 template <class Loads>
 EMBERLINE_HD Match probe_line(const Loads& loads, int64_t id, uint32_t table) {
 #if defined(EMBERLINE_PROBE_IN_TURN)
@@ -111,8 +113,8 @@ EMBERLINE_HD Found find(const Lines& lines, int64_t id, uint32_t table, uint64_t
   return find_on(lines, id, table, mixed, flags);
 }
 
-// For an index that may miss an owner on the move: the flags wait until the first line turned out not to hold it, and the
-// common case is one load after another less. Asks each line once.
+// For an index that may miss an owner on the move: the flags wait until the first line turned out not to hold it, and
+// the common case is one load after another less. Asks each line once.
 template <class Lines>
 EMBERLINE_HD Match find_unless_moving(const Lines& lines, int64_t id, uint32_t table, uint64_t mixed) {
   const auto head = lines.loads(first_line(mixed, lines.count()));

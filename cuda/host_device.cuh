@@ -1,12 +1,12 @@
-// What every header here begins with: how a function is marked that host and device share, and the integer types. NVRTC has
-// no <cstdint>.
+// What every header here begins with: how a function is marked that host and device share, and the integer types. NVRTC
+// has no <cstdint>.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 // Arithmetic: runs on either side.
 #define EMBERLINE_HD __host__ __device__ __forceinline__
-// Work of the lanes of a tile, or on memory that others change meanwhile: the device's. Plain C++ to a host's compiler, which
-// runs it for the tests.
+// Work of the lanes of a tile, or on memory that others change meanwhile: the device's. Plain C++ to a host's compiler,
+// which runs it for the tests.
 #define EMBERLINE_DEVICE __device__ __forceinline__
 #define EMBERLINE_UNROLL _Pragma("unroll")
 #else

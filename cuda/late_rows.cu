@@ -1,10 +1,12 @@
-// late_rows: rows that a lookup missed, scattered (late_rows_fp32, late_rows_fp16, late_rows_bf16: by the type of the output) or
-// added to their bags (late_rows_add). late_rows.cuh has the lists, all arithmetic, and how a sum is rounded.
+// late_rows: rows that a lookup missed, scattered (late_rows_fp32, late_rows_fp16, late_rows_bf16: by the type of the
+// output) or added to their bags (late_rows_add). late_rows.cuh has the lists, all arithmetic, and how a sum is
+// rounded.
 //
-// Grid: a warp an entry, all warps stride over the list, whose length is read on the card. On the stream of the lookup, after
-// it; an empty list is a launch that does nothing, so a graph may hold one.
+// Grid: a warp an entry, all warps stride over the list, whose length is read on the card. On the stream of the lookup,
+// after it; an empty list is a launch that does nothing, so a graph may hold one.
 //
-// Bytes: a late row is read once and its row of the output written (a bag's read too). In pinned memory the reads cross PCIe:
+// Bytes: a late row is read once and its row of the output written (a bag's read too). In pinned memory the reads cross
+// PCIe:
 // at 55 GB/s and 512 bytes a row some 107 million rows a second, 1 % missing of 13,312 ids in 1.2 us and a round trip.
 //
 // Versions:
@@ -29,12 +31,12 @@ __device__ __forceinline__ emberline::int64_t all_threads() {
 
 }  // namespace
 
-#define EMBERLINE_LATE_ROWS(name, share)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(256, 4)                                                                          \
-      name(const emberline::int64_t* features, const emberline::int64_t* header, emberline::int64_t rows,                    \
-           const emberline::int64_t* entries, const emberline::int64_t* count, emberline::int64_t room, const float* staging, \
-           const float* weights) {                                                                                           \
-    emberline::share({features, header, rows, entries, count, room, staging, weights}, own_thread(), all_threads());         \
+#define EMBERLINE_LATE_ROWS(name, share)                                                                             \
+  extern "C" __global__ void __launch_bounds__(256, 4)                                                               \
+      name(const emberline::int64_t* features, const emberline::int64_t* header, emberline::int64_t rows,            \
+           const emberline::int64_t* entries, const emberline::int64_t* count, emberline::int64_t room,              \
+           const float* staging, const float* weights) {                                                             \
+    emberline::share({features, header, rows, entries, count, room, staging, weights}, own_thread(), all_threads()); \
   }
 
 EMBERLINE_LATE_ROWS(late_rows_fp32, scatter_share<emberline::Fp32Output>)

@@ -1,20 +1,22 @@
 // Rows that a lookup missed and the host has found since, brought to where they belong: scattered into the output of an
-// unpooled feature, added to a bag of a pooled one. They come decoded, as float32, in staging that the card can read (its own
-// memory, or pinned memory of the host), each at a multiple of 4 floats for loads of 16 bytes; at any place otherwise.
+// unpooled feature, added to a bag of a pooled one. They come decoded, as float32, in staging that the card can read
+// (its own memory, or pinned memory of the host), each at a multiple of 4 floats for loads of 16 bytes; at any place
+// otherwise.
 //
-// Scatter: entries of two int64 {feature << 48 | row of the output, where the row begins in staging, in floats}. No row of the
-// output comes twice. The row's state becomes 1.
+// Scatter: entries of two int64 {feature << 48 | row of the output, where the row begins in staging, in floats}. No row
+// of the output comes twice. The row's state becomes 1.
 //
-// Add: entries of four int64 {feature << 48 | bag, where the bag's first late row begins, number of its late rows, where its
-// weights begin in `weights`}. The late rows of a bag lie one after the other, D floats apart, in the order of their ids; a bag
-// comes once. It becomes bag + (0 + w0 * late0 + w1 * late1 + ...), for a mean bag + that sum / number of its ids. Its state
-// becomes 0.
+// Add: entries of four int64 {feature << 48 | bag, where the bag's first late row begins, number of its late rows,
+// where its weights begin in `weights`}. The late rows of a bag lie one after the other, D floats apart, in the order
+// of their ids; a bag comes once. It becomes bag + (0 + w0 * late0 + w1 * late1 + ...), for a mean bag + that sum /
+// number of its ids. Its state becomes 0.
 //
-// Rounding. With u = 2^-24, n the bag's ids and S the sum of |w * x| over all of them in a column, a sum of n products rounded
-// one by one is within g * S of the exact one, g = n u / (1 - n u), in whatever order it is taken; dividing a mean in two parts
-// and adding these rounds three times more. So the result is within 2 (n + 3) u / (1 - (n + 3) u) * S (of a mean: of S / n) of what
-// the host gives, which sums in the order of the ids, short of overflow and of values below 2^-126. It is the same on every card and
-// in every run, for no atomic takes part: it depends on which ids were late and on nothing else.
+// Rounding. With u = 2^-24, n the bag's ids and S the sum of |w * x| over all of them in a column, a sum of n products
+// rounded one by one is within g * S of the exact one, g = n u / (1 - n u), in whatever order it is taken; dividing a
+// mean in two parts and adding these rounds three times more. So the result is within 2 (n + 3) u / (1 - (n + 3) u) * S
+// (of a mean: of S / n) of what the host gives, which sums in the order of the ids, short of overflow and of values
+// below 2^-126. It is the same on every card and in every run, for no atomic takes part: it depends on which ids were
+// late and on nothing else.
 #pragma once
 
 #include "lookup_pool.cuh"
@@ -31,7 +33,7 @@ struct LateRows {
   int64_t rows;  // of the outputs
   const int64_t* entries;
   const int64_t* count;  // of entries, on the card
-  int64_t room;          // for entries, which the launch was sized for
+  int64_t room;  // for entries, which the launch was sized for
   const float* staging;
   const float* weights;  // may be null where no feature is weighted
 };

@@ -1,10 +1,11 @@
 // The arithmetic of a table's index and of its use counters, shared by host and device.
 //
-// A line is 64 bytes: five ids, five 32-bit slots, one 32-bit version. An id may stand in two lines: its first, and, when that
-// one is full, its second. Slot 0 means that the position is empty, so zeroed memory is an empty index and no id is reserved.
+// A line is 64 bytes: five ids, five 32-bit slots, one 32-bit version. An id may stand in two lines: its first, and,
+// when that one is full, its second. Slot 0 means that the position is empty, so zeroed memory is an empty index and no
+// id is reserved.
 //
-// This file compiles as plain C++ and under NVRTC, so it holds arithmetic only: who loads what, and in which order, differs
-// between a CPU and a GPU and stands with the table of each.
+// This file compiles as plain C++ and under NVRTC, so it holds arithmetic only: who loads what, and in which order,
+// differs between a CPU and a GPU and stands with the table of each.
 #pragma once
 
 #include "host_device.cuh"
@@ -14,8 +15,8 @@ namespace emberline {
 constexpr int kLineIds = 5;
 constexpr uint32_t kEmptySlot = 0;
 
-// A line's version word: bit 0 says that an id of this line was ever put into its second line; the rest counts the moves into
-// this line. A reader that found nothing looks again when the word has changed meanwhile.
+// A line's version word: bit 0 says that an id of this line was ever put into its second line; the rest counts the
+// moves into this line. A reader that found nothing looks again when the word has changed meanwhile.
 constexpr uint32_t kOverflowBit = 1;
 constexpr uint32_t kVersionStep = 2;
 
@@ -70,9 +71,7 @@ EMBERLINE_HD uint32_t match(Load load, int64_t id) {
 // Use counters: eight bits, exact to 32, then floating point with four bits of mantissa, to half a million.
 constexpr uint32_t kMaxCount = 31u << 14;
 
-EMBERLINE_HD uint32_t count_value(uint8_t code) {
-  return code < 16 ? code : (16u + (code & 15u)) << ((code >> 4) - 1);
-}
+EMBERLINE_HD uint32_t count_value(uint8_t code) { return code < 16 ? code : (16u + (code & 15u)) << ((code >> 4) - 1); }
 
 // The code of a count; what lies between two codes is rounded by chance, so that sums come out right on average.
 EMBERLINE_HD uint8_t count_code(uint32_t count, uint32_t random) {
@@ -94,6 +93,8 @@ EMBERLINE_HD uint8_t count_halve(uint8_t code) {
 }
 
 // A candidate takes the place of a row that was used less. Equal counts leave the row: moving it would gain nothing.
-EMBERLINE_HD bool is_victim(uint8_t row_code, uint32_t candidate_count) { return count_value(row_code) < candidate_count; }
+EMBERLINE_HD bool is_victim(uint8_t row_code, uint32_t candidate_count) {
+  return count_value(row_code) < candidate_count;
+}
 
 }  // namespace emberline

@@ -1,7 +1,8 @@
-// What the lookups of a card share: which features there are and where their rows lie, how a batch's ids come, the search in
-// the replica of a cache's index, the list of misses, the marks of use.
+// What the lookups of a card share: which features there are and where their rows lie, how a batch's ids come, the
+// search in the replica of a cache's index, the list of misses, the marks of use.
 //
-// Features, (features, 16) int64, written once (a graph is captured over them); what a batch really has is in its header:
+// Features, (features, 16) int64, written once (a graph is captured over them); what a batch really has is in its
+// header:
 //   0 lines (64 bytes each, cache_line.cuh)   1 their number, from 2 on     2 slab: row of slot s at slab + s * stride
 //   3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6 dim
 //   7 table            8 use marks, a byte for each slot, or 0                 9 base tables: how many there are, T
@@ -9,30 +10,33 @@
 //   11 what other cards have of the table, or 0     12 how many cards share it, and the number of this one << 32
 //   13 pooling, or the length of an unpooled feature (lookup_gather.cuh)
 //   14 output          15 a byte for each row of the output, or 0
-// Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a batch.
+// Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a
+// batch.
 //
-// Header of a batch, int64 words, at the beginning of what the host packed. Offsets are in bytes from its first one, multiples
-// of the size of what lies there; 0 is none:
+// Header of a batch, int64 words, at the beginning of what the host packed. Offsets are in bytes from its first one,
+// multiples of the size of what lies there; 0 is none:
 //   0 stamp     1 batch     2 length of the chain, 0 to 8     3 to 10 the chain, from its first
 //   11 offset of the chains of other cards
 //   12 + 4f     of feature f: offset of its ids (int64), their number, offset of ranges, offset of weights (float32)
-// Ranges, two int32 for each row of the batch: the ids of row b are [begin, end). Rows may share one. Without weights all are 1.
+// Ranges, two int32 for each row of the batch: the ids of row b are [begin, end). Rows may share one. Without weights
+// all are 1.
 //
-// Chain: the rows of a difference with number c (from 1 on) stand under the virtual tables t + c * T, and hide those of table t.
-// A search asks the virtual tables of the chain, then table t; the first that has the id gives the row, or, by the slot
-// kAskHost, says that the host has to be asked: a miss.
+// Chain: the rows of a difference with number c (from 1 on) stand under the virtual tables t + c * T, and hide those of
+// table t. A search asks the virtual tables of the chain, then table t; the first that has the id gives the row, or, by
+// the slot kAskHost, says that the host has to be asked: a miss.
 //
-// Several cards may share rows, each its part (part_of of cache_line.cuh). A search that has found no entry on its own card
-// goes on in the replica of the card whose part the id is, by addresses of that card's memory. Of a table they have, for each
-// card, five int64: {lines, their number, slab, highest slot, use marks or 0}, lines 0 where there is nothing; stride, type and
-// dim are the feature's. Chains of other cards are nine int64 for each: {length, or -1: it does not know the batch's snapshot;
-// numbers}. Only the kernels whose names have "across" in them look there.
+// Several cards may share rows, each its part (part_of of cache_line.cuh). A search that has found no entry on its own
+// card goes on in the replica of the card whose part the id is, by addresses of that card's memory. Of a table they
+// have, for each card, five int64: {lines, their number, slab, highest slot, use marks or 0}, lines 0 where there is
+// nothing; stride, type and dim are the feature's. Chains of other cards are nine int64 for each: {length, or -1: it
+// does not know the batch's snapshot; numbers}. Only the kernels whose names have "across" in them look there.
 //
-// Misses go to a list: entries of two int64 {feature << 48 | number of the id within the feature, row of the output}, in no order
-// that means anything. `count` of them there were; those beyond `room` are counted and not written, and the batch is then for
-// the host to do. Whoever launches a lookup has set `count` to 0 before, on the same stream.
+// Misses go to a list: entries of two int64 {feature << 48 | number of the id within the feature, row of the output},
+// in no order that means anything. `count` of them there were; those beyond `room` are counted and not written, and the
+// batch is then for the host to do. Whoever launches a lookup has set `count` to 0 before, on the same stream.
 //
-// A search may miss what is there while its owner moves within the index: a miss on a card is never wrong, the host decides.
+// A search may miss what is there while its owner moves within the index: a miss on a card is never wrong, the host
+// decides.
 #pragma once
 
 #include "cache_line.cuh"
@@ -160,9 +164,9 @@ EMBERLINE_HD IdRange ids_of(const Feature& feature, int64_t row, int64_t batch) 
   return {begin, clamp(range.end, begin, feature.id_count)};
 }
 
-// The loads of the search. The protocol is that of lines.h with one rule more, which publish.cuh has: between the time a
-// position is emptied and the time it gets a new owner, all lookups have ended that were running. So the ids may be loaded
-// ahead, all four at once, and what must come in order is the word, with acquire, and after it the id again.
+// The loads of the search. The protocol is that of lines.h with one rule more, which publish.cuh has: between the time
+// a position is emptied and the time it gets a new owner, all lookups have ended that were running. So the ids may be
+// loaded ahead, all four at once, and what must come in order is the word, with acquire, and after it the id again.
 struct CardLineLoads {
   const uint64_t* line;
   int64_t ids[kCacheLineIds];
@@ -212,10 +216,12 @@ struct PeerLines {
   }
 };
 
-// What a replica says of an id: the slot of its row; kAskHost, or another number above every slot, where the host has to be asked;
-// 0 where no table that is asked has an entry. chain: the numbers of `length` differences, which are asked first.
+// What a replica says of an id: the slot of its row; kAskHost, or another number above every slot, where the host has
+// to be asked; 0 where no table that is asked has an entry. chain: the numbers of `length` differences, which are asked
+// first.
 template <class Lines>
-EMBERLINE_DEVICE uint32_t find_entry(const Lines& lines, const int64_t* chain, int length, const Feature& feature, int64_t id) {
+EMBERLINE_DEVICE uint32_t find_entry(const Lines& lines, const int64_t* chain, int length, const Feature& feature,
+                                     int64_t id) {
   for (int at = 0; at <= length; ++at) {
     uint32_t table = feature.table;
     if (at < length) table += static_cast<uint32_t>(chain[at]) * feature.base_tables;
@@ -230,8 +236,8 @@ EMBERLINE_DEVICE uint32_t find_own_entry(const int64_t* header, const Feature& f
   return find_entry(CardLines{feature.lines, feature.line_count}, header + kChainWord, feature.chain, feature, id);
 }
 
-// Whether it is a lookup's turn to leave a mark of use. Turns begin elsewhere in every batch and feature, so that a position of a
-// batch does not count for ever or never.
+// Whether it is a lookup's turn to leave a mark of use. Turns begin elsewhere in every batch and feature, so that a
+// position of a batch does not count for ever or never.
 EMBERLINE_DEVICE bool leaves_mark(const Lookup& lookup, int64_t number, int64_t id_number) {
   if (lookup.use_mask < 0) return false;
   const uint64_t turn = mix_id(lookup.header[0] ^ (number << kFeatureShift)) + static_cast<uint64_t>(id_number);
@@ -247,7 +253,8 @@ struct OwnRows {
     const uint32_t slot = find_own_entry(header, feature, id);
     return slot <= feature.slots ? slot : 0;
   }
-  static EMBERLINE_DEVICE Held look_up(const Lookup& lookup, const Feature& feature, int64_t number, int64_t id_number) {
+  static EMBERLINE_DEVICE Held look_up(const Lookup& lookup, const Feature& feature, int64_t number,
+                                       int64_t id_number) {
     const uint32_t slot = find(lookup.header, feature, feature.ids[id_number]);
     if (slot != 0 && feature.uses != nullptr && leaves_mark(lookup, number, id_number)) {
       store_relaxed(feature.uses + slot, 1);
@@ -259,12 +266,13 @@ struct OwnRows {
   }
 };
 
-// On its own card, then on the one whose part the id is. What the own card says holds, also that the host has to be asked: each
-// replica has the row of the batch's snapshot, or says nothing.
+// On its own card, then on the one whose part the id is. What the own card says holds, also that the host has to be
+// asked: each replica has the row of the batch's snapshot, or says nothing.
 struct RowsAcross {
   using Held = uint64_t;  // where the row lies
 
-  static EMBERLINE_DEVICE Held look_up(const Lookup& lookup, const Feature& feature, int64_t number, int64_t id_number) {
+  static EMBERLINE_DEVICE Held look_up(const Lookup& lookup, const Feature& feature, int64_t number,
+                                       int64_t id_number) {
     const int64_t id = feature.ids[id_number];
     const uint32_t own = find_own_entry(lookup.header, feature, id);
     if (own > feature.slots) return 0;
@@ -286,7 +294,9 @@ struct RowsAcross {
     if (uses != nullptr && leaves_mark(lookup, number, id_number)) store_relaxed_system(uses + slot, 1);
     return row_at(address<const uint8_t>(peer[2]), slot, feature.stride);
   }
-  static EMBERLINE_DEVICE const uint8_t* row(const Feature&, Held held) { return reinterpret_cast<const uint8_t*>(held); }
+  static EMBERLINE_DEVICE const uint8_t* row(const Feature&, Held held) {
+    return reinterpret_cast<const uint8_t*>(held);
+  }
 
  private:
   static EMBERLINE_DEVICE Held row_at(const uint8_t* slab, uint32_t slot, int64_t stride) {
@@ -299,7 +309,8 @@ EMBERLINE_DEVICE bool append_misses(const Tile& tile, const Lookup& lookup, int6
                                     PerLane<int64_t>& id_numbers, PerLane<int64_t>& rows) {
   const uint32_t lanes = tile.ballot(missing);
   if (lanes == 0) return false;
-  const uint64_t begin = tile.once([&] { return fetch_add(lookup.miss_count, static_cast<uint64_t>(count_bits(lanes))); });
+  const uint64_t begin =
+      tile.once([&] { return fetch_add(lookup.miss_count, static_cast<uint64_t>(count_bits(lanes))); });
   tile.each([&](int lane) {
     if (!missing[lane]) return;
     const uint64_t place = begin + static_cast<uint64_t>(count_bits(lanes & ((1u << lane) - 1)));

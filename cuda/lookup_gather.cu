@@ -2,8 +2,8 @@
 // (lookup_gather_fp32, lookup_gather_fp16, lookup_gather_bf16: by the type of the output). lookup_gather.cuh has all
 // arithmetic, lookup.cuh the layout of what is read; this file only says who does which part.
 //
-// Grid: y is the feature; the warps of all x stride over its output, 32 rows at a time. No shared memory, nothing allocated,
-// nothing waits: sizes are the launch's or are read on the card, so a graph may hold it.
+// Grid: y is the feature; the warps of all x stride over its output, 32 rows at a time. No shared memory, nothing
+// allocated, nothing waits: sizes are the launch's or are read on the card, so a graph may hold it.
 //
 // Bytes, for an id that hits: 8 of the id, two sectors of 32 of its line (and a second look at one of them, from the
 // second-level cache), its row in sectors, and its row of the output: 128 fp16 values as float32 are 8 + 64 + 256 + 512
@@ -15,10 +15,11 @@
 // blocks) the kernel spills on sm_80.
 //
 // Versions:
-//   v1  an id a lane in the search, a tile as wide as the row in the copy; the ways of a line in turn; no GPU has measured it
+//   v1  an id a lane in the search, a tile as wide as the row in the copy; the ways of a line in turn; no GPU has
+//       measured it
 //   v2  the ways of a line by a mask (probe_line of cache_line.cuh); no GPU has measured it. To be tried:
-//       the words by plain loads where no publish can run meanwhile (an acquire empties the first-level cache); the whole line
-//       by one load of a tile of eight lanes; a kernel for each row type, which would take fewer registers
+//       the words by plain loads where no publish can run meanwhile (an acquire empties the first-level cache); the
+//       whole line by one load of a tile of eight lanes; a kernel for each row type, which would take fewer registers
 //
 // Checked by `make cuda-check`:
 // budget: lookup_gather_fp32 128 registers
@@ -36,12 +37,12 @@ __device__ __forceinline__ void gather(const emberline::Lookup& lookup) {
 }
 }  // namespace
 
-#define EMBERLINE_GATHER(name, Output)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                                       \
-      name(const emberline::int64_t* features, const emberline::int64_t* header, emberline::int64_t rows,                    \
-           emberline::int64_t* misses, emberline::uint64_t* miss_count, emberline::int64_t miss_room,                        \
-           emberline::int64_t use_mask) {                                                                                    \
-    gather<emberline::Output>({features, header, rows, misses, miss_count, miss_room, use_mask});                            \
+#define EMBERLINE_GATHER(name, Output)                                                                    \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                    \
+      name(const emberline::int64_t* features, const emberline::int64_t* header, emberline::int64_t rows, \
+           emberline::int64_t* misses, emberline::uint64_t* miss_count, emberline::int64_t miss_room,     \
+           emberline::int64_t use_mask) {                                                                 \
+    gather<emberline::Output>({features, header, rows, misses, miss_count, miss_room, use_mask});         \
   }
 
 EMBERLINE_GATHER(lookup_gather_fp32, Fp32Output)

@@ -1,11 +1,11 @@
 // Unpooled lookups: the rows of ids, decoded, each to its own row of the output.
 //
-// The shape of a feature (lookup.cuh) is its length L. L > 0: the output is (rows, L, D), as on the host: row b has its first
-// L ids, then zeros. L = 0: the output is (room for ids, D), id i goes to row i, and rows past the ids are zeros. States, a
-// byte for each row of the output: 1 where a row was found. A miss is zeros and an entry of the list.
+// The shape of a feature (lookup.cuh) is its length L. L > 0: the output is (rows, L, D), as on the host: row b has its
+// first L ids, then zeros. L = 0: the output is (room for ids, D), id i goes to row i, and rows past the ids are zeros.
+// States, a byte for each row of the output: 1 where a row was found. A miss is zeros and an entry of the list.
 //
-// A warp takes 32 rows of the output. Each lane searches for one id, so that 32 searches are under way; then the warp is cut
-// into tiles as wide as a row has units, and each tile copies rows, four under way in every lane.
+// A warp takes 32 rows of the output. Each lane searches for one id, so that 32 searches are under way; then the warp
+// is cut into tiles as wide as a row has units, and each tile copies rows, four under way in every lane.
 #pragma once
 
 #include "lookup.cuh"
@@ -83,8 +83,8 @@ struct GatherRows {
             const int64_t row = first + (step + k) * abreast + lane / width;
             if (step + k >= width || row >= rows || unit >= units) continue;
             const Part& part = parts[k];
-            put_values<Output, Part::kValues>(output + row * feature.dim, first_value<kType>(unit * kWords), feature.dim,
-                                              [&](int v) { return part.value(v); });
+            put_values<Output, Part::kValues>(output + row * feature.dim, first_value<kType>(unit * kWords),
+                                              feature.dim, [&](int v) { return part.value(v); });
           }
         }
       }
@@ -94,7 +94,8 @@ struct GatherRows {
 
 // What one warp of `warps` does for a feature.
 template <class Output, class Where = OwnRows>
-EMBERLINE_DEVICE void gather_share(const Tile& tile, const Lookup& lookup, int64_t number, int64_t warp, int64_t warps) {
+EMBERLINE_DEVICE void gather_share(const Tile& tile, const Lookup& lookup, int64_t number, int64_t warp,
+                                   int64_t warps) {
   const Feature feature = feature_at(lookup.features, lookup.header, number);
   by_row_type(feature, GatherRows<Output, Where>{tile, lookup, feature, number, warp, warps});
 }

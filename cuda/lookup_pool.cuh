@@ -1,14 +1,15 @@
-// Pooled lookups: bags of ids summed in float32, in the order of the ids, by one tile each, so that a bag without a miss has
-// the bits that the host gives it (rows/pooling.h): 0 + w0 * row0 + w1 * row1 + ..., products and sums rounded one by one;
-// a mean is divided by the number of ids, if that is above 1, once at the end.
+// Pooled lookups: bags of ids summed in float32, in the order of the ids, by one tile each, so that a bag without a
+// miss has the bits that the host gives it (rows/pooling.h): 0 + w0 * row0 + w1 * row1 + ..., products and sums rounded
+// one by one; a mean is divided by the number of ids, if that is above 1, once at the end.
 //
-// The shape of a feature (lookup.cuh) is its pooling. The output is (rows, D) float32; rows past the batch and empty bags are
-// zeros. States, a byte for each bag: 1 where a row is missing. Such a bag has the sum of its hits (a mean is divided by all
-// ids), and its missing ids are entries of the list: late_rows.cuh adds them.
+// The shape of a feature (lookup.cuh) is its pooling. The output is (rows, D) float32; rows past the batch and empty
+// bags are zeros. States, a byte for each bag: 1 where a row is missing. Such a bag has the sum of its hits (a mean is
+// divided by all ids), and its missing ids are entries of the list: late_rows.cuh adds them.
 //
-// A tile takes as many ids of its bag at a time as it has lanes, and each lane searches for one; then every lane sums its
-// columns, four rows under way. A row wider than 32 units is summed in several passes over ids that were searched for once,
-// for a row may be replaced between two searches; sums of bags with more ids than lanes then wait in the output.
+// A tile takes as many ids of its bag at a time as it has lanes, and each lane searches for one; then every lane sums
+// its columns, four rows under way. A row wider than 32 units is summed in several passes over ids that were searched
+// for once, for a row may be replaced between two searches; sums of bags with more ids than lanes then wait in the
+// output.
 #pragma once
 
 #include "lookup.cuh"

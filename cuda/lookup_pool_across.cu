@@ -1,5 +1,5 @@
-// lookup_pool_across: lookup_pool.cu for cards that share rows: what this card does not have is read in the memory of the one
-// whose part it is (lookup.cuh). The same grid, table of features, lists and bits.
+// lookup_pool_across: lookup_pool.cu for cards that share rows: what this card does not have is read in the memory of
+// the one whose part it is (lookup.cuh). The same grid, table of features, lists and bits.
 //
 // Bytes, and what a row of another card costs: lookup_gather_across.cu.
 //

@@ -28,17 +28,19 @@ struct Bf16Output {
   EMBERLINE_HD static Value of(float value) { return float_to_bfloat(value); }
 };
 
-// Writes value_of(0), ..., value_of(kValues - 1) to row[first], row[first + 1], ..., as far as these are within [0, dim).
+// Writes value_of(0), ..., value_of(kValues - 1) to row[first], row[first + 1], ..., as far as these are within [0,
+// dim).
 template <class Output, int kValues, class ValueOf>
 EMBERLINE_HD void put_values(typename Output::Value* row, int64_t first, int64_t dim, const ValueOf& value_of) {
   using Value = typename Output::Value;
   using Quad = typename Output::Quad;
-  if (kValues % 4 == 0 && (reinterpret_cast<uint64_t>(row) + static_cast<uint64_t>(first) * sizeof(Value)) % sizeof(Quad) == 0) {
+  if (kValues % 4 == 0 &&
+      (reinterpret_cast<uint64_t>(row) + static_cast<uint64_t>(first) * sizeof(Value)) % sizeof(Quad) == 0) {
     EMBERLINE_UNROLL
     for (int v = 0; v + 4 <= kValues; v += 4) {
       if (first + v >= 0 && first + v + 4 <= dim) {
-        *reinterpret_cast<Quad*>(row + first + v) = {
-            {Output::of(value_of(v)), Output::of(value_of(v + 1)), Output::of(value_of(v + 2)), Output::of(value_of(v + 3))}};
+        *reinterpret_cast<Quad*>(row + first + v) = {{Output::of(value_of(v)), Output::of(value_of(v + 1)),
+                                                      Output::of(value_of(v + 2)), Output::of(value_of(v + 3))}};
         continue;
       }
       for (int k = v; k < v + 4; ++k) {

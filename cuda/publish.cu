@@ -1,13 +1,13 @@
-// publish: changes a card's replica of a cache by lists that the host made. publish.cuh has the protocol: rows, then words that
-// empty, a grace period that the host keeps with events, then ids, then words of new owners, each list a launch of its own
-// (publish_rows or publish_stores).
+// publish: changes a card's replica of a cache by lists that the host made. publish.cuh has the protocol: rows, then
+// words that empty, a grace period that the host keeps with events, then ids, then words of new owners, each list a
+// launch of its own (publish_rows or publish_stores).
 //
-// Grid: threads stride over the pieces of the rows, or over the stores. The lengths of the lists are read on the card, so an
-// empty list is a launch that does nothing.
+// Grid: threads stride over the pieces of the rows, or over the stores. The lengths of the lists are read on the card,
+// so an empty list is a launch that does nothing.
 //
-// Bytes: a row is read and written once; a store reads 16 bytes and writes a sector of 32. 10,000 rows of 512 bytes: 5 MB each
-// way, some 2 us at 4.8 TB/s from the card's own staging, 95 us from pinned memory over PCIe 5; 20,000 stores: under 1 us of
-// traffic. A launch is more than that, so the host should make few lists of many changes.
+// Bytes: a row is read and written once; a store reads 16 bytes and writes a sector of 32. 10,000 rows of 512 bytes: 5
+// MB each way, some 2 us at 4.8 TB/s from the card's own staging, 95 us from pinned memory over PCIe 5; 20,000 stores:
+// under 1 us of traffic. A launch is more than that, so the host should make few lists of many changes.
 //
 // Versions:
 //   v1  one piece at a time, a division for each; unmeasured: no figure from a GPU yet

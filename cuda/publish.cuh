@@ -1,36 +1,40 @@
-// How a replica of a cache's index and rows on a card is changed: the host's cache (storage/native/cache) decides and lists,
-// the card applies. Lookups run on other streams meanwhile and take no lock.
+// How a replica of a cache's index and rows on a card is changed: the host's cache (storage/native/cache) decides and
+// lists, the card applies. Lookups run on other streams meanwhile and take no lock.
 //
 // Two lists:
-//   rows     two int64 {slot, number of a row in staging}: copies the row into the slot. Staging lies in the card's own memory
-//            or in pinned memory; rows begin `stride` bytes apart there as in the slab, the padding is copied too.
+//   rows     two int64 {slot, number of a row in staging}: copies the row into the slot. Staging lies in the card's own
+//            memory or in pinned memory; rows begin `stride` bytes apart there as in the slab, the padding is copied
+//            too.
 //   stores   two int64 {line * 8 + k, value}: k from 0 to 3 is an id of the line, 4 to 7 a word with its flags.
-// A slot, and a place in the index, comes at most once in a list; within a list nothing has an order. Each list is a launch of its
-// own, one after the other on one stream, so that what a list stores is visible before anything of the next one.
+// A slot, and a place in the index, comes at most once in a list; within a list nothing has an order. Each list is a
+// launch of its own, one after the other on one stream, so that what a list stores is visible before anything of the
+// next one.
 //
-// Protocol. A reader (lookup.cuh) takes the ids of a line, then a word with acquire, then its id again, then the row. It is right
-// because the host, for a set of changes, launches in this order:
+// Protocol. A reader (lookup.cuh) takes the ids of a line, then a word with acquire, then its id again, then the row.
+// It is right because the host, for a set of changes, launches in this order:
 //
 //   1  rows     for new owners and for rows that changed, into slots that no lookup can hold
 //   2  stores   words: emptied positions become no slot (their ids stay); a row that changed gets its new slot; flags
-//      grace    an event after 2 has come to pass; then every lookup that was launched before has ended: whoever was in at 2 has
-//               left. Counted from earlier, it would not cover a lookup that was launched while 2 still waited for its turn. The
-//               host knows who is in (storage/hbm/readers.py); further changes are collected meanwhile
+//      grace    an event after 2 has come to pass; then every lookup that was launched before has ended: whoever was in
+//               at 2 has left. Counted from earlier, it would not cover a lookup that was launched while 2 still waited
+//               for its turn. The host knows who is in (storage/hbm/readers.py); further changes are collected
+//               meanwhile
 //   3  stores   ids of new owners, at positions that were empty since 2
 //   4  stores   words of new owners
 //
-// Steps 1 and 2 of the next set may follow 4 at once: so there is a grace period between the emptying of a position and its
-// next owner, and none between an owner's coming and its leaving. A slot that 2 took away (of an emptied position, or the old
-// one of a row that changed) is free for step 1 again after the same grace period.
+// Steps 1 and 2 of the next set may follow 4 at once: so there is a grace period between the emptying of a position and
+// its next owner, and none between an owner's coming and its leaving. A slot that 2 took away (of an emptied position,
+// or the old one of a row that changed) is free for step 1 again after the same grace period.
 //
-// Why no reader gets another owner's row. In the time of one lookup a position goes through one of: word to no slot; no slot to
-// the next owner; slot to slot of the same owner; or a new owner and then its emptying. Never from one owner to another: the
-// grace period lies between. A word that names a slot, with id A in place before it and after it, is thus A's, unless it is of
-// the next owner B, and then id B was stored in a launch before: who acquired that word sees B at the second look. The row
-// came in a launch before its word.
+// Why no reader gets another owner's row. In the time of one lookup a position goes through one of: word to no slot; no
+// slot to the next owner; slot to slot of the same owner; or a new owner and then its emptying. Never from one owner to
+// another: the grace period lies between. A word that names a slot, with id A in place before it and after it, is thus
+// A's, unless it is of the next owner B, and then id B was stored in a launch before: who acquired that word sees B at
+// the second look. The row came in a launch before its word.
 //
-// A replica may be behind its cache, and an owner that moves within the index is missed from 2 until 4: the lookup reports a
-// miss, and the host, whose index is the one that counts, supplies the row. The use counts of words are not worth a store.
+// A replica may be behind its cache, and an owner that moves within the index is missed from 2 until 4: the lookup
+// reports a miss, and the host, whose index is the one that counts, supplies the row. The use counts of words are not
+// worth a store.
 #pragma once
 
 #include "cache_line.cuh"
@@ -45,10 +49,11 @@ struct alignas(16) RowQuad {
   uint32_t words[4];
 };
 
-// How many 16-byte pieces, or 4-byte ones, one thread copies. Threads take pieces in order, so neighbours copy neighbours.
+// How many 16-byte pieces, or 4-byte ones, one thread copies. Threads take pieces in order, so neighbours copy
+// neighbours.
 template <class Piece>
-EMBERLINE_HD void copy_rows(const int64_t* entries, int64_t count, const uint8_t* staging, int64_t staged, uint8_t* slab,
-                            int64_t slots, int64_t stride, int64_t thread, int64_t threads) {
+EMBERLINE_HD void copy_rows(const int64_t* entries, int64_t count, const uint8_t* staging, int64_t staged,
+                            uint8_t* slab, int64_t slots, int64_t stride, int64_t thread, int64_t threads) {
   const int64_t pieces = stride / static_cast<int64_t>(sizeof(Piece));
   for (int64_t number = thread; number < count * pieces; number += threads) {
     const int64_t entry = static_cast<int64_t>(static_cast<uint64_t>(number) / static_cast<uint64_t>(pieces));
@@ -56,7 +61,8 @@ EMBERLINE_HD void copy_rows(const int64_t* entries, int64_t count, const uint8_t
     const int64_t row = entries[entry * kPublishWords + 1];
     if (slot < 1 || slot > slots || row < 0 || row >= staged) continue;  // our own bug
     const int64_t piece = number - entry * pieces;
-    reinterpret_cast<Piece*>(slab + slot * stride)[piece] = reinterpret_cast<const Piece*>(staging + row * stride)[piece];
+    reinterpret_cast<Piece*>(slab + slot * stride)[piece] =
+        reinterpret_cast<const Piece*>(staging + row * stride)[piece];
   }
 }
 

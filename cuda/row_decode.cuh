@@ -1,11 +1,11 @@
-// Rows as they are stored (storage/native/rows/codec.h), decoded on a card bit for bit as on a host (rows/scalar.h), and
-// float32 rounded to the two half precisions. Integer arithmetic throughout where a NaN could tell the difference.
+// Rows as they are stored (storage/native/rows/codec.h), decoded on a card bit for bit as on a host (rows/scalar.h),
+// and float32 rounded to the two half precisions. Integer arithmetic throughout where a NaN could tell the difference.
 //
-// One row type more than the host has: fp8 is a float32 scale, then D values of E4M3 (four bits of exponent, bias 7, three of
-// mantissa, no infinities; 0x7F and 0xFF are NaN): value = scale * q.
+// One row type more than the host has: fp8 is a float32 scale, then D values of E4M3 (four bits of exponent, bias 7,
+// three of mantissa, no infinities; 0x7F and 0xFF are NaN): value = scale * q.
 //
-// A row is read in units of 16 bytes, or of 4 where the distance between rows is not a multiple of 16, and a unit is decoded
-// by its words of 4 bytes. Without fused multiply-add, and subnormal values are kept: compiled without -ftz.
+// A row is read in units of 16 bytes, or of 4 where the distance between rows is not a multiple of 16, and a unit is
+// decoded by its words of 4 bytes. Without fused multiply-add, and subnormal values are kept: compiled without -ftz.
 #pragma once
 
 #include "host_device.cuh"
@@ -57,7 +57,8 @@ EMBERLINE_HD float half_to_float(uint32_t half) {
   const uint32_t magnitude = (half & 0x7FFFu) << 13;
   const uint32_t sign = (half & 0x8000u) << 16;
   // Infinities and NaN, which become quiet.
-  if (magnitude >= 0x0F800000u) return bits_float(sign | 0x70000000u | magnitude | (magnitude > 0x0F800000u ? 0x400000u : 0u));
+  if (magnitude >= 0x0F800000u)
+    return bits_float(sign | 0x70000000u | magnitude | (magnitude > 0x0F800000u ? 0x400000u : 0u));
   // The exponent's bias, 127 instead of 15, by a product that is exact: subnormal halves become normal floats.
   return bits_float(sign | float_bits(multiply(bits_float(magnitude), 0x1p112f)));
 }

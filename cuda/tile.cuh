@@ -1,8 +1,10 @@
-// The lanes of a warp that work on one thing. Code over a tile is written once: on a card each lane runs it, and a value per
-// lane is a register; on a host one thread runs it, `each` goes through the lanes, and a value per lane is an array. So the
-// tests of a host run every lane of a grid over the kernels' own code, step by step from one exchange to the next.
+// The lanes of a warp that work on one thing. Code over a tile is written once: on a card each lane runs it, and a
+// value per lane is a register; on a host one thread runs it, `each` goes through the lanes, and a value per lane is an
+// array. So the tests of a host run every lane of a grid over the kernels' own code, step by step from one exchange to
+// the next.
 //
-// Inside `each` a lane reads its own values and those of others by from(), which all lanes of the tile must reach together:
+// Inside `each` a lane reads its own values and those of others by from(), which all lanes of the tile must reach
+// together:
 // under conditions that are the same for all of them. What one `each` wrote, from() gives in the next.
 #pragma once
 
@@ -22,7 +24,8 @@ struct PerLane {
 
 class Tile {
  public:
-  // width: lanes, a power of two up to 32. The tiles of a warp lie side by side, so width divides the place of a tile's first.
+  // width: lanes, a power of two up to 32. The tiles of a warp lie side by side, so width divides the place of a tile's
+  // first.
   EMBERLINE_DEVICE explicit Tile(int width)
       : width_(width),
         lane_(static_cast<int>(threadIdx.x) & (width - 1)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.repo import imports
+from tests.repo.markdown import COLUMNS, is_generated, long_lines
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("emberline", "serving", "storage", "trainer", "loadtest")
@@ -79,6 +80,18 @@ def test_files_stay_small() -> None:
         if p.suffix in SOURCE_SUFFIXES and (count := len(p.read_text(encoding="utf-8").splitlines())) > LINES_AT_MOST
     }
     assert not long, f"over {LINES_AT_MOST} lines: split by idea: {long}"
+
+
+def test_lines_of_native_code_fit_the_screen() -> None:
+    """clang-format wraps code; comments are left to their author, because it would destroy aligned lists."""
+    long = [
+        f"{p.relative_to(ROOT)}:{number}"
+        for p in FILES
+        if p.suffix in SOURCE_SUFFIXES - {".py"}
+        for number, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > COLUMNS
+    ]
+    assert not long
 
 
 def test_names_say_what_they_hold() -> None:
@@ -171,3 +184,39 @@ def test_a_circle_is_found_through_functions_types_and_packages(tmp_path: Path) 
     graph = imports.file_graph(modules)
     assert imports.circles(graph) == [["house.high", "house.low"]]
     assert sorted(imports.knots(graph, modules)) == [["house.down", "house.up"], ["house.high", "house.low"]]
+
+
+def test_prose_fits_the_screen() -> None:
+    long = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in FILES
+        if page.suffix == ".md" and not is_generated(text := page.read_text(encoding="utf-8"))
+        for number in long_lines(text)
+    ]
+    assert not long, "python -m tests.repo.markdown --wrap"
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    """From docs/README.md, by links from page to page; the pages are Markdown files in docs/."""
+    pages = {page for page in FILES if page.suffix == ".md" and page.is_relative_to(ROOT / "docs")}
+    index = ROOT / "docs" / "README.md"
+    seen, left = {index}, [index]
+    while left:
+        page = left.pop()
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            linked = (page.parent / target).resolve()
+            if linked in pages - seen:
+                seen.add(linked)
+                left.append(linked)
+    missing = sorted(str(page.relative_to(ROOT)) for page in pages - seen)
+    assert not missing, "add them to docs/README.md"
+
+
+def test_the_index_names_every_page_itself() -> None:
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in FILES if page.suffix == ".md" and page.parent == ROOT / "docs"} - {"README.md"}
+    assert not pages - set(re.findall(r"\]\(([^)#/\s]+)", text))
+
+
+def test_the_readme_leads_to_the_index() -> None:
+    assert "(docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

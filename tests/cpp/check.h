@@ -39,31 +39,31 @@ inline int run_all() {
 
 }  // namespace check
 
-#define TEST(name)                                              \
-  static void name();                                           \
-  static const check::Register register_##name(#name, name);    \
+#define TEST(name)                                           \
+  static void name();                                        \
+  static const check::Register register_##name(#name, name); \
   static void name()
 
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::printf("%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition);   \
-      ++check::failures();                                                        \
-    }                                                                             \
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      std::printf("%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition); \
+      ++check::failures();                                                      \
+    }                                                                           \
   } while (false)
 
-#define CHECK_THROWS(expression, exception)                                                   \
-  do {                                                                                        \
-    bool thrown = false;                                                                      \
-    try {                                                                                     \
-      (void)(expression);                                                                     \
-    } catch (const exception&) {                                                              \
-      thrown = true;                                                                          \
-    }                                                                                         \
-    if (!thrown) {                                                                            \
+#define CHECK_THROWS(expression, exception)                                                     \
+  do {                                                                                          \
+    bool thrown = false;                                                                        \
+    try {                                                                                       \
+      (void)(expression);                                                                       \
+    } catch (const exception&) {                                                                \
+      thrown = true;                                                                            \
+    }                                                                                           \
+    if (!thrown) {                                                                              \
       std::printf("%s:%d: %s did not throw %s\n", __FILE__, __LINE__, #expression, #exception); \
-      ++check::failures();                                                                    \
-    }                                                                                         \
+      ++check::failures();                                                                      \
+    }                                                                                           \
   } while (false)
 
 #define RUN_ALL_TESTS() \

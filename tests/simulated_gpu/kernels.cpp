@@ -1,5 +1,5 @@
-// The kernels of cuda/ for a host: their own sources, each run by every thread of its grid, one after the other. Where the
-// lanes of a tile are a loop (tile.cuh), the first lane of a tile runs for all.
+// The kernels of cuda/ for a host: their own sources, each run by every thread of its grid, one after the other. Where
+// the lanes of a tile are a loop (tile.cuh), the first lane of a tile runs for all.
 //
 // run_NAME(values, blocks x, blocks y): a kernel's arguments, eight bytes each. values_of_NAME: how many it takes.
 #include <cstddef>
@@ -67,17 +67,18 @@ void run(void (*kernel)(Arguments...), const std::int64_t* values, Place blocks,
 
 }  // namespace
 
-#define EMBERLINE_ON_HOST(name, width)                                                                      \
-  extern "C" void run_##name(const std::int64_t* values, std::int64_t blocks_x, std::int64_t blocks_y) {     \
+#define EMBERLINE_ON_HOST(name, width)                                                                               \
+  extern "C" void run_##name(const std::int64_t* values, std::int64_t blocks_x, std::int64_t blocks_y) {             \
     run(name, values, {blocks_x, blocks_y}, [&]([[maybe_unused]] std::int64_t y) -> std::int64_t { return width; }); \
-  }                                                                                                         \
+  }                                                                                                                  \
   extern "C" const std::int64_t values_of_##name = count_of(name);
 
 EMBERLINE_ON_HOST(lookup_gather_fp32, emberline::kWarp)
 EMBERLINE_ON_HOST(lookup_gather_fp16, emberline::kWarp)
 EMBERLINE_ON_HOST(lookup_gather_bf16, emberline::kWarp)
-EMBERLINE_ON_HOST(lookup_pool, emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
-                                                                           argument<const std::int64_t*>(values[1]), y)))
+EMBERLINE_ON_HOST(lookup_pool,
+                  emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
+                                                              argument<const std::int64_t*>(values[1]), y)))
 EMBERLINE_ON_HOST(lookup_gather_across_fp32, emberline::kWarp)
 EMBERLINE_ON_HOST(lookup_pool_across,
                   emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),

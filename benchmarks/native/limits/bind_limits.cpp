@@ -1,4 +1,5 @@
-// The module `_limits`: what this machine can do at best, for benchmarks. The GIL is released once arguments are checked.
+// The module `_limits`: what this machine can do at best, for benchmarks. The GIL is released once arguments are
+// checked.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -20,14 +21,17 @@ namespace {
 const limits::Kernels& kernels_of(const std::string& isa) {
   if (isa.empty()) return limits::best_kernels();
   if (isa == "portable") return limits::portable_kernels();
-  const limits::Kernels* kernels = isa == "avx2" ? limits::avx2_kernels() : isa == "avx512" ? limits::avx512_kernels() : nullptr;
+  const limits::Kernels* kernels = isa == "avx2"     ? limits::avx2_kernels()
+                                   : isa == "avx512" ? limits::avx512_kernels()
+                                                     : nullptr;
   if (kernels == nullptr) fail("isa: expected portable, or avx2 or avx512 where the processor has them, got " + isa);
   return *kernels;
 }
 
 void bind_index(nb::module_& module) {
-  nb::class_<limits::IndexLimit>(module, "IndexLimit",
-                                 "The probe alone: unique ids (n,) in 64-byte lines of eight, four fifths full. 0 is no id here.")
+  nb::class_<limits::IndexLimit>(
+      module, "IndexLimit",
+      "The probe alone: unique ids (n,) in 64-byte lines of eight, four fifths full. 0 is no id here.")
       .def(
           "__init__",
           [](limits::IndexLimit* self, nb::handle ids, const std::string& isa) {
@@ -36,7 +40,8 @@ void bind_index(nb::module_& module) {
             const nb::gil_scoped_release release;
             new (self) limits::IndexLimit(id.data(), id.size(), kernels);
           },
-          "ids"_a, "isa"_a = "", nb::sig("def __init__(self, ids: numpy.typing.NDArray[numpy.int64], isa: str = '') -> None"))
+          "ids"_a, "isa"_a = "",
+          nb::sig("def __init__(self, ids: numpy.typing.NDArray[numpy.int64], isa: str = '') -> None"))
       .def("size", &limits::IndexLimit::size, "Ids that it holds.")
       .def("memory_bytes", &limits::IndexLimit::bytes, "Bytes that the lines take.")
       .def_prop_ro("isa", [](const limits::IndexLimit& self) { return std::string(self.isa()); })
@@ -49,13 +54,14 @@ void bind_index(nb::module_& module) {
             return self.find(id.data(), id.size(), out.data());
           },
           "ids"_a, "places"_a,
-          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], places: numpy.typing.NDArray[numpy.uint32]) -> int"),
+          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], places: numpy.typing.NDArray[numpy.uint32]) "
+                  "-> int"),
           "ids (n,), places (n,) written: 2^32 - 1 where absent. Returns the number found.");
 }
 
 void bind_rows(nb::module_& module) {
-  nb::class_<limits::RowLimit>(module, "RowLimit",
-                               "float32 rows by their number, without any index, on 2 MB pages. Row i holds the value i.")
+  nb::class_<limits::RowLimit>(
+      module, "RowLimit", "float32 rows by their number, without any index, on 2 MB pages. Row i holds the value i.")
       .def(
           "__init__",
           [](limits::RowLimit* self, std::size_t rows, std::size_t dim, const std::string& isa) {
@@ -76,7 +82,8 @@ void bind_rows(nb::module_& module) {
             self.gather(number.data(), number.size(), to.data());
           },
           "numbers"_a, "out"_a,
-          nb::sig("def gather(self, numbers: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32]) -> None"),
+          nb::sig("def gather(self, numbers: numpy.typing.NDArray[numpy.int64], out: "
+                  "numpy.typing.NDArray[numpy.float32]) -> None"),
           "numbers (n,), out (n, dim) written: copies. Raises IndexError for a number that is no row.")
       .def(
           "pool",
@@ -90,15 +97,18 @@ void bind_rows(nb::module_& module) {
             self.pool(number.data(), number.size(), ends.data(), bags, to.data());
           },
           "numbers"_a, "offsets"_a, "out"_a,
-          nb::sig("def pool(self, numbers: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32]) -> None"),
-          "numbers (n,), offsets (bags + 1,), out (bags, dim) written: sums. Raises as gather, ValueError for bad offsets.");
+          nb::sig("def pool(self, numbers: numpy.typing.NDArray[numpy.int64], offsets: "
+                  "numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32]) -> None"),
+          "numbers (n,), offsets (bags + 1,), out (bags, dim) written: sums. Raises as gather, ValueError for bad "
+          "offsets.");
 }
 
 void bind_bytes(nb::module_& module) {
   nb::class_<limits::ByteLimit>(module, "ByteLimit", "Bytes on 2 MB pages, to be read or copied from end to end.")
       .def(nb::init<std::size_t>(), "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("memory_bytes", &limits::ByteLimit::bytes, "Bytes that one read or one copy covers.")
-      .def("read", &limits::ByteLimit::read, nb::call_guard<nb::gil_scoped_release>(), "Reads all of them once; returns a sum.")
+      .def("read", &limits::ByteLimit::read, nb::call_guard<nb::gil_scoped_release>(),
+           "Reads all of them once; returns a sum.")
       .def("copy", &limits::ByteLimit::copy, nb::call_guard<nb::gil_scoped_release>(), "Copies all of them once.");
 }
 

@@ -41,7 +41,7 @@ class File {
   File& operator=(const File&) = delete;
   int descriptor() const { return descriptor_; }
   std::size_t bytes() const {
-    struct stat status {};
+    struct stat status{};
     if (fstat(descriptor_, &status) != 0) fail(errno, "fstat");
     return static_cast<std::size_t>(status.st_size);
   }
@@ -73,7 +73,8 @@ class Map {
  public:
   Map(std::size_t bytes, int descriptor, std::uint64_t offset)
       : bytes_(bytes),
-        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, static_cast<off_t>(offset))) {
+        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor,
+                   static_cast<off_t>(offset))) {
     if (data_ == MAP_FAILED) fail(errno, "mapping the rings of io_uring");
   }
   ~Map() { munmap(data_, bytes_); }
@@ -158,8 +159,10 @@ class Ring {
   void map_rings() {
     const io_sqring_offsets& sq = params_.sq_off;
     const io_cqring_offsets& cq = params_.cq_off;
-    submissions_ = std::make_unique<Map>(sq.array + params_.sq_entries * sizeof(std::uint32_t), descriptor_, IORING_OFF_SQ_RING);
-    completions_ = std::make_unique<Map>(cq.cqes + params_.cq_entries * sizeof(io_uring_cqe), descriptor_, IORING_OFF_CQ_RING);
+    submissions_ =
+        std::make_unique<Map>(sq.array + params_.sq_entries * sizeof(std::uint32_t), descriptor_, IORING_OFF_SQ_RING);
+    completions_ =
+        std::make_unique<Map>(cq.cqes + params_.cq_entries * sizeof(io_uring_cqe), descriptor_, IORING_OFF_CQ_RING);
     entries_ = std::make_unique<Map>(params_.sq_entries * sizeof(io_uring_sqe), descriptor_, IORING_OFF_SQES);
     submit_tail_ = submissions_->at<std::uint32_t>(sq.tail);
     submit_mask_ = *submissions_->at<std::uint32_t>(sq.ring_mask);
@@ -201,7 +204,8 @@ void by_ring(const Work& work) {
   std::size_t begun = 0;
   std::size_t ended = 0;
   const auto begin = [&](std::uint64_t lane) {
-    ring.read(work.file.descriptor(), buffer.get() + lane * work.block_bytes, work.block_bytes, work.offset(begun++), lane);
+    ring.read(work.file.descriptor(), buffer.get() + lane * work.block_bytes, work.block_bytes, work.offset(begun++),
+              lane);
   };
   int error = 0;
   while (begun < std::min<std::size_t>(work.depth, work.count)) begin(begun);
@@ -226,7 +230,8 @@ void by_threads(const Work& work) {
     try {
       const Buffer buffer = buffer_of(work.block_bytes);
       for (std::size_t i = next.fetch_add(1); i < work.count && error.load() == 0; i = next.fetch_add(1)) {
-        const ssize_t got = pread(work.file.descriptor(), buffer.get(), work.block_bytes, static_cast<off_t>(work.offset(i)));
+        const ssize_t got =
+            pread(work.file.descriptor(), buffer.get(), work.block_bytes, static_cast<off_t>(work.offset(i)));
         if (got != static_cast<ssize_t>(work.block_bytes)) error.store(got < 0 ? errno : EIO);
       }
     } catch (const std::bad_alloc&) {

@@ -1,7 +1,8 @@
 // The loops whose speed a benchmark takes as the machine's limit, once for each instruction set.
 //
-// They do less than any store must: they never check a row, share nothing with a writer and have no second place to look.
-// What they have in common with a store is what cannot be left out: one cache miss for the id, one or more for the row.
+// They do less than any store must: they never check a row, share nothing with a writer and have no second place to
+// look. What they have in common with a store is what cannot be left out: one cache miss for the id, one or more for
+// the row.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +25,12 @@ struct Kernels {
   // out (n, row_bytes), written: copies of rows[numbers[i]].
   void (*gather)(const char* rows, std::size_t row_bytes, const std::int64_t* numbers, std::size_t n, char* out);
   // out (bags, dim), written: sums of the rows numbers[offsets[b]] to before numbers[offsets[b + 1]].
-  void (*pool)(const float* rows, std::size_t dim, const std::int64_t* numbers, const std::int64_t* offsets, std::size_t bags,
-               float* out);
+  void (*pool)(const float* rows, std::size_t dim, const std::int64_t* numbers, const std::int64_t* offsets,
+               std::size_t bags, float* out);
 };
 
 const Kernels& portable_kernels();
-const Kernels* avx2_kernels();    // null where the processor, or the compiler, has none
+const Kernels* avx2_kernels();  // null where the processor, or the compiler, has none
 const Kernels* avx512_kernels();
 // The best that runs here.
 const Kernels& best_kernels();

@@ -33,7 +33,8 @@ IndexLimit::IndexLimit(const std::int64_t* ids, std::size_t n, const Kernels& ke
     std::uint64_t line = kernels.line_of(ids[i], line_count_);
     for (;;) {
       std::int64_t* places = lines[line].ids;
-      std::int64_t* place = std::find_if(places, places + kWidth, [&](std::int64_t at) { return at == 0 || at == ids[i]; });
+      std::int64_t* place =
+          std::find_if(places, places + kWidth, [&](std::int64_t at) { return at == 0 || at == ids[i]; });
       if (place != places + kWidth) {
         if (*place == ids[i]) throw std::invalid_argument("ids: " + std::to_string(ids[i]) + " stands twice");
         *place = ids[i];
@@ -61,8 +62,8 @@ void RowLimit::check(const std::int64_t* numbers, std::size_t n) const {
   std::uint64_t largest = 0;
   for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(numbers[i]));
   if (n > 0 && largest >= rows_) {
-    throw std::out_of_range("numbers: " + std::to_string(static_cast<std::int64_t>(largest)) + " is not a row, there are " +
-                            std::to_string(rows_));
+    throw std::out_of_range("numbers: " + std::to_string(static_cast<std::int64_t>(largest)) +
+                            " is not a row, there are " + std::to_string(rows_));
   }
 }
 

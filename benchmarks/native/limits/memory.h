@@ -42,7 +42,8 @@ class RowLimit {
   // numbers (n) below rows(); out (n, dim). Throws std::out_of_range for a number that is too large.
   void gather(const std::int64_t* numbers, std::size_t n, float* out) const;
   // offsets (bags + 1) ascending from 0 to n; out (bags, dim): the sums. Throws as gather.
-  void pool(const std::int64_t* numbers, std::size_t n, const std::int64_t* offsets, std::size_t bags, float* out) const;
+  void pool(const std::int64_t* numbers, std::size_t n, const std::int64_t* offsets, std::size_t bags,
+            float* out) const;
 
  private:
   void check(const std::int64_t* numbers, std::size_t n) const;

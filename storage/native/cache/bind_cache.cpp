@@ -55,10 +55,11 @@ nb::dict stats_of(const Cache& cache) {
 }
 
 void bind_whole_cache(nb::module_& module) {
-  nb::class_<Cache>(module, "Cache",
-                    "Rows of one size, of many tables that compete for them by one policy. Readers take no lock.\n\n"
-                    "row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: how many tables there are.\n"
-                    "Raises ValueError that names the argument.")
+  nb::class_<Cache>(
+      module, "Cache",
+      "Rows of one size, of many tables that compete for them by one policy. Readers take no lock.\n\n"
+      "row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: how many tables there are.\n"
+      "Raises ValueError that names the argument.")
       .def(nb::init<std::size_t, std::uint64_t, std::uint32_t>(), "row_bytes"_a, "capacity_rows"_a, "tables"_a)
       .def_prop_ro("row_bytes", &Cache::row_bytes)
       .def_prop_ro("capacity_rows", &Cache::capacity_rows)
@@ -70,22 +71,33 @@ void bind_whole_cache(nb::module_& module) {
                   "What memory_bytes() is at most, once the cache is full.")
       .def_static("capacity_for", &Cache::capacity_for, "row_bytes"_a, "bytes"_a, "tables"_a,
                   "The most rows that fit in so many bytes; 0 where none does.")
-      .def("rows_of", [](const Cache& cache, std::uint64_t table) { return cache.rows_of(table_of(cache, table)); }, "table"_a,
-           "Rows of one table.")
-      .def("lookups_of", [](const Cache& cache, std::uint64_t table) { return cache.lookups_of(table_of(cache, table)); },
-           "table"_a, "Ids of one table that were looked up.")
-      .def("hits_of", [](const Cache& cache, std::uint64_t table) { return cache.hits_of(table_of(cache, table)); }, "table"_a,
-           "Those of them that were there.")
-      .def("mark_complete", [](Cache& cache, std::uint64_t table) { cache.mark_complete(table_of(cache, table)); }, "table"_a,
-           nb::call_guard<nb::gil_scoped_release>(), "Says that all rows of a table are in.")
-      .def("clear_complete", [](Cache& cache, std::uint64_t table) { cache.clear_complete(table_of(cache, table)); }, "table"_a,
-           "Takes that back.")
-      .def("is_complete", [](const Cache& cache, std::uint64_t table) { return cache.is_complete(table_of(cache, table)); },
-           "table"_a, "Whether the table is marked and no row of it was let go since. To be asked after a miss.")
-      .def("evicted_of", [](const Cache& cache, std::uint64_t table) { return cache.evicted_of(table_of(cache, table)); },
-           "table"_a, "Rows of a table that were let go since it was marked, or since the beginning.")
+      .def(
+          "rows_of", [](const Cache& cache, std::uint64_t table) { return cache.rows_of(table_of(cache, table)); },
+          "table"_a, "Rows of one table.")
+      .def(
+          "lookups_of",
+          [](const Cache& cache, std::uint64_t table) { return cache.lookups_of(table_of(cache, table)); }, "table"_a,
+          "Ids of one table that were looked up.")
+      .def(
+          "hits_of", [](const Cache& cache, std::uint64_t table) { return cache.hits_of(table_of(cache, table)); },
+          "table"_a, "Those of them that were there.")
+      .def(
+          "mark_complete", [](Cache& cache, std::uint64_t table) { cache.mark_complete(table_of(cache, table)); },
+          "table"_a, nb::call_guard<nb::gil_scoped_release>(), "Says that all rows of a table are in.")
+      .def(
+          "clear_complete", [](Cache& cache, std::uint64_t table) { cache.clear_complete(table_of(cache, table)); },
+          "table"_a, "Takes that back.")
+      .def(
+          "is_complete",
+          [](const Cache& cache, std::uint64_t table) { return cache.is_complete(table_of(cache, table)); }, "table"_a,
+          "Whether the table is marked and no row of it was let go since. To be asked after a miss.")
+      .def(
+          "evicted_of",
+          [](const Cache& cache, std::uint64_t table) { return cache.evicted_of(table_of(cache, table)); }, "table"_a,
+          "Rows of a table that were let go since it was marked, or since the beginning.")
       .def("resize", &Cache::resize, "capacity_rows"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Another capacity, while readers and writers go on. The coldest rows go first; on return the\nmemory is given back.\n\n"
+           "Another capacity, while readers and writers go on. The coldest rows go first; on return the\nmemory is "
+           "given back.\n\n"
            "While it runs, the old and the new index are both held.")
       .def("absorb", &Cache::absorb, nb::call_guard<nb::gil_scoped_release>(),
            "Counts the uses that readers told. Writes do so too; for a cache that is read for long without one.")
@@ -97,11 +109,13 @@ void bind_whole_cache(nb::module_& module) {
               const nb::gil_scoped_release release;
               hot = cache.hot_ids(limit);
             }
-            return nb::make_tuple(to_numpy(std::move(hot.tables)), to_numpy(std::move(hot.ids)), to_numpy(std::move(hot.counts)));
+            return nb::make_tuple(to_numpy(std::move(hot.tables)), to_numpy(std::move(hot.ids)),
+                                  to_numpy(std::move(hot.counts)));
           },
           "limit"_a,
           nb::sig("def hot_ids(self, limit: int) -> "
-                  "tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]]"),
+                  "tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
           "The hottest ids, hottest first, at most `limit`: tables (m,), ids (m,), logarithmic use counts (m,).")
       .def(
           "curve",
@@ -115,9 +129,12 @@ void bind_whole_cache(nb::module_& module) {
             return points(curve);
           },
           "table"_a.none() = nb::none(),
-          nb::sig("def curve(self, table: int | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64]]"),
-          "The hit rate at growing numbers of rows, as estimated from recent lookups: rows (k,),\nhit rates (k,), 0 rows first.\n\n"
-          "Of all tables, or of one by the rows that it has itself. Empty until lookups worth 16 times\nthe capacity were seen.")
+          nb::sig("def curve(self, table: int | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.float64]]"),
+          "The hit rate at growing numbers of rows, as estimated from recent lookups: rows (k,),\nhit rates (k,), 0 "
+          "rows first.\n\n"
+          "Of all tables, or of one by the rows that it has itself. Empty until lookups worth 16 times\nthe capacity "
+          "were seen.")
       .def(
           "curve_parts",
           [](const Cache& cache) {
@@ -128,13 +145,16 @@ void bind_whole_cache(nb::module_& module) {
             }
             return points(found.first) + nb::make_tuple(to_numpy(std::move(found.second)));
           },
-          nb::sig("def curve_parts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64], "
-                  "numpy.typing.NDArray[numpy.float64]]"),
-          "`curve` of all tables, and the hit rates of eighths of the sampled ids, each alone: rows (k,), hit rates (k,),\n"
+          nb::sig(
+              "def curve_parts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64], "
+              "numpy.typing.NDArray[numpy.float64]]"),
+          "`curve` of all tables, and the hit rates of eighths of the sampled ids, each alone: rows (k,), hit rates "
+          "(k,),\n"
           "hit rates (8 * k,), one eighth after the other.")
       .def(
           "predict",
-          [](const Cache& cache, std::uint64_t capacity_rows, std::optional<std::uint64_t> table) -> std::optional<double> {
+          [](const Cache& cache, std::uint64_t capacity_rows,
+             std::optional<std::uint64_t> table) -> std::optional<double> {
             const std::optional<std::uint32_t> of = table ? std::optional(table_of(cache, *table)) : std::nullopt;
             const nb::gil_scoped_release release;
             const double rate = of ? cache.predict_of(*of, capacity_rows) : cache.predict(capacity_rows);
@@ -165,19 +185,20 @@ nb::object exported(const CacheTable& table, std::uint64_t cursor, std::uint64_t
   }
   const std::size_t n = batch.ids.size();
   if (!encoded) {
-    return nb::make_tuple(batch.next_cursor, to_numpy(std::move(batch.ids)), to_numpy(std::move(floats), {n, table.dim()}),
-                          to_numpy(std::move(batch.freq)));
+    return nb::make_tuple(batch.next_cursor, to_numpy(std::move(batch.ids)),
+                          to_numpy(std::move(floats), {n, table.dim()}), to_numpy(std::move(batch.freq)));
   }
   std::vector<std::uint8_t> bytes(batch.rows.begin(), batch.rows.end());
-  return nb::make_tuple(batch.next_cursor, to_numpy(std::move(batch.ids)), to_numpy(std::move(bytes), {n, table.format().bytes()}),
-                        to_numpy(std::move(batch.freq)));
+  return nb::make_tuple(batch.next_cursor, to_numpy(std::move(batch.ids)),
+                        to_numpy(std::move(bytes), {n, table.format().bytes()}), to_numpy(std::move(batch.freq)));
 }
 
 void bind_cache_table(nb::module_& module) {
-  nb::class_<CacheTable, RowSource>(module, "CacheTable",
-                                    "One table's share of a Cache, with the verbs of Table.\n\n"
-                                    "table: its number in the cache. A row of dim values as row_type takes the cache's row_bytes.\n"
-                                    "Rows are float32 (n, dim), encoded on the way, or uint8 (n, row_bytes), encoded already.")
+  nb::class_<CacheTable, RowSource>(
+      module, "CacheTable",
+      "One table's share of a Cache, with the verbs of Table.\n\n"
+      "table: its number in the cache. A row of dim values as row_type takes the cache's row_bytes.\n"
+      "Rows are float32 (n, dim), encoded on the way, or uint8 (n, row_bytes), encoded already.")
       .def(
           "__init__",
           [](CacheTable* self, Cache& cache, std::uint64_t table, std::uint32_t dim, const std::string& row_type) {
@@ -199,7 +220,8 @@ void bind_cache_table(nb::module_& module) {
             return table.find(id.data(), id.size(), to.data(), flags.data());
           },
           "ids"_a, "out"_a, "found"_a,
-          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], found: numpy.typing.NDArray[numpy.uint8]) -> int"),
+          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
+                  "found: numpy.typing.NDArray[numpy.uint8]) -> int"),
           "ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.")
       .def(
           "insert_or_assign",
@@ -211,9 +233,11 @@ void bind_cache_table(nb::module_& module) {
             table.insert_or_assign(id.data(), id.size(), row.input(), counts);
           },
           "ids"_a, "rows"_a, "freq"_a.none() = nb::none(),
-          nb::sig("def insert_or_assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
+          nb::sig("def insert_or_assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
                   "freq: numpy.typing.NDArray[numpy.uint8] | None = None) -> None"),
-          "Puts rows in whether or not the ids are there; a full cache lets its coldest rows go.\nfreq (n,): logarithmic counts.\n\n"
+          "Puts rows in whether or not the ids are there; a full cache lets its coldest rows go.\nfreq (n,): "
+          "logarithmic counts.\n\n"
           "Raises CapacityExceeded when the cache has room for no row at all.")
       .def(
           "insert_and_evict",
@@ -225,9 +249,11 @@ void bind_cache_table(nb::module_& module) {
             return table.insert_and_evict(id.data(), id.size(), row.input(), counts);
           },
           "ids"_a, "rows"_a, "freq"_a.none() = nb::none(),
-          nb::sig("def insert_and_evict(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
+          nb::sig("def insert_and_evict(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
                   "freq: numpy.typing.NDArray[numpy.uint8] | None = None) -> int"),
-          "Leaves rows that are there; when full, admits an id that is hotter than the row it displaces.\nCounts one use of each id that is not there; freq (n,): logarithmic counts that are known of them\n"
+          "Leaves rows that are there; when full, admits an id that is hotter than the row it displaces.\nCounts one "
+          "use of each id that is not there; freq (n,): logarithmic counts that are known of them\n"
           "beside. Returns the number admitted.")
       .def(
           "assign",
@@ -238,7 +264,8 @@ void bind_cache_table(nb::module_& module) {
             return table.assign(id.data(), id.size(), row.input());
           },
           "ids"_a, "rows"_a,
-          nb::sig("def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8]) -> int"),
+          nb::sig("def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] "
+                  "| numpy.typing.NDArray[numpy.uint8]) -> int"),
           "Replaces rows that are there, leaves out the others. Returns the number replaced.")
       .def(
           "erase",
@@ -247,18 +274,29 @@ void bind_cache_table(nb::module_& module) {
             const nb::gil_scoped_release release;
             return table.erase(id.data(), id.size());
           },
-          "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"), "Returns the number erased.")
-      .def("export_batch", [](const CacheTable& table, std::uint64_t cursor, std::uint64_t limit) { return exported(table, cursor, limit, false); },
-           "cursor"_a, "limit"_a,
-           nb::sig("def export_batch(self, cursor: int, limit: int) -> "
-                   "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.uint8]]"),
-           "At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim), freq.\n\n"
-           "Every row comes once if nothing is inserted or resized between the calls.")
-      .def("export_encoded", [](const CacheTable& table, std::uint64_t cursor, std::uint64_t limit) { return exported(table, cursor, limit, true); },
-           "cursor"_a, "limit"_a,
-           nb::sig("def export_encoded(self, cursor: int, limit: int) -> "
-                   "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]]"),
-           "As export_batch, with the rows as they are held: uint8 (m, row_bytes).");
+          "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
+          "Returns the number erased.")
+      .def(
+          "export_batch",
+          [](const CacheTable& table, std::uint64_t cursor, std::uint64_t limit) {
+            return exported(table, cursor, limit, false);
+          },
+          "cursor"_a, "limit"_a,
+          nb::sig("def export_batch(self, cursor: int, limit: int) -> "
+                  "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
+          "At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim), freq.\n\n"
+          "Every row comes once if nothing is inserted or resized between the calls.")
+      .def(
+          "export_encoded",
+          [](const CacheTable& table, std::uint64_t cursor, std::uint64_t limit) {
+            return exported(table, cursor, limit, true);
+          },
+          "cursor"_a, "limit"_a,
+          nb::sig("def export_encoded(self, cursor: int, limit: int) -> "
+                  "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
+          "As export_batch, with the rows as they are held: uint8 (m, row_bytes).");
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace {
 
 void check(std::size_t row_bytes, std::uint64_t capacity_rows, std::uint32_t tables) {
   if (row_bytes < 4 || row_bytes > 65536 || row_bytes % 4 != 0) {
-    throw std::invalid_argument("row_bytes: expected a multiple of 4 from 4 to 65536, got " + std::to_string(row_bytes));
+    throw std::invalid_argument("row_bytes: expected a multiple of 4 from 4 to 65536, got " +
+                                std::to_string(row_bytes));
   }
   if (capacity_rows > Cache::kMostRows) {
     throw std::invalid_argument("capacity_rows: expected at most 2^31, got " + std::to_string(capacity_rows));
@@ -54,10 +55,12 @@ std::size_t Cache::bytes_of(std::size_t row_bytes, std::uint64_t capacity_rows, 
   check(row_bytes, capacity_rows, tables);
   const CacheSizes sizes(capacity_rows);
   // Free slots are listed in four bytes each, in a list that doubles; retired ones in sixteen.
-  const std::size_t slots = (std::size_t{sizes.slots} + 1) * row_bytes + (std::size_t{sizes.slots} - capacity_rows) * 24;
+  const std::size_t slots =
+      (std::size_t{sizes.slots} + 1) * row_bytes + (std::size_t{sizes.slots} - capacity_rows) * 24;
   return CacheSizes::paged(sizes.lines * sizeof(CacheLine)) + slots +
-         CacheSizes::paged(FrequencyPolicy::ghost_cells(capacity_rows) * 2 + 32) + MissRatioCurve::bytes(sizes.curve_cells, tables) +
-         UseLog::bytes(sizes.log_uses) + sizes.changed * 8 + tables * sizeof(TableState) + sizeof(Cache);
+         CacheSizes::paged(FrequencyPolicy::ghost_cells(capacity_rows) * 2 + 32) +
+         MissRatioCurve::bytes(sizes.curve_cells, tables) + UseLog::bytes(sizes.log_uses) + sizes.changed * 8 +
+         tables * sizeof(TableState) + sizeof(Cache);
 }
 
 std::uint64_t Cache::capacity_for(std::size_t row_bytes, std::uint64_t bytes, std::uint32_t tables) {

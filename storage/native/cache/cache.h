@@ -1,8 +1,8 @@
-// A cache of rows of one size, shared by many tables: one fixed index (lines.h), one slab of rows, one policy (policy.h) by
-// which all tables compete for its bytes.
+// A cache of rows of one size, shared by many tables: one fixed index (lines.h), one slab of rows, one policy
+// (policy.h) by which all tables compete for its bytes.
 //
-// Readers take no lock (cache_table.h); writers take turns. Rows are immutable once visible: an update fills a fresh slot and
-// publishes it with one store. Rows are opaque: row_bytes bytes each. N ids.
+// Readers take no lock (cache_table.h); writers take turns. Rows are immutable once visible: an update fills a fresh
+// slot and publishes it with one store. Rows are opaque: row_bytes bytes each. N ids.
 #pragma once
 
 #include <atomic>
@@ -24,9 +24,9 @@
 namespace emberline {
 
 struct CacheStats {
-  std::uint64_t lookups = 0, hits = 0;           // by readers
+  std::uint64_t lookups = 0, hits = 0;  // by readers
   std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
-  std::uint64_t changes = 0;                     // of traffic, as the policy saw them
+  std::uint64_t changes = 0;  // of traffic, as the policy saw them
   std::uint64_t resizes = 0;
 };
 
@@ -62,18 +62,19 @@ class Cache {
   bool is_complete(std::uint32_t table) const { return state(table).complete.load(std::memory_order_acquire); }
   std::uint64_t evicted_of(std::uint32_t table) const { return state(table).evicted.load(std::memory_order_relaxed); }
 
-  // rows (N, row_bytes), freq (N) codes of uses as in line.cuh, or null. A full cache lets its coldest rows go for these.
-  // Throws CapacityExceeded when it has room for no row at all.
-  void insert_or_assign(std::uint32_t table, const std::int64_t* ids, std::size_t n, const char* rows, const std::uint8_t* freq);
-  // Leaves rows that are there. When full, admits an id that the policy holds hotter than the row it displaces. Each call
-  // counts one use of each id that is not there; freq: what is known of it beside. Returns the number admitted.
+  // rows (N, row_bytes), freq (N) codes of uses as in line.cuh, or null. A full cache lets its coldest rows go for
+  // these. Throws CapacityExceeded when it has room for no row at all.
+  void insert_or_assign(std::uint32_t table, const std::int64_t* ids, std::size_t n, const char* rows,
+                        const std::uint8_t* freq);
+  // Leaves rows that are there. When full, admits an id that the policy holds hotter than the row it displaces. Each
+  // call counts one use of each id that is not there; freq: what is known of it beside. Returns the number admitted.
   std::size_t insert_and_evict(std::uint32_t table, const std::int64_t* ids, std::size_t n, const char* rows,
                                const std::uint8_t* freq);
   std::size_t assign(std::uint32_t table, const std::int64_t* ids, std::size_t n, const char* rows);
   std::size_t erase(std::uint32_t table, const std::int64_t* ids, std::size_t n);
 
-  // Live: readers go on, writers wait for a part of it at a time. On the way down the coldest rows go first. On return the
-  // memory is back with the system. While it runs, the old and the new index are both held.
+  // Live: readers go on, writers wait for a part of it at a time. On the way down the coldest rows go first. On return
+  // the memory is back with the system. While it runs, the old and the new index are both held.
   void resize(std::uint64_t capacity_rows);
 
   // From cursor 0 until next_cursor is -1. Every row comes once if nothing is inserted and nothing resized meanwhile.
@@ -99,8 +100,8 @@ class Cache {
  private:
   friend class CachePipeline;
 
-  // What readers look into. `old` is there while the index moves from one array to another: then it is asked first, for rows
-  // only ever move out of it. Nobody holds an older view when a row moves.
+  // What readers look into. `old` is there while the index moves from one array to another: then it is asked first, for
+  // rows only ever move out of it. Nobody holds an older view when a row moves.
   struct View {
     CacheLines* fresh = nullptr;
     CacheLines* old = nullptr;
@@ -142,7 +143,8 @@ class Cache {
 
   // write.cpp, in a turn
   Place find_place(std::int64_t id, std::uint32_t table, std::uint64_t mixed) const;
-  bool insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code, bool must);
+  bool insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code,
+                  bool must);
   void replace_row(Place where, const char* row);
   void remove(Place where);
   void evict(Place where);
@@ -182,7 +184,8 @@ class Cache {
   RowSlots slots_;
   FrequencyPolicy policy_;
   MissRatioCurve curve_;
-  // Grace group of the last change of owner, by hash of the position: an older entry is overwritten, never forgotten early.
+  // Grace group of the last change of owner, by hash of the position: an older entry is overwritten, never forgotten
+  // early.
   std::vector<std::uint64_t> changed_;
   bool blocked_ = false;  // a position was free but too recently changed
   std::uint64_t victim_hand_ = 0, age_hand_ = 0;

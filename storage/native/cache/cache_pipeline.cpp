@@ -116,7 +116,8 @@ void CachePipeline::match_block() {
   }
 }
 
-// While the index moves to another array: what is not in the old one any more, or never was, is in the new one. Tells nothing.
+// While the index moves to another array: what is not in the old one any more, or never was, is in the new one. Tells
+// nothing.
 void CachePipeline::match_moving(std::size_t start, std::size_t end) {
   const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
   prefetch_lines();

@@ -80,7 +80,8 @@ void CacheTable::insert_or_assign(const std::int64_t* ids, std::size_t n, RowInp
   });
 }
 
-std::size_t CacheTable::insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows, const std::uint8_t* freq) {
+std::size_t CacheTable::insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows,
+                                         const std::uint8_t* freq) {
   std::size_t admitted = 0;
   encoded_pieces(format_, rows, n, [&](std::size_t start, std::size_t count, const char* encoded) {
     admitted += cache_.insert_and_evict(table_, ids + start, count, encoded, freq != nullptr ? freq + start : nullptr);

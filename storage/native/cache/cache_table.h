@@ -32,7 +32,9 @@ class CacheTable : public RowSource {
   std::size_t insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows, const std::uint8_t* freq);
   std::size_t assign(const std::int64_t* ids, std::size_t n, RowInput rows);
   std::size_t erase(const std::int64_t* ids, std::size_t n) { return cache_.erase(table_, ids, n); }
-  CachedRows export_batch(std::uint64_t cursor, std::size_t limit) const { return cache_.export_batch(table_, cursor, limit); }
+  CachedRows export_batch(std::uint64_t cursor, std::size_t limit) const {
+    return cache_.export_batch(table_, cursor, limit);
+  }
 
  private:
   friend class CachePipeline;

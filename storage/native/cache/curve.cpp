@@ -20,7 +20,7 @@ MissRatioCurve::MissRatioCurve(std::uint64_t cells, std::uint32_t tables, std::u
     : cells_(cells), period_(period), last_(tables), now_(tables) {}
 
 std::size_t MissRatioCurve::bytes(std::uint64_t cells, std::uint32_t tables) {
-  return cells * sizeof(Cell) + tables * 2 * sizeof(Told);
+  return cells * sizeof(Cell) + std::size_t{tables} * 2 * sizeof(Told);
 }
 
 std::size_t MissRatioCurve::bytes() const { return bytes(cells_.size(), static_cast<std::uint32_t>(last_.size())); }
@@ -36,7 +36,9 @@ MissRatioCurve::Cell& MissRatioCurve::place(std::uint64_t owner) {
   return cells_[at];
 }
 
-std::uint32_t MissRatioCurve::part_of(std::uint64_t owner) { return static_cast<std::uint32_t>(mix(owner) >> 40) % kParts; }
+std::uint32_t MissRatioCurve::part_of(std::uint64_t owner) {
+  return static_cast<std::uint32_t>(mix(owner) >> 40) % kParts;
+}
 
 void MissRatioCurve::offer(std::uint64_t mixed, std::uint32_t table) {
   if (!sampled(mixed, mask_)) return;
@@ -82,7 +84,7 @@ void MissRatioCurve::end_period() {
     cell.now = 0;
     if (cell.past >= kForgotten || cell.last > 0) kept.push_back(cell);
   }
-  rebuild(std::move(kept));
+  rebuild(kept);
   std::uint64_t seen = 0;
   for (const Told& table : now_) seen += table.kept + table.untold;
   if (now_lost_ * kLostOne > seen && skip_mask_ < kMostSkipped) skip_mask_ = skip_mask_ * 2 + 1;
@@ -92,7 +94,7 @@ void MissRatioCurve::end_period() {
   ++periods_;
 }
 
-void MissRatioCurve::rebuild(std::vector<Cell> kept) {
+void MissRatioCurve::rebuild(const std::vector<Cell>& kept) {
   std::fill(cells_.begin(), cells_.end(), Cell{});
   for (const Cell& cell : kept) place(cell.owner) = cell;
   used_ = kept.size();
@@ -109,7 +111,7 @@ void MissRatioCurve::thin() {
     for (const Cell& cell : cells_) {
       if (cell.owner != 0 && (cell.owner & mask_) == 0) kept.push_back(cell);
     }
-    rebuild(std::move(kept));
+    rebuild(kept);
   }
 }
 
@@ -189,7 +191,8 @@ std::vector<double> MissRatioCurve::parts(const std::vector<CurvePoint>& at) con
     std::size_t whole = 0;
     for (std::size_t point = 0; point < at.size(); ++point) {
       const double inside = static_cast<double>(at[point].rows) * rate() / kParts;
-      for (; whole < ranks.size() && static_cast<double>(whole + 1) <= inside && ranks[whole].past > 0; ++whole) missed -= ranks[whole].last;
+      for (; whole < ranks.size() && static_cast<double>(whole + 1) <= inside && ranks[whole].past > 0; ++whole)
+        missed -= ranks[whole].last;
       const bool more = whole < ranks.size() && ranks[whole].past > 0;
       const double begun = more ? ranks[whole].last * std::clamp(inside - static_cast<double>(whole), 0.0, 1.0) : 0.0;
       out[part * at.size() + point] = at[point].rows == 0 ? 0.0 : std::clamp(1 - (missed - begun) / total, 0.0, 1.0);
@@ -201,6 +204,8 @@ std::vector<double> MissRatioCurve::parts(const std::vector<CurvePoint>& at) con
 std::vector<CurvePoint> MissRatioCurve::curve() const { return points(true, 0); }
 std::vector<CurvePoint> MissRatioCurve::curve_of(std::uint32_t table) const { return points(false, table); }
 double MissRatioCurve::predict(std::uint64_t rows) const { return hit_rate(true, 0, rows); }
-double MissRatioCurve::predict_of(std::uint32_t table, std::uint64_t rows) const { return hit_rate(false, table, rows); }
+double MissRatioCurve::predict_of(std::uint32_t table, std::uint64_t rows) const {
+  return hit_rate(false, table, rows);
+}
 
 }  // namespace emberline

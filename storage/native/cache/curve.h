@@ -1,11 +1,12 @@
 // The hit rate that a cache would have with another number of rows, estimated beside the traffic.
 //
-// A lookup is sampled by its owner's mixed id, so all uses of a sampled row are seen (spatial sampling: C. Waldspurger et al.,
-// SHARDS, 2015). Time is cut into periods. A row is ranked by its faded uses before the last period and judged by its uses
-// in it: what a frequency cache would have kept, and what that would have given. Ranking and judging by the same uses would
-// flatter every size, for rows asked for once by chance would count as known. The hottest rows may be in the sample or not, which
-// would move the estimate by more than all others do; they hit at any size, so misses are estimated, over all lookups.
-// Bounded: when the cells run out, every second sampled row is dropped and sampled no more. Used under the writer's mutex.
+// A lookup is sampled by its owner's mixed id, so all uses of a sampled row are seen (spatial sampling: C. Waldspurger
+// et al., SHARDS, 2015). Time is cut into periods. A row is ranked by its faded uses before the last period and judged
+// by its uses in it: what a frequency cache would have kept, and what that would have given. Ranking and judging by the
+// same uses would flatter every size, for rows asked for once by chance would count as known. The hottest rows may be
+// in the sample or not, which would move the estimate by more than all others do; they hit at any size, so misses are
+// estimated, over all lookups. Bounded: when the cells run out, every second sampled row is dropped and sampled no
+// more. Used under the writer's mutex.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ class MissRatioCurve {
   static bool sampled(std::uint64_t mixed, std::uint64_t mask) { return ((mixed >> 16) & mask) == 0; }
   std::uint64_t mask() const { return mask_; }
 
-  // Blocks of lookups whose bits of chance are 0 under it are told of: narrower while samples got lost for want of room.
+  // Blocks of lookups whose bits of chance are 0 under it are told of: narrower while samples got lost for want of
+  // room.
   std::uint64_t skip_mask() const { return skip_mask_; }
 
   void add(std::uint64_t mixed, std::uint32_t table, bool hit = true);  // a sampled lookup
@@ -36,17 +38,18 @@ class MissRatioCurve {
   void offer(std::uint64_t mixed, std::uint32_t table);
   // So many lookups went by, of all tables. True when the period is over: end it.
   bool pass(std::uint64_t lookups);
-  // More of a table's lookups, and those of its sampled lookups that were not added: `lost` for want of room, `skipped` by
-  // chance. Blocks of lookups are lost and skipped whole, so the share that was kept differs from table to table.
+  // More of a table's lookups, and those of its sampled lookups that were not added: `lost` for want of room, `skipped`
+  // by chance. Blocks of lookups are lost and skipped whole, so the share that was kept differs from table to table.
   void tell(std::uint32_t table, std::uint64_t lookups, std::uint64_t lost = 0, std::uint64_t skipped = 0);
   void end_period();
   void set_period(std::uint64_t lookups) { period_ = lookups; }
 
-  // Hit rates at growing numbers of rows, 0 first; of all tables, or of one by the rows that it has itself. Empty until two
-  // periods have passed.
+  // Hit rates at growing numbers of rows, 0 first; of all tables, or of one by the rows that it has itself. Empty until
+  // two periods have passed.
   std::vector<CurvePoint> curve() const;
   std::vector<CurvePoint> curve_of(std::uint32_t table) const;
-  // For each part of the sample alone, the hit rates at the points `at`: how far apart they lie says how good the sample is.
+  // For each part of the sample alone, the hit rates at the points `at`: how far apart they lie says how good the
+  // sample is.
   std::vector<double> parts(const std::vector<CurvePoint>& at) const;
   // The hit rate with so many rows in all: of all lookups, or of one table's. Negative until two periods have passed.
   double predict(std::uint64_t rows) const;
@@ -70,12 +73,14 @@ class MissRatioCurve {
   };
   struct Told {
     std::uint64_t lookups = 0, kept = 0, untold = 0;
-    double kept_share() const { return kept + untold == 0 ? 1.0 : static_cast<double>(kept) / static_cast<double>(kept + untold); }
+    double kept_share() const {
+      return kept + untold == 0 ? 1.0 : static_cast<double>(kept) / static_cast<double>(kept + untold);
+    }
   };
   static std::uint32_t part_of(std::uint64_t owner);
   static std::uint64_t owner_of(std::uint64_t mixed, std::uint32_t table);
   Cell& place(std::uint64_t owner);
-  void rebuild(std::vector<Cell> kept);
+  void rebuild(const std::vector<Cell>& kept);
   void thin();
   std::vector<Ranked> ranked(bool all, std::uint32_t table) const;
   std::vector<CurvePoint> points(bool all, std::uint32_t table) const;

@@ -1,11 +1,12 @@
-// Use counts of ids that are not in the cache: a set-associative table of 16-bit cells, {fingerprint 9, stretch 2, count 5}.
+// Use counts of ids that are not in the cache: a set-associative table of 16-bit cells, {fingerprint 9, stretch 2,
+// count 5}.
 //
-// Why not a count-min sketch: the rows that matter lie near the boundary of the cache, and telling them apart takes counts of
-// five to ten uses each over a long time, beside many ids that come once. In the two bytes a row that there are, counters that
-// everybody shares drown in those; a cell belongs to one id, and an id seen once takes a cell from the least used of its set
-// only by chance (random admission: R. Ben Basat et al., 2017). A stranger
-// is taken for an id of its set in three cases of a hundred. The stretch of lookups in which an id was last asked for is 1, 2 or 3
-// in turn; `settle` takes out those that are over, once in each stretch, so none is taken for a later one.
+// Why not a count-min sketch: the rows that matter lie near the boundary of the cache, and telling them apart takes
+// counts of five to ten uses each over a long time, beside many ids that come once. In the two bytes a row that there
+// are, counters that everybody shares drown in those; a cell belongs to one id, and an id seen once takes a cell from
+// the least used of its set only by chance (random admission: R. Ben Basat et al., 2017). A stranger
+// is taken for an id of its set in three cases of a hundred. The stretch of lookups in which an id was last asked for
+// is 1, 2 or 3 in turn; `settle` takes out those that are over, once in each stretch, so none is taken for a later one.
 // Used under the writer's mutex.
 #pragma once
 
@@ -19,7 +20,7 @@ namespace emberline {
 
 class Ghosts {
  public:
-  static constexpr std::uint32_t kWays = 16;       // half a cache line
+  static constexpr std::uint32_t kWays = 16;  // half a cache line
   static constexpr std::uint32_t kMostCount = 31;  // in the policy's units
 
   explicit Ghosts(std::uint64_t cells)
@@ -31,7 +32,7 @@ class Ghosts {
 
   struct Asked {
     std::uint32_t units;  // the count now
-    bool again;           // asked for before in this stretch
+    bool again;  // asked for before in this stretch
   };
   // Counts `units`. An id that is not known counts as `units`, kept or not.
   Asked add(std::uint64_t mixed, std::uint32_t units, std::uint32_t stretch, std::uint32_t random) {
@@ -99,7 +100,8 @@ class Ghosts {
     return nullptr;
   }
 
-  // Takes the least used cell of the set. A lesser count takes that of a greater one with a chance of its share in their sum.
+  // Takes the least used cell of the set. A lesser count takes that of a greater one with a chance of its share in
+  // their sum.
   void put(std::uint64_t mixed, std::uint32_t units, std::uint32_t mark, std::uint32_t random) {
     units = std::min(units, kMostCount);
     std::uint16_t* cells = set(key(mixed));

@@ -1,14 +1,17 @@
-// The index of a cache: an array of 64-byte lines that many tables share, read without locks while one writer changes it.
+// The index of a cache: an array of 64-byte lines that many tables share, read without locks while one writer changes
+// it.
 //
 // cache_line.cuh says what a line is, and how it is searched.
 //
-// How a position changes, and why a reader that accepts a slot has it from the owner it asked for, is as in table/lines.h:
+// How a position changes, and why a reader that accepts a slot has it from the owner it asked for, is as in
+// table/lines.h:
 //   emptied     word := no slot, the id stays
 //   new owner   id := new, then word := new. Only when every reader that was in at the last change of owner has left.
 //   new row     word := new slot
-// A reader loads id, word, and id again. Table and slot come in one load, so they belong together. At most one change of owner
-// of a position falls into one reader's section, so at most four moves into one line do: seven bits count them without doubt.
-// A use count changes in the word too, by the writer alone, and means nothing to a reader that looks for a row.
+// A reader loads id, word, and id again. Table and slot come in one load, so they belong together. At most one change
+// of owner of a position falls into one reader's section, so at most four moves into one line do: seven bits count them
+// without doubt. A use count changes in the word too, by the writer alone, and means nothing to a reader that looks for
+// a row.
 #pragma once
 
 #include <atomic>
@@ -59,7 +62,8 @@ class CacheLines {
   }
 
   // Ends a search whose first line, read after `flags`, did not hold the owner. `where` is set with a match.
-  Match find_on(std::int64_t id, std::uint32_t table, std::uint64_t mixed, std::uint64_t flags, const CacheLine** where) const {
+  Match find_on(std::int64_t id, std::uint32_t table, std::uint64_t mixed, std::uint64_t flags,
+                const CacheLine** where) const {
     return told(emberline::find_on(*this, id, table, mixed, flags), where);
   }
   Match find(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const CacheLine** where) const {

@@ -1,4 +1,5 @@
-// Where a new owner goes in the index: its first line, its second, or a place that another gives up for its own other line.
+// Where a new owner goes in the index: its first line, its second, or a place that another gives up for its own other
+// line.
 #include <vector>
 
 #include "cache/cache.h"
@@ -44,8 +45,8 @@ bool Cache::try_place(std::int64_t id, std::uint64_t mixed, std::uint64_t owner)
          displace(id, mixed, owner);
 }
 
-// Breadth first over the lines that the owners in the way could move to. The chain of moves runs from its far end, so that
-// every owner stands somewhere at every moment.
+// Breadth first over the lines that the owners in the way could move to. The chain of moves runs from its far end, so
+// that every owner stands somewhere at every moment.
 bool Cache::displace(std::int64_t id, std::uint64_t mixed, std::uint64_t owner) {
   struct Step {
     CacheLine* line;
@@ -97,8 +98,8 @@ bool Cache::place(std::int64_t id, std::uint64_t mixed, std::uint64_t owner) {
     blocked_ = false;
     if (try_place(id, mixed, owner)) return true;
     if (!blocked_) return false;
-    // Something was free, or could have moved, but changed owner while readers are in: let them leave. More than once only
-    // where a chain of moves came upon a change of its own, by the hash under which changes are remembered.
+    // Something was free, or could have moved, but changed owner while readers are in: let them leave. More than once
+    // only where a chain of moves came upon a change of its own, by the hash under which changes are remembered.
     grace_.wait(grace_.group());
   }
   return false;

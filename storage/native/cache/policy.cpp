@@ -12,7 +12,8 @@ constexpr std::uint64_t kLeastStretch = 1024;
 constexpr double kFall = 0.08;     // of hits below the usual
 constexpr double kNoises = 3;      // and as many times what stretches usually differ by, below it
 constexpr double kReturns = 0.015;  // of ids outside that come again in the same stretch, above twice the usual
-constexpr std::uint64_t kLeastShare = 8;  // at least one lookup in so many moves the clock, so that nothing stays for ever
+constexpr std::uint64_t kLeastShare =
+    8;  // at least one lookup in so many moves the clock, so that nothing stays for ever
 constexpr std::uint64_t kQuietRows = 5;
 constexpr int kCutOctaves = 6;
 constexpr std::uint64_t kMostCells = 1 << 18;  // aged in one call
@@ -69,8 +70,9 @@ void FrequencyPolicy::settle_ghosts() {
   for (; settle_hand_ < until; ++settle_hand_) ghosts_.settle(settle_hand_, stretch_);
 }
 
-// Hits and returns of one stretch beside the usual. The usual follows slowly what gets worse and quickly what gets better.
-// Batches that ask for very different ids make short stretches differ by themselves; only a fall beyond that is a change.
+// Hits and returns of one stretch beside the usual. The usual follows slowly what gets worse and quickly what gets
+// better. Batches that ask for very different ids make short stretches differ by themselves; only a fall beyond that is
+// a change.
 void FrequencyPolicy::close_stretch(bool full) {
   const double hits = static_cast<double>(hits_) / static_cast<double>(lookups_);
   const double returns = static_cast<double>(returns_) / static_cast<double>(std::max<std::uint64_t>(asked_, 1));

@@ -1,23 +1,25 @@
-// Which rows a cache keeps. One policy for every tier and all tables of a tier: a frequency cache with memory of what is outside.
+// Which rows a cache keeps. One policy for every tier and all tables of a tier: a frequency cache with memory of what
+// is outside.
 //
-// The estimate. A resident row has an eight-bit logarithmic use count (line.cuh) in halves of a use; an id outside has a
-// five-bit one in Ghosts. All counts fade by a quarter of an octave each kUsesPerRow / 4 lookups per row of capacity, so an
-// estimate is an average over some kUsesPerRow lookups per row: as long as it takes to tell rows apart at the boundary of the
-// cache, where one is asked for once in twenty lookups per row of capacity.
-// Admission. An id outside is a candidate when it was asked for at least twice, so a scan admits nothing; it takes the place
-// of the least used of the rows in kVictimLines lines if that is used less, and keeps its count. The row that leaves keeps
-// its count as a ghost. (TinyLFU, G. Einziger et al. 2017, with ghosts in place of its sketch and without its window.)
-// Change. A long memory is slow to forget. When hits fall and, in the same stretch, ids outside come again and again
-// in their place, the traffic has changed: all counts are cut down to almost nothing, ranks kept where they can be. In a scan
-// hits fall too, but nothing comes again.
+// The estimate. A resident row has an eight-bit logarithmic use count (line.cuh) in halves of a use; an id outside has
+// a five-bit one in Ghosts. All counts fade by a quarter of an octave each kUsesPerRow / 4 lookups per row of capacity,
+// so an estimate is an average over some kUsesPerRow lookups per row: as long as it takes to tell rows apart at the
+// boundary of the cache, where one is asked for once in twenty lookups per row of capacity.
+// Admission. An id outside is a candidate when it was asked for at least twice, so a scan admits nothing; it takes the
+// place of the least used of the rows in kVictimLines lines if that is used less, and keeps its count. The row that
+// leaves keeps its count as a ghost. (TinyLFU, G. Einziger et al. 2017, with ghosts in place of its sketch and without
+// its window.) Change. A long memory is slow to forget. When hits fall and, in the same stretch, ids outside come again
+// and again in their place, the traffic has changed: all counts are cut down to almost nothing, ranks kept where they
+// can be. In a scan hits fall too, but nothing comes again.
 //
 // Sampling. A reader sees the count beside the slot and reports a use only when it would step the count: always below
 // 32 uses, then ever more rarely. That is no sample with a bias: it is how a logarithmic counter counts.
 //
-// The clock. Lookups that the cache or the ghosts knew, and whose uses readers could tell: where the log is full, or the index moves,
-// uses are lost, and a clock that went on would age rows that are used all the time down to nothing. Never time. What is asked for
-// once and never again does not age the rest.
-// A batch asks for an id that it misses once, however often it has it, so what comes again is measured beside what is asked for.
+// The clock. Lookups that the cache or the ghosts knew, and whose uses readers could tell: where the log is full, or
+// the index moves, uses are lost, and a clock that went on would age rows that are used all the time down to nothing.
+// Never time. What is asked for once and never again does not age the rest.
+// A batch asks for an id that it misses once, however often it has it, so what comes again is measured beside what is
+// asked for.
 //
 // Used under the writer's mutex; `reported` and `stepped` are pure.
 #pragma once

@@ -103,7 +103,8 @@ void Cache::check_integrity() const {
     }
   }
   if (owners.size() != size()) {
-    throw std::logic_error("size says " + std::to_string(size()) + ", the index holds " + std::to_string(owners.size()));
+    throw std::logic_error("size says " + std::to_string(size()) + ", the index holds " +
+                           std::to_string(owners.size()));
   }
 }
 

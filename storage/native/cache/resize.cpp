@@ -1,4 +1,5 @@
-// Another capacity while readers read and writers write. Every turn does a bounded piece; between turns writers come in.
+// Another capacity while readers read and writers write. Every turn does a bounded piece; between turns writers come
+// in.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -12,7 +13,8 @@ namespace {
 constexpr std::uint64_t kPieceLines = 2048;
 constexpr int kMostYields = 1000;
 
-// Lets those in who wait for their turn. A mutex alone would give it to whoever asks first, and that is the one at work.
+// Lets those in who wait for their turn. A mutex alone would give it to whoever asks first, and that is the one at
+// work.
 void give_way(const std::atomic<int>& waiting) {
   for (int i = 0; i < kMostYields && waiting.load() > 0; ++i) std::this_thread::yield();
 }
@@ -63,7 +65,8 @@ void Cache::shed(std::uint64_t rows) {
         }
       }
     }
-    // All below `cut` go, and of those at it a share, evenly: lines that are left fuller than others would not fit elsewhere.
+    // All below `cut` go, and of those at it a share, evenly: lines that are left fuller than others would not fit
+    // elsewhere.
     std::uint64_t excess = size() > rows ? size() - rows : 0;
     unsigned cut = 0;
     while (cut < 255 && held[cut] <= excess) excess -= held[cut++];
@@ -123,8 +126,8 @@ void Cache::publish(View view) {
   owned_view_ = std::move(fresh_view);
 }
 
-// Moves every owner into an index of another size. Readers ask the old array first, then the new one; rows only move from the
-// one to the other, and stand in the new one before they leave the old, so nobody misses one.
+// Moves every owner into an index of another size. Readers ask the old array first, then the new one; rows only move
+// from the one to the other, and stand in the new one before they leave the old, so nobody misses one.
 void Cache::move_index(std::uint64_t capacity_rows) {
   auto array = std::make_unique<CacheLines>(CacheSizes(capacity_rows).lines);
   CacheLines* from_array = nullptr;

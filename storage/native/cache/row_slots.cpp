@@ -29,7 +29,7 @@ std::uint32_t RowSlots::take() {
     if ((slot >> shift_) >= chunks_.size()) {
       chunks_.emplace_back((std::size_t{mask_} + 1) * row_bytes_);
       reinterpret_cast<std::atomic<char*>*>(directory_.data())[slot >> shift_].store(chunks_.back().data(),
-                                                                                      std::memory_order_relaxed);
+                                                                                     std::memory_order_relaxed);
     }
     used_ = slot;
     return slot;
@@ -89,7 +89,8 @@ void RowSlots::cut() {
 }
 
 std::size_t RowSlots::bytes() const {
-  return (std::size_t{used_} + 1) * row_bytes_ + free_.capacity() * sizeof(std::uint32_t) + old_.size() * sizeof(old_[0]);
+  return (std::size_t{used_} + 1) * row_bytes_ + free_.capacity() * sizeof(std::uint32_t) +
+         old_.size() * sizeof(old_[0]);
 }
 
 }  // namespace emberline

@@ -1,5 +1,5 @@
-// The rows of a cache by slot, and which slots are free. A row's address holds while its slot is in use. Slots are taken from
-// the low end; after a cut, memory of slots above it goes back to the system.
+// The rows of a cache by slot, and which slots are free. A row's address holds while its slot is in use. Slots are
+// taken from the low end; after a cut, memory of slots above it goes back to the system.
 #pragma once
 
 #include <atomic>
@@ -28,9 +28,9 @@ class RowSlots {
   // std::bad_alloc.
   std::uint32_t take();
   void put_back(std::uint32_t slot);  // one that no reader has seen
-  void retire(std::uint32_t slot);    // after the store that took it away from new readers
-  void reclaim();                     // frees the retired slots that no reader can hold
-  void drain();                       // waits until all retired slots are free
+  void retire(std::uint32_t slot);  // after the store that took it away from new readers
+  void reclaim();  // frees the retired slots that no reader can hold
+  void drain();  // waits until all retired slots are free
 
   std::uint32_t most() const { return most_; }
   std::uint32_t used() const { return used_; }  // no slot above was taken since the last cut

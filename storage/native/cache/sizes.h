@@ -1,6 +1,7 @@
-// How large the parts of a cache are for a capacity in rows. At its capacity a cache takes at most 22 bytes a row beside the
-// rows, from about a million rows on: 18.7 of index (16 a position, six of seven used), 2.8 of ghosts, the rest for the
-// curve, what readers tell, and spare slots. Two lines of four with displacement hold more, but the search for a place gets long.
+// How large the parts of a cache are for a capacity in rows. At its capacity a cache takes at most 22 bytes a row
+// beside the rows, from about a million rows on: 18.7 of index (16 a position, six of seven used), 2.8 of ghosts, the
+// rest for the curve, what readers tell, and spare slots. Two lines of four with displacement hold more, but the search
+// for a place gets long.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +21,10 @@ struct CacheSizes {
         changed(std::bit_floor(std::clamp<std::uint64_t>(rows / 64, 64, 4096))) {}
 
   std::uint64_t lines;
-  std::uint32_t slots;         // beside the capacity, so that updates rarely wait for readers
+  std::uint32_t slots;  // beside the capacity, so that updates rarely wait for readers
   std::uint64_t curve_cells;
   std::uint64_t curve_period;  // lookups
-  std::uint64_t log_uses;      // a stripe
+  std::uint64_t log_uses;  // a stripe
   std::uint64_t changed;
 
   static std::size_t paged(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }

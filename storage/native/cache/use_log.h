@@ -1,5 +1,6 @@
-// What readers tell the writer: rows whose count steps, and sampled lookups. Bounded; what does not fit is dropped, and the
-// lookups that it came from do not age the counts either (CachePipeline), so losing uses loses nothing but accuracy. A reader takes a stripe's flag or goes on to the next; nobody waits.
+// What readers tell the writer: rows whose count steps, and sampled lookups. Bounded; what does not fit is dropped, and
+// the lookups that it came from do not age the counts either (CachePipeline), so losing uses loses nothing but
+// accuracy. A reader takes a stripe's flag or goes on to the next; nobody waits.
 #pragma once
 
 #include <atomic>

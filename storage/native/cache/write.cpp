@@ -9,12 +9,12 @@
 namespace emberline {
 namespace {
 
-constexpr std::size_t kTurnIds = 4096;        // ids that one turn writes
-constexpr std::size_t kWriteAhead = 16;       // lines prefetched ahead of the writer
-constexpr std::uint64_t kSearch = 4096;       // lines looked at for a victim of a candidate
+constexpr std::size_t kTurnIds = 4096;  // ids that one turn writes
+constexpr std::size_t kWriteAhead = 16;  // lines prefetched ahead of the writer
+constexpr std::uint64_t kSearch = 4096;  // lines looked at for a victim of a candidate
 constexpr std::uint64_t kTurnLines = 1 << 15;  // lines that one turn ages or cuts
-constexpr std::uint8_t kDeliberate = 4;       // uses of a row that was inserted on purpose, with no count given
-constexpr std::uint32_t kSumTables = 256;     // tables whose counters one turn may sum
+constexpr std::uint8_t kDeliberate = 4;  // uses of a row that was inserted on purpose, with no count given
+constexpr std::uint32_t kSumTables = 256;  // tables whose counters one turn may sum
 
 std::uint64_t taken(std::atomic<std::uint64_t>& count) {
   return count.load(std::memory_order_relaxed) == 0 ? 0 : count.exchange(0, std::memory_order_relaxed);
@@ -147,7 +147,8 @@ Cache::Place Cache::find_place(std::int64_t id, std::uint32_t table, std::uint64
   return {};
 }
 
-// When too many owners choose its lines, the least used of those goes; unless the row must come in, only for a hotter one.
+// When too many owners choose its lines, the least used of those goes; unless the row must come in, only for a hotter
+// one.
 bool Cache::insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code,
                        bool must) {
   const std::uint32_t slot = slots_.take();

@@ -86,8 +86,16 @@ CardSetArrays arrays_of(CardSet&& set, std::size_t row_bytes) {
   const std::int64_t* const rows = set.rows.data();
   const std::uint8_t* const staged = set.lent != nullptr ? set.lent : set.staged.data();
   const std::size_t stride = set.lent != nullptr ? set.stride : row_bytes;
-  return {pairs(std::move(set.rows)), staged_of(set, count, row_bytes), pairs(std::move(set.emptied)),
-          pairs(std::move(set.ids)), pairs(std::move(set.words)), rows, staged, count, row_bytes, stride};
+  return {pairs(std::move(set.rows)),
+          staged_of(set, count, row_bytes),
+          pairs(std::move(set.emptied)),
+          pairs(std::move(set.ids)),
+          pairs(std::move(set.words)),
+          rows,
+          staged,
+          count,
+          row_bytes,
+          stride};
 }
 
 // As CardSet.put_rows says.
@@ -135,21 +143,26 @@ void bind_card_set(nb::module_& module) {
   nb::class_<CardSetArrays>(module, "CardSet",
                             "Changes for a card, as cuda/publish.cuh orders them: rows, emptied, grace, ids, words.\n\n"
                             "A place comes at most once in a list.")
-      .def_prop_ro("rows", [](const CardSetArrays& set) { return set.rows; },
-                   nb::for_getter(nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.int64]")),
-                   "(r, 2): slot, number in staged.")
-      .def_prop_ro("staged", [](const CardSetArrays& set) { return set.staged; },
-                   nb::for_getter(nb::sig("def staged(self) -> numpy.typing.NDArray[numpy.uint8]")), "(r, row_bytes).")
-      .def_prop_ro("emptied", [](const CardSetArrays& set) { return set.emptied; },
-                   nb::for_getter(nb::sig("def emptied(self) -> numpy.typing.NDArray[numpy.int64]")),
-                   "(m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row\n"
-                   "changed.")
-      .def_prop_ro("ids", [](const CardSetArrays& set) { return set.ids; },
-                   nb::for_getter(nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]")),
-                   "(k, 2): line * 8 + place, id. New owners.")
-      .def_prop_ro("words", [](const CardSetArrays& set) { return set.words; },
-                   nb::for_getter(nb::sig("def words(self) -> numpy.typing.NDArray[numpy.int64]")),
-                   "(k, 2): line * 8 + 4 + place, word. Of the new owners.")
+      .def_prop_ro(
+          "rows", [](const CardSetArrays& set) { return set.rows; },
+          nb::for_getter(nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.int64]")),
+          "(r, 2): slot, number in staged.")
+      .def_prop_ro(
+          "staged", [](const CardSetArrays& set) { return set.staged; },
+          nb::for_getter(nb::sig("def staged(self) -> numpy.typing.NDArray[numpy.uint8]")), "(r, row_bytes).")
+      .def_prop_ro(
+          "emptied", [](const CardSetArrays& set) { return set.emptied; },
+          nb::for_getter(nb::sig("def emptied(self) -> numpy.typing.NDArray[numpy.int64]")),
+          "(m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row\n"
+          "changed.")
+      .def_prop_ro(
+          "ids", [](const CardSetArrays& set) { return set.ids; },
+          nb::for_getter(nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]")),
+          "(k, 2): line * 8 + place, id. New owners.")
+      .def_prop_ro(
+          "words", [](const CardSetArrays& set) { return set.words; },
+          nb::for_getter(nb::sig("def words(self) -> numpy.typing.NDArray[numpy.int64]")),
+          "(k, 2): line * 8 + 4 + place, word. Of the new owners.")
       .def(
           "put_rows",
           [](const CardSetArrays& set, std::size_t start, nb::handle entries, nb::handle rows, std::size_t threads) {
@@ -187,9 +200,8 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const Bytes row = rows_of(self, rows, id.size());
             const std::uint8_t* uses = freq_of(freq, id.size());
-            return flags_of(id.size(), [&](bool* in) {
-              self.insert(of, id.data(), id.size(), row.data(), uses, pinned, in);
-            });
+            return flags_of(id.size(),
+                            [&](bool* in) { self.insert(of, id.data(), id.size(), row.data(), uses, pinned, in); });
           },
           "table"_a, "ids"_a, "rows"_a, "freq"_a.none() = nb::none(), "pinned"_a = false,
           nb::sig("def insert(self, table: int, " IDS ", " ROWS ", " FREQ ", pinned: bool = False) -> " FLAGS),
@@ -290,8 +302,7 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             const nb::gil_scoped_release release;
             return self.erase(of, id.data(), id.size(), threads);
           },
-          "table"_a, "ids"_a, "threads"_a = 1,
-          nb::sig("def erase(self, table: int, " IDS ", threads: int = 1) -> int"),
+          "table"_a, "ids"_a, "threads"_a = 1, nb::sig("def erase(self, table: int, " IDS ", threads: int = 1) -> int"),
           "Returns the number erased.\n\nthreads: more than one for ids that come once.")
       .def(
           "erase_table",
@@ -441,7 +452,8 @@ void bind_card(nb::module_& module) {
       .def_static(
           "parts_of",
           [](std::uint64_t table, nb::handle ids, std::uint64_t parts) {
-            if (table >= CardCache::kMostTables) fail("table: expected a number below 65536, got " + std::to_string(table));
+            if (table >= CardCache::kMostTables)
+              fail("table: expected a number below 65536, got " + std::to_string(table));
             const Ids id = Ids::of_rank(1, ids, "ids");
             const std::uint32_t of = parts_from(parts);
             std::vector<std::uint8_t> out(id.size());

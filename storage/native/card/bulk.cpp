@@ -1,9 +1,9 @@
 // Verbs over many ids by several threads: within one call no two of them write, or read what another writes, without
 // an order.
 //
-// Searches come first, all of them; then each thread writes the words of its own positions. Newcomers that find no place in
-// their first line are placed under locks of lines. What would have to look at more (long chains of moves, entries that ask
-// the host, lists of slots) is done by one thread, last.
+// Searches come first, all of them; then each thread writes the words of its own positions. Newcomers that find no
+// place in their first line are placed under locks of lines. What would have to look at more (long chains of moves,
+// entries that ask the host, lists of slots) is done by one thread, last.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -24,14 +24,13 @@ void CardCache::find(std::uint32_t table, const std::int64_t* ids, std::size_t n
                      std::size_t threads) const {
   const auto mixed = [table](std::int64_t id) { return mixed_of(id, table); };
   in_parts(n, threads, [&](std::size_t, std::size_t from, std::size_t to) {
-    lines_.find_all(ids, from, to, table, mixed, [found](std::size_t i, CardPlace where) {
-      found[i] = where.line == nullptr ? 0 : where.slot();
-    });
+    lines_.find_all(ids, from, to, table, mixed,
+                    [found](std::size_t i, CardPlace where) { found[i] = where.line == nullptr ? 0 : where.slot(); });
   });
 }
 
-// First a line belongs to one thread, which fills the free positions of it that are its ids' first choice. Then come those
-// that found none there, under locks of lines.
+// First a line belongs to one thread, which fills the free positions of it that are its ids' first choice. Then come
+// those that found none there, under locks of lines.
 void CardCache::insert_absent(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
                               std::size_t stride, std::shared_ptr<void> owner, std::size_t threads, bool* in) {
   const std::size_t parts = parts_of(n, threads);
@@ -149,9 +148,8 @@ std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const s
   in_parts(n, threads, [&](std::size_t, std::size_t from, std::size_t to) {
     const auto mixed_source = [source](std::int64_t id) { return mixed_of(id, source); };
     const auto mixed_target = [target](std::int64_t id) { return mixed_of(id, target); };
-    lines_.find_all(ids, from, to, source, mixed_source, [&](std::size_t i, CardPlace where) {
-      pairs[i].from = where.line == nullptr ? 0 : where.word();
-    });
+    lines_.find_all(ids, from, to, source, mixed_source,
+                    [&](std::size_t i, CardPlace where) { pairs[i].from = where.line == nullptr ? 0 : where.word(); });
     lines_.find_all(ids, from, to, target, mixed_target, [&](std::size_t i, CardPlace where) { pairs[i].to = where; });
   });
   in_parts(n, threads, [&](std::size_t number, std::size_t from, std::size_t to) {
@@ -178,8 +176,8 @@ std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const s
       part.left.push_back(held);
       slots_.share(word::slot(pair.from));
       touch(pair.to, part.changes);
-      write(pair.to, card_word::with_slot(held & ~card_word::kFresh, word::slot(pair.from)) |
-                         (pair.from & card_word::kFresh));
+      write(pair.to,
+            card_word::with_slot(held & ~card_word::kFresh, word::slot(pair.from)) | (pair.from & card_word::kFresh));
       ++part.adopted;
     }
   });

@@ -39,8 +39,8 @@ struct CardStats {
   std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
 };
 
-// Where several cards share rows, each row is in one's part (part_of of cache_line.cuh). base_tables: entries under a number
-// that differs by a multiple of it are rows of the same table.
+// Where several cards share rows, each row is in one's part (part_of of cache_line.cuh). base_tables: entries under a
+// number that differs by a multiple of it are rows of the same table.
 struct CardPart {
   std::uint32_t base_tables = 1, parts = 1, part = 0;
 };
@@ -91,11 +91,12 @@ class CardCache {
   void contains_any(std::uint32_t table, std::uint32_t base_tables, const std::int64_t* ids, std::size_t n,
                     bool* any) const;
 
-  // rows (N, stride), stride 0 for row_bytes; freq (N) codes of uses as in line.cuh, or null; in (N,): whether the row is in.
+  // rows (N, stride), stride 0 for row_bytes; freq (N) codes of uses as in line.cuh, or null; in (N,): whether the row
+  // is in.
   void insert(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
               const std::uint8_t* freq, bool pinned, bool* in, std::size_t stride = 0);
-  // Pinned rows (N, stride) of ids that come once and have no entry. `rows` and their owner are the set's: it moves rows
-  // there, and gives them on. Where slots are missing, or other rows are staged, as `insert`.
+  // Pinned rows (N, stride) of ids that come once and have no entry. `rows` and their owner are the set's: it moves
+  // rows there, and gives them on. Where slots are missing, or other rows are staged, as `insert`.
   void insert_absent(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
                      std::size_t stride, std::shared_ptr<void> owner, std::size_t threads, bool* in);
   // Lets rows go until n more have room: the least used of each few lines, but for those of this set and pinned ones.
@@ -121,7 +122,8 @@ class CardCache {
   // marks (slots + 1). Rows of other cards' parts are left out: of them `use` tells.
   void note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own);
   // parts (N,): whose each id of a table is.
-  static void parts_of_ids(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts, std::uint8_t* out);
+  static void parts_of_ids(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts,
+                           std::uint8_t* out);
   // One use of each id that is there.
   void use(std::uint32_t table, const std::int64_t* ids, std::size_t n);
   void pass_lookups(std::uint64_t lookups, std::uint64_t hits);
@@ -189,7 +191,8 @@ class CardCache {
   Others others_of(std::uint64_t index) const;
   bool place_second(std::int64_t id, std::uint64_t mixed, std::uint64_t word, LineLocks& locks,
                     std::vector<Change>& changes);
-  bool place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t word, LineLocks& locks, std::vector<Change>& changes);
+  bool place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t word, LineLocks& locks,
+                  std::vector<Change>& changes);
   bool make_place(std::uint64_t index, int moves, LineLocks& locks, std::vector<Change>& changes);
   bool try_line(CardLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   bool displace(std::int64_t id, std::uint64_t mixed, std::uint64_t word);

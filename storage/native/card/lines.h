@@ -77,8 +77,8 @@ class CardIndex {
     return {&line(position / kCacheLineIds), static_cast<int>(position % kCacheLineIds)};
   }
 
-  // Calls found(i, place) for `from` to `to`, in any order. Lines are on their way before they are looked at: first ones
-  // a block ahead, second ones while the rest of the block is searched. mixed_of(id): of the owner that is
+  // Calls found(i, place) for `from` to `to`, in any order. Lines are on their way before they are looked at: first
+  // ones a block ahead, second ones while the rest of the block is searched. mixed_of(id): of the owner that is
   // looked for.
   template <class MixedOf, class Give>
   void find_all(const std::int64_t* ids, std::size_t from, std::size_t to, std::uint32_t table, const MixedOf& mixed_of,

@@ -72,8 +72,8 @@ bool CardCache::place_second(std::int64_t id, std::uint64_t mixed, std::uint64_t
   return false;
 }
 
-// For an owner whose first line was full and knows of it: a free position in one of its lines, or that of another who has
-// one in its own other line, or is given one there.
+// For an owner whose first line was full and knows of it: a free position in one of its lines, or that of another who
+// has one in its own other line, or is given one there.
 bool CardCache::place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, LineLocks& locks,
                            std::vector<Change>& changes) {
   for (int moves = 1; moves <= kMoves; ++moves) {
@@ -87,8 +87,8 @@ bool CardCache::place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t o
   return false;
 }
 
-// Empties a position of a full line, which is the caller's, by at most so many moves. A line that is somebody else's, or the
-// caller's already, is left out.
+// Empties a position of a full line, which is the caller's, by at most so many moves. A line that is somebody else's,
+// or the caller's already, is left out.
 bool CardCache::make_place(std::uint64_t index, int moves, LineLocks& locks, std::vector<Change>& changes) {
   CardLine& line = lines_.line(index);
   const Others others = others_of(index);
@@ -98,7 +98,8 @@ bool CardCache::make_place(std::uint64_t index, int moves, LineLocks& locks, std
     if (!there.is_held()) continue;
     const std::int64_t id = line.ids[at];
     const auto moves_there = [&] { return fill_place(lines_.line(others.line[at]), id, line.words[at], changes); };
-    if (!moves_there() && !(moves > 1 && make_place(others.line[at], moves - 1, locks, changes) && moves_there())) continue;
+    if (!moves_there() && !(moves > 1 && make_place(others.line[at], moves - 1, locks, changes) && moves_there()))
+      continue;
     if (first_line(mixed_of(id, word::table(line.words[at])), lines_.count()) == index) mark_overflow(line, changes);
     touch({&line, at}, changes);
     write({&line, at}, 0);

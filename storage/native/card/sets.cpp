@@ -59,7 +59,7 @@ void CardCache::take_change(const Change& before, CardSet& set) {
     list.push_back(static_cast<std::int64_t>(value));
   };
   const CardPlace where = lines_.place(before.position);
-  const std::int64_t id_at = std::int64_t{before.position / kCacheLineIds} * (2 * kCacheLineIds) + where.at;
+  const std::int64_t id_at = std::int64_t{before.position / kCacheLineIds} * 2 * kCacheLineIds + where.at;
   const std::int64_t word_at = id_at + kCacheLineIds;
   std::int64_t& id = where.line->ids[where.at];
   const std::uint64_t now = card_word::published(where.word());

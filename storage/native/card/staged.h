@@ -33,8 +33,8 @@ class StagedRows {
     if (numbered_) numbers_[slot] = size() - 1;
   }
 
-  // All rows of a set that has none yet, where they lie, `stride` bytes apart: they may be moved there. Gives their slots,
-  // to be written.
+  // All rows of a set that has none yet, where they lie, `stride` bytes apart: they may be moved there. Gives their
+  // slots, to be written.
   std::uint32_t* lend(std::uint8_t* rows, std::size_t stride, std::uint32_t n, std::shared_ptr<void> owner) {
     lent_ = rows;
     stride_ = stride;

@@ -264,7 +264,7 @@ void CardCache::use(std::uint32_t table, const std::int64_t* ids, std::size_t n)
 }
 
 void CardCache::parts_of_ids(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts,
-                         std::uint8_t* out) {
+                             std::uint8_t* out) {
   const std::uint64_t salt = table_salt(table);
   for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<std::uint8_t>(part_of(mix_owner(ids[i], salt), parts));
 }

@@ -93,7 +93,8 @@ class Builder {
  public:
   void add_input(const std::string& name, int code, bool is_list, std::int64_t width, std::int64_t max_length,
                  bool user_side, bool missing_is_null, bool empty_is_null, nb::object fallback) {
-    Input input{name, wire_of(code), is_list, width, max_length, user_side, missing_is_null, empty_is_null, std::nullopt};
+    Input input{name,      wire_of(code),   is_list,       width,       max_length,
+                user_side, missing_is_null, empty_is_null, std::nullopt};
     if (!fallback.is_none()) {
       switch (type_of(input.wire)) {
         case Type::kBytes: input.fallback = bytes_list(nb::cast<nb::list>(fallback)); break;
@@ -117,8 +118,8 @@ class Builder {
     features_.push_back(std::move(feature));
   }
 
-  void add_dense_feature(const std::string& name, std::vector<std::size_t> inputs, std::size_t group, std::int64_t column,
-                         std::int64_t width) {
+  void add_dense_feature(const std::string& name, std::vector<std::size_t> inputs, std::size_t group,
+                         std::int64_t column, std::int64_t width) {
     Feature feature;
     feature.name = name;
     feature.inputs = std::move(inputs);
@@ -138,9 +139,9 @@ class Builder {
   }
   void vocabulary(nb::list values, std::optional<std::int64_t> unknown) {
     const bool bytes = values.size() > 0 && nb::isinstance<nb::bytes>(values[0]);
-    last().transforms.push_back(bytes ? Vocabulary(bytes_list(values), unknown.has_value(), unknown.value_or(0))
-                                      : Vocabulary(nb::cast<std::vector<std::int64_t>>(values), unknown.has_value(),
-                                                   unknown.value_or(0)));
+    last().transforms.push_back(
+        bytes ? Vocabulary(bytes_list(values), unknown.has_value(), unknown.value_or(0))
+              : Vocabulary(nb::cast<std::vector<std::int64_t>>(values), unknown.has_value(), unknown.value_or(0)));
   }
   void bucketise(std::vector<double> boundaries) { last().transforms.push_back(Bucketise{std::move(boundaries)}); }
   void log() { last().transforms.push_back(Log{}); }
@@ -281,10 +282,12 @@ NB_MODULE(_features, m) {
       .def(nb::init<int, std::int64_t, std::int64_t, const Flat&, std::optional<Int64s>, std::optional<Int64s>,
                     std::optional<Int64s>, std::optional<Uint8s>>(),
            "dtype"_a, "rows"_a, "width"_a, nb::arg("values").noconvert(), nb::arg("starts").noconvert().none(),
-           nb::arg("ends").noconvert().none(), nb::arg("offsets").noconvert().none(), nb::arg("valid").noconvert().none(),
+           nb::arg("ends").noconvert().none(), nb::arg("offsets").noconvert().none(),
+           nb::arg("valid").noconvert().none(),
            nb::sig("def __init__(self, dtype: int, rows: int, width: int, values: numpy.typing.NDArray[typing.Any], "
                    "starts: numpy.typing.NDArray[numpy.int64] | None, ends: numpy.typing.NDArray[numpy.int64] | None, "
-                   "offsets: numpy.typing.NDArray[numpy.int64] | None, valid: numpy.typing.NDArray[numpy.uint8] | None) -> None"));
+                   "offsets: numpy.typing.NDArray[numpy.int64] | None, valid: numpy.typing.NDArray[numpy.uint8] | "
+                   "None) -> None"));
 
   nb::class_<Program>(m, "Program", "An immutable program; any number of threads may run it.")
       .def("run", &run, "columns"_a, "batch"_a,
@@ -295,11 +298,14 @@ NB_MODULE(_features, m) {
 
   nb::class_<Builder>(m, "Builder", "Collects inputs and features; transforms belong to the feature added last.")
       .def(nb::init<>())
-      .def("add_input", &Builder::add_input, "name"_a, "dtype"_a, "is_list"_a, "width"_a, "max_length"_a, "user_side"_a,
-           "missing_is_null"_a, "empty_is_null"_a, nb::arg("default").none(),
-           nb::sig("def add_input(self, name: str, dtype: int, is_list: bool, width: int, max_length: int, user_side: bool, "
-                   "missing_is_null: bool, empty_is_null: bool, default: list[bytes | int | float] | None) -> None"))
-      .def("add_ids_feature", &Builder::add_ids_feature, "name"_a, "inputs"_a, "cut"_a, nb::arg("weights").none() = nb::none())
+      .def(
+          "add_input", &Builder::add_input, "name"_a, "dtype"_a, "is_list"_a, "width"_a, "max_length"_a, "user_side"_a,
+          "missing_is_null"_a, "empty_is_null"_a, nb::arg("default").none(),
+          nb::sig(
+              "def add_input(self, name: str, dtype: int, is_list: bool, width: int, max_length: int, user_side: bool, "
+              "missing_is_null: bool, empty_is_null: bool, default: list[bytes | int | float] | None) -> None"))
+      .def("add_ids_feature", &Builder::add_ids_feature, "name"_a, "inputs"_a, "cut"_a,
+           nb::arg("weights").none() = nb::none())
       .def("add_dense_feature", &Builder::add_dense_feature, "name"_a, "inputs"_a, "group"_a, "column"_a, "width"_a)
       .def("cross", &Builder::cross, "seed"_a, "buckets"_a, "max"_a)
       .def("hash", &Builder::hash, "seed"_a, "salt"_a, "buckets"_a)

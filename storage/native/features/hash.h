@@ -1,5 +1,5 @@
-// The hash of raw features. docs/features.md defines it and tests/unit/features/reference.py writes it down a second time;
-// a published version depends on every bit of it, so it never changes: a new hash gets a new op.
+// The hash of raw features. docs/features.md defines it and tests/unit/features/reference.py writes it down a second
+// time; a published version depends on every bit of it, so it never changes: a new hash gets a new op.
 #pragma once
 
 #include <cstdint>

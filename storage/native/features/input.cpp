@@ -22,13 +22,14 @@ double to_single(double value) {
   return static_cast<double>(static_cast<float>(value));
 }
 
-// Puts the values [begin, end) of a column behind what `cells` holds; their type is that of the dtype `declared`. A float
-// input takes integers. An FP32 input holds float32 values whatever they came as: a double column of training data and a
-// float32 tensor of a request give the same features.
+// Puts the values [begin, end) of a column behind what `cells` holds; their type is that of the dtype `declared`. A
+// float input takes integers. An FP32 input holds float32 values whatever they came as: a double column of training
+// data and a float32 tensor of a request give the same features.
 void append(Cells& cells, Wire declared, const ColumnView& column, std::int64_t begin, std::int64_t end) {
   if (cells.type == Type::kBytes) {
     for (std::int64_t i = begin; i < end; ++i) {
-      cells.bytes.emplace_back(column.data + column.starts[i], static_cast<std::size_t>(column.ends[i] - column.starts[i]));
+      cells.bytes.emplace_back(column.data + column.starts[i],
+                               static_cast<std::size_t>(column.ends[i] - column.starts[i]));
     }
     return;
   }
@@ -40,7 +41,8 @@ void append(Cells& cells, Wire declared, const ColumnView& column, std::int64_t 
       case Wire::kFp32: append_span<float>(out, column.values, begin, end); break;
       case Wire::kFp64: append_span<double>(out, column.values, begin, end); break;
       case Wire::kBool:  // any byte but zero is true: the wire does not promise ones
-        for (std::int64_t i = begin; i < end; ++i) out.push_back(static_cast<const std::uint8_t*>(column.values)[i] != 0);
+        for (std::int64_t i = begin; i < end; ++i)
+          out.push_back(static_cast<const std::uint8_t*>(column.values)[i] != 0);
         break;
       case Wire::kBytes: break;
     }
@@ -182,8 +184,8 @@ Cells Input::load_list(const ColumnView& column, bool nan_is_null) const {
   cells.offsets.reserve(static_cast<std::size_t>(column.rows) + 1);
   reserve(cells, column.count);
   std::int64_t total = 0;
-  const auto fallback_size = static_cast<std::int64_t>(
-      fallback ? std::visit([](const auto& values) { return values.size(); }, *fallback) : 0);
+  const auto fallback_size =
+      static_cast<std::int64_t>(fallback ? std::visit([](const auto& values) { return values.size(); }, *fallback) : 0);
   if (column.valid == nullptr && !empty_is_null) {
     append(cells, wire, column, 0, column.count);
     cells.offsets.assign(column.offsets, column.offsets + column.rows + 1);

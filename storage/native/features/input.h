@@ -27,10 +27,12 @@ struct Input {
 
   // Throws InvalidInput naming the input, and the row where there is one, unless `column` is whole and fits.
   void check(const ColumnView& column, std::int64_t batch) const;
-  // The values with nulls resolved; nullptr = missing. The column has been checked; cells borrow its bytes. NaN is null where
-  // the spec says what a missing value is (a default, or missing_is_null); elsewhere it throws InvalidInput naming the row.
+  // The values with nulls resolved; nullptr = missing. The column has been checked; cells borrow its bytes. NaN is null
+  // where the spec says what a missing value is (a default, or missing_is_null); elsewhere it throws InvalidInput
+  // naming the row.
   Cells load(const ColumnView* column) const;
-  // The same of an input of weights: NaN is null, and it is the caller who knows whether the value beside it is null too.
+  // The same of an input of weights: NaN is null, and it is the caller who knows whether the value beside it is null
+  // too.
   Cells load_weights(const ColumnView* column) const;
 
  private:

@@ -52,15 +52,18 @@ Jagged to_ids(Cells&& cells, std::int64_t cut, std::int64_t batch) {
 Program::Program(std::vector<Input> inputs, std::vector<Feature> features, std::vector<std::int64_t> group_widths)
     : inputs_(std::move(inputs)), features_(std::move(features)), group_widths_(std::move(group_widths)) {
   for (const Feature& feature : features_) {
-    const bool known = std::all_of(feature.inputs.begin(), feature.inputs.end(), [&](std::size_t i) { return i < inputs_.size(); });
+    const bool known =
+        std::all_of(feature.inputs.begin(), feature.inputs.end(), [&](std::size_t i) { return i < inputs_.size(); });
     if (feature.inputs.empty() || !known || feature.cross.has_value() != (feature.inputs.size() > 1)) {
       throw std::invalid_argument("feature '" + feature.name + "': its inputs do not fit");
     }
-    if (feature.weights && (*feature.weights >= inputs_.size() || feature.is_dense || feature.cross || !fits_weights(feature))) {
+    if (feature.weights &&
+        (*feature.weights >= inputs_.size() || feature.is_dense || feature.cross || !fits_weights(feature))) {
       throw std::invalid_argument("feature '" + feature.name + "': its weights do not fit");
     }
     if (!feature.is_dense) {
-      if (feature.slot != ids_features_) throw std::invalid_argument("feature '" + feature.name + "': ids out of order");
+      if (feature.slot != ids_features_)
+        throw std::invalid_argument("feature '" + feature.name + "': ids out of order");
       ++ids_features_;
     } else if (feature.slot >= group_widths_.size() || feature.column < 0 || feature.width < 1 ||
                feature.column + feature.width > group_widths_[feature.slot]) {
@@ -101,7 +104,8 @@ void Program::check(const std::vector<const ColumnView*>& columns, std::int64_t 
   }
 }
 
-Cells Program::transform(const Feature& feature, const std::vector<const ColumnView*>& columns, std::int64_t batch) const {
+Cells Program::transform(const Feature& feature, const std::vector<const ColumnView*>& columns,
+                         std::int64_t batch) const {
   const auto load = [&](std::size_t input) { return inputs_[input].load(columns[input]); };
   Cells cells;
   if (feature.cross) {
@@ -145,10 +149,11 @@ void Program::attach_weights(const Feature& feature, const std::vector<const Col
     const auto refuse = [&](const std::string& problem) {
       throw InvalidInput(input.name, "input '" + input.name + "', row " + std::to_string(row) + ": " + problem);
     };
-    const std::int64_t wanted = cells.offsets[r + 1] - cells.offsets[r], count = weights.offsets[r + 1] - weights.offsets[r];
+    const std::int64_t wanted = cells.offsets[r + 1] - cells.offsets[r],
+                       count = weights.offsets[r + 1] - weights.offsets[r];
     if (wanted != count) {
-      std::string problem = "the number of weights is " + std::to_string(count) + ", that of values in '" + ids.name + "' is " +
-                            std::to_string(wanted);
+      std::string problem = "the number of weights is " + std::to_string(count) + ", that of values in '" + ids.name +
+                            "' is " + std::to_string(wanted);
       if (columns[feature.inputs[0]] == nullptr) problem += ": '" + ids.name + "' is not in the request";
       if (given == nullptr) problem += ": the weights are not in the request";
       refuse(problem);
@@ -186,8 +191,9 @@ void Program::write_dense(const Feature& feature, Cells&& cells, std::int64_t ba
         const double exact = cells.floats[static_cast<std::size_t>(place)];
         // The cast of a double beyond float's range is undefined, so it is judged before it is made.
         if (!std::isfinite(exact) || std::abs(exact) > static_cast<double>(std::numeric_limits<float>::max())) {
-          throw InvalidInput(name, "input '" + name + "', row " + std::to_string(row) + ": the dense feature '" +
-                                       feature.name + "' is not a finite float32; clip it in its spec, or send a smaller number or null");
+          throw InvalidInput(
+              name, "input '" + name + "', row " + std::to_string(row) + ": the dense feature '" + feature.name +
+                        "' is not a finite float32; clip it in its spec, or send a smaller number or null");
         }
         value = static_cast<float>(exact);
       }

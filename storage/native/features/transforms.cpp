@@ -191,10 +191,12 @@ Cells Cross::apply(const std::vector<Cells>& inputs, const std::vector<std::stri
     const Cells& cells = inputs[k];
     offsets[k].push_back(0);
     for (std::int64_t row = 0; row < cells.rows(); ++row) {
-      for (std::int64_t i = cells.offsets[static_cast<std::size_t>(row)]; i < cells.offsets[static_cast<std::size_t>(row) + 1]; ++i) {
+      for (std::int64_t i = cells.offsets[static_cast<std::size_t>(row)];
+           i < cells.offsets[static_cast<std::size_t>(row) + 1]; ++i) {
         if (cells.is_null(i)) continue;
         const auto place = static_cast<std::size_t>(i);
-        hashes[k].push_back(cells.type == Type::kInt ? hash_int(cells.ints[place], key) : hash_bytes(cells.bytes[place], key));
+        hashes[k].push_back(cells.type == Type::kInt ? hash_int(cells.ints[place], key)
+                                                     : hash_bytes(cells.bytes[place], key));
       }
       offsets[k].push_back(hashes[k].size());
     }

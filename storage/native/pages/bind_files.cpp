@@ -27,7 +27,8 @@ using pages::PageWriter;
 using pages::RunsMerge;
 using Bytes = ArrayView<const std::uint8_t>;
 
-constexpr const char* kFileDoc = R"(A page file, open for reading: rows of one table, sorted by id, in pages that are checked one by one.
+constexpr const char* kFileDoc =
+    R"(A page file, open for reading: rows of one table, sorted by id, in pages that are checked one by one.
 
 It never changes. Any number of threads may read it, also when its name is gone from the folder.)";
 
@@ -36,24 +37,29 @@ constexpr const char* kOpenDoc = R"(Opens a file; its directory and filters are 
 direct: rows are read past the page cache, where the file system does that.
 Raises CorruptPageError for a file that is not what was written, OSError.)";
 
-constexpr const char* kScanDoc = R"(The rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
+constexpr const char* kScanDoc =
+    R"(The rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
 
 Raises CorruptPageError, OSError.)";
 
-constexpr const char* kProblemsDoc = R"(Reads pages `first` to before `first + count` and says what is wrong, a text for each page that is not right.
+constexpr const char* kProblemsDoc =
+    R"(Reads pages `first` to before `first + count` and says what is wrong, a text for each page that is not right.
 
 Raises OSError.)";
 
-constexpr const char* kWriterDoc = R"(Writes a page file, one thread at a time; it appears under its name when `finish` has it on the disk.
+constexpr const char* kWriterDoc =
+    R"(Writes a page file, one thread at a time; it appears under its name when `finish` has it on the disk.
 
 row_bytes: of one encoded row. row_type: a word of at most 15 characters. bits_per_id: of the Bloom filters.
 Raises ValueError for what cannot be laid out, OSError.)";
 
-constexpr const char* kAppendDoc = R"(Adds rows. ids: (n,) int64, strictly ascending over all calls. rows: (n, row_bytes) uint8.
+constexpr const char* kAppendDoc =
+    R"(Adds rows. ids: (n,) int64, strictly ascending over all calls. rows: (n, row_bytes) uint8.
 
 Raises ValueError for ids that are not, OSError.)";
 
-constexpr const char* kSortDoc = R"(As append, for ids in any order: they are sorted here, their rows stay where they are until they are written.
+constexpr const char* kSortDoc =
+    R"(As append, for ids in any order: they are sorted here, their rows stay where they are until they are written.
 
 Takes 32 bytes of memory an id while it runs.)";
 
@@ -66,9 +72,11 @@ constexpr const char* kOfferDoc = R"(The next changes, when all before are taken
 ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more.
 rows: (n, row_bytes) uint8.)";
 
-constexpr const char* kAdvanceDoc = R"(Works until all that was offered is taken (True), or about so many bytes were written (False).)";
+constexpr const char* kAdvanceDoc =
+    R"(Works until all that was offered is taken (True), or about so many bytes were written (False).)";
 
-constexpr const char* kRunsMergeDoc = R"(Copies sorted files into a writer as one, in bounded steps. An id in two of them is a ValueError.)";
+constexpr const char* kRunsMergeDoc =
+    R"(Copies sorted files into a writer as one, in bounded steps. An id in two of them is a ValueError.)";
 
 nb::tuple scan(const std::shared_ptr<const PageFile>& file, std::int64_t first, std::size_t limit) {
   const std::size_t row_bytes = file->geometry().row_bytes;
@@ -117,39 +125,52 @@ void bind_files(nb::module_& m) {
           "open", [](const std::string& path, bool direct) { return PageFile::open(path, direct); }, nb::arg("path"),
           nb::kw_only(), nb::arg("direct") = false, nb::call_guard<nb::gil_scoped_release>(), kOpenDoc)
       .def_prop_ro("path", &PageFile::path, "Where it was opened")
-      .def_prop_ro("table", [](const PageFile& f) { return f.header().table; }, "Number of the table")
-      .def_prop_ro("rows", [](const PageFile& f) { return f.header().rows; }, "Number of rows")
-      .def_prop_ro("pages", [](const PageFile& f) { return f.header().pages; }, "Number of pages")
-      .def_prop_ro("page_bytes", [](const PageFile& f) { return f.header().page_bytes; }, "Bytes of a page")
-      .def_prop_ro("row_bytes", [](const PageFile& f) { return f.header().row_bytes; }, "Bytes of an encoded row")
+      .def_prop_ro(
+          "table", [](const PageFile& f) { return f.header().table; }, "Number of the table")
+      .def_prop_ro(
+          "rows", [](const PageFile& f) { return f.header().rows; }, "Number of rows")
+      .def_prop_ro(
+          "pages", [](const PageFile& f) { return f.header().pages; }, "Number of pages")
+      .def_prop_ro(
+          "page_bytes", [](const PageFile& f) { return f.header().page_bytes; }, "Bytes of a page")
+      .def_prop_ro(
+          "row_bytes", [](const PageFile& f) { return f.header().row_bytes; }, "Bytes of an encoded row")
       .def_prop_ro("row_type", &PageFile::row_type, "How rows are encoded, as the writer named it")
-      .def_prop_ro("first_id", [](const PageFile& f) { return f.header().first_id; }, "Lowest id; 0 without rows")
-      .def_prop_ro("last_id", [](const PageFile& f) { return f.header().last_id; }, "Highest id; 0 without rows")
-      .def_prop_ro("file_bytes", [](const PageFile& f) { return f.header().file_bytes; }, "Bytes on the disk")
+      .def_prop_ro(
+          "first_id", [](const PageFile& f) { return f.header().first_id; }, "Lowest id; 0 without rows")
+      .def_prop_ro(
+          "last_id", [](const PageFile& f) { return f.header().last_id; }, "Highest id; 0 without rows")
+      .def_prop_ro(
+          "file_bytes", [](const PageFile& f) { return f.header().file_bytes; }, "Bytes on the disk")
       .def_prop_ro("memory_bytes", &PageFile::memory_bytes, "Bytes of memory that the directory and the filters take")
       .def_prop_ro("direct", &PageFile::direct, "Whether rows are read past the page cache")
       .def("scan", &scan, nb::arg("first"), nb::arg("limit"),
            nb::sig("def scan(self, first: int, limit: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.uint8]]"),
            kScanDoc)
-      .def("problems", &PageFile::problems, nb::arg("first"), nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),
-           kProblemsDoc);
+      .def("problems", &PageFile::problems, nb::arg("first"), nb::arg("count"),
+           nb::call_guard<nb::gil_scoped_release>(), kProblemsDoc);
 
   nb::class_<PageWriter>(m, "PageWriter", kWriterDoc)
-      .def("__init__",
-           [](PageWriter* self, const std::string& path, std::uint32_t table, std::size_t row_bytes,
-              const std::string& row_type, int bits_per_id) {
-             new (self) PageWriter(path, {table, row_bytes, row_type, bits_per_id});
-           },
-           nb::arg("path"), nb::kw_only(), nb::arg("table"), nb::arg("row_bytes"), nb::arg("row_type") = "fp32",
-           nb::arg("bits_per_id") = 10)
-      .def("append", [](PageWriter& w, nb::handle ids, nb::handle rows) { append(w, ids, rows, false); }, nb::arg("ids"),
-           nb::arg("rows"), nb::sig("def append(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8]) -> None"),
-           kAppendDoc)
-      .def("append_sorting", [](PageWriter& w, nb::handle ids, nb::handle rows) { append(w, ids, rows, true); },
-           nb::arg("ids"), nb::arg("rows"),
-           nb::sig("def append_sorting(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8]) -> None"),
-           kSortDoc)
+      .def(
+          "__init__",
+          [](PageWriter* self, const std::string& path, std::uint32_t table, std::size_t row_bytes,
+             const std::string& row_type,
+             int bits_per_id) { new (self) PageWriter(path, {table, row_bytes, row_type, bits_per_id}); },
+          nb::arg("path"), nb::kw_only(), nb::arg("table"), nb::arg("row_bytes"), nb::arg("row_type") = "fp32",
+          nb::arg("bits_per_id") = 10)
+      .def(
+          "append", [](PageWriter& w, nb::handle ids, nb::handle rows) { append(w, ids, rows, false); }, nb::arg("ids"),
+          nb::arg("rows"),
+          nb::sig("def append(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8]) "
+                  "-> None"),
+          kAppendDoc)
+      .def(
+          "append_sorting", [](PageWriter& w, nb::handle ids, nb::handle rows) { append(w, ids, rows, true); },
+          nb::arg("ids"), nb::arg("rows"),
+          nb::sig("def append_sorting(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.uint8]) -> None"),
+          kSortDoc)
       .def("finish", &PageWriter::finish, nb::call_guard<nb::gil_scoped_release>(),
            "Ends the file: on the disk, under its name, when this returns. Raises OSError.")
       .def_prop_ro("rows", &PageWriter::rows, "Rows so far")

@@ -39,7 +39,8 @@ io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pa
 lanes: calls that read at the same time; one more waits. threads: of the fall-back.
 Raises OSError where "uring" is refused.)";
 
-constexpr const char* kReadDoc = R"(Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
+constexpr const char* kReadDoc =
+    R"(Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
 
 requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8).
 Rows and states are written in place; a state is ABSENT, FOUND or UNRESOLVED. Rows that are not found stay.
@@ -52,8 +53,8 @@ void read(PageReader& reader, const nb::list& list, std::optional<double> timeou
   Deadline deadline;
   if (timeout_s) {
     if (!(*timeout_s >= 0)) fail("timeout_s: " + std::to_string(*timeout_s) + ", expected 0 or more");
-    deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                  std::chrono::duration<double>(std::min(*timeout_s, 1e6)));
+    deadline = Clock::now() +
+               std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(*timeout_s, 1e6)));
   }
   std::vector<ReadRequest> requests;
   std::vector<Ids> all_ids;  // which keep the arrays alive
@@ -117,7 +118,8 @@ nb::object sorted(const ChangeSet& set) {
 }
 
 std::uint32_t checksum(nb::bytes data, std::uint32_t before, bool table) {
-  return table ? pages::crc32c_table(data.c_str(), data.size(), before) : pages::crc32c(data.c_str(), data.size(), before);
+  return table ? pages::crc32c_table(data.c_str(), data.size(), before)
+               : pages::crc32c(data.c_str(), data.size(), before);
 }
 
 }  // namespace
@@ -135,7 +137,8 @@ NB_MODULE(_pages, m) {
     } catch (const DiskError& error) {
       const std::string text = std::string(error.what()) + ": " + std::strerror(error.code);
       // Python chooses the subclass by the number: PermissionError, FileNotFoundError.
-      const nb::object value = nb::steal(PyObject_CallFunction(PyExc_OSError, "iss", error.code, text.c_str(), error.path.c_str()));
+      const nb::object value =
+          nb::steal(PyObject_CallFunction(PyExc_OSError, "iss", error.code, text.c_str(), error.path.c_str()));
       if (value.is_valid()) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
     }
   });
@@ -143,18 +146,19 @@ NB_MODULE(_pages, m) {
   bind_files(m);
 
   nb::class_<PageReader>(m, "PageReader", kReaderDoc)
-      .def("__init__",
-           [](PageReader* self, const std::string& io, std::size_t depth, std::size_t lanes, std::size_t threads) {
-             for (const auto& [name, value, most] : {std::tuple{"depth", depth, std::size_t{4096}},
-                                                    std::tuple{"lanes", lanes, std::size_t{256}},
-                                                    std::tuple{"threads", threads, std::size_t{256}}}) {
-               if (value < 1 || value > most) {
-                 fail(std::string(name) + ": " + std::to_string(value) + ", expected 1 to " + std::to_string(most));
-               }
-             }
-             new (self) PageReader(ReaderOptions{io, depth, lanes, threads});
-           },
-           nb::kw_only(), nb::arg("io") = "auto", nb::arg("depth") = 64, nb::arg("lanes") = 16, nb::arg("threads") = 32)
+      .def(
+          "__init__",
+          [](PageReader* self, const std::string& io, std::size_t depth, std::size_t lanes, std::size_t threads) {
+            for (const auto& [name, value, most] :
+                 {std::tuple{"depth", depth, std::size_t{4096}}, std::tuple{"lanes", lanes, std::size_t{256}},
+                  std::tuple{"threads", threads, std::size_t{256}}}) {
+              if (value < 1 || value > most) {
+                fail(std::string(name) + ": " + std::to_string(value) + ", expected 1 to " + std::to_string(most));
+              }
+            }
+            new (self) PageReader(ReaderOptions{io, depth, lanes, threads});
+          },
+          nb::kw_only(), nb::arg("io") = "auto", nb::arg("depth") = 64, nb::arg("lanes") = 16, nb::arg("threads") = 32)
       .def("read", &read, nb::arg("requests"), nb::arg("timeout_s") = nb::none(),
            nb::sig("def read(self, requests: list[tuple[PageFile | None, numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]]], "
@@ -179,9 +183,10 @@ NB_MODULE(_pages, m) {
 
   m.def("crc32c", &checksum, nb::arg("data"), nb::arg("before") = 0, nb::kw_only(), nb::arg("table") = false,
         "CRC-32C of bytes, on top of that of the bytes before them. table: without the processor's own instruction.");
-  m.def("folder_reads_direct", [](const std::string& folder) { return pages::folder_reads_direct(folder); },
-        nb::arg("folder"), nb::call_guard<nb::gil_scoped_release>(),
-        "Whether files in a folder can be read past the page cache; tries it with a file of one sector.");
+  m.def(
+      "folder_reads_direct", [](const std::string& folder) { return pages::folder_reads_direct(folder); },
+      nb::arg("folder"), nb::call_guard<nb::gil_scoped_release>(),
+      "Whether files in a folder can be read past the page cache; tries it with a file of one sector.");
 }
 
 }  // namespace emberline::bind

@@ -1,8 +1,9 @@
-// The ids that the changes on top of a page file hold: a set that only grows, asked by any number of threads without a lock.
+// The ids that the changes on top of a page file hold: a set that only grows, asked by any number of threads without a
+// lock.
 //
-// Open addressing over an array of ids. One id stands for "free" in the array and is kept as a flag of its own, so every
-// int64 is legal. A full array is replaced by one of twice the size; readers may still hold the old one, so it is kept
-// until the set goes, which costs at most as much as the newest array.
+// Open addressing over an array of ids. One id stands for "free" in the array and is kept as a flag of its own, so
+// every int64 is legal. A full array is replaced by one of twice the size; readers may still hold the old one, so it is
+// kept until the set goes, which costs at most as much as the newest array.
 #pragma once
 
 #include <atomic>

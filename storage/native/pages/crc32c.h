@@ -1,4 +1,5 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of pages: two bits of a page never turn unnoticed.
+// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of pages: two bits of a page never turn
+// unnoticed.
 #pragma once
 
 #include <cstddef>

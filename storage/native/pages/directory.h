@@ -1,8 +1,8 @@
 // Which page may hold an id: a search over the first ids of all pages, many ids at a time.
 //
-// The sorted array is the lowest level of a tree; each level above holds every sixteenth id of the one below. A step is one
-// or two cache lines, the upper levels stay in the cache, and the ids of a batch go down side by side so that their misses
-// overlap. Unlike interpolation it does not care how the ids are distributed.
+// The sorted array is the lowest level of a tree; each level above holds every sixteenth id of the one below. A step is
+// one or two cache lines, the upper levels stay in the cache, and the ids of a batch go down side by side so that their
+// misses overlap. Unlike interpolation it does not care how the ids are distributed.
 #pragma once
 
 #include <cstddef>

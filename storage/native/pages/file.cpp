@@ -15,9 +15,7 @@ namespace {
 
 constexpr std::size_t kRunBytes = std::size_t{1} << 20;
 
-[[noreturn]] void corrupt(const std::string& path, const std::string& what) {
-  throw CorruptPage(path + ": " + what);
-}
+[[noreturn]] void corrupt(const std::string& path, const std::string& what) { throw CorruptPage(path + ": " + what); }
 
 }  // namespace
 
@@ -45,7 +43,7 @@ std::shared_ptr<const PageFile> PageFile::open(const std::string& path, bool dir
 }
 
 void PageFile::read_header() {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(buffered_.get(), &status) != 0) throw DiskError(errno, "reading", path_);
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size < kSector) corrupt(path_, "it has " + std::to_string(size) + " bytes, less than a header; it was cut off");

@@ -1,5 +1,5 @@
-// A page file that is open for reading. The directory and the filters are in memory, rows stay on the disk. Never changes,
-// so any number of threads read it; whoever still reads holds it by shared_ptr, also after its name is gone.
+// A page file that is open for reading. The directory and the filters are in memory, rows stay on the disk. Never
+// changes, so any number of threads read it; whoever still reads holds it by shared_ptr, also after its name is gone.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace emberline::pages {
 
-// Who holds a file from Python shares this pointer. A reference to the Python object instead would need the interpreter's
-// lock where the last read of a page ends, which may be while that lock's owner waits for the read.
+// Who holds a file from Python shares this pointer. A reference to the Python object instead would need the
+// interpreter's lock where the last read of a page ends, which may be while that lock's owner waits for the read.
 class PageFile : public std::enable_shared_from_this<PageFile> {
  public:
   static constexpr std::uint64_t kNoPage = Directory::kNoPage;
@@ -94,9 +94,9 @@ class PageCursor {
   Geometry geometry_{1, kSector, 1};
   AlignedBytes buffer_;
   PageView view_{nullptr, geometry_};
-  std::uint64_t next_ = 0;        // page after the last in the buffer
-  std::size_t pages_here_ = 0;    // in the buffer
-  std::size_t page_ = 0;          // of them, the one in view
+  std::uint64_t next_ = 0;  // page after the last in the buffer
+  std::size_t pages_here_ = 0;  // in the buffer
+  std::size_t page_ = 0;  // of them, the one in view
   std::size_t row_ = 0;
   std::size_t rows_here_ = 0;
   std::uint64_t bytes_read_ = 0;

@@ -1,7 +1,7 @@
 // A Bloom filter for each page: an id that lies between two ids of a page, but is none of them, costs no read.
 //
-// A filter of its own per page holds exactly as many ids as it was sized for, and both are known when the page is written,
-// so a file can be written in one pass without knowing how many rows will come. It is about one cache line.
+// A filter of its own per page holds exactly as many ids as it was sized for, and both are known when the page is
+// written, so a file can be written in one pass without knowing how many rows will come. It is about one cache line.
 #pragma once
 
 #include <cmath>

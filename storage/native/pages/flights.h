@@ -1,8 +1,8 @@
 // Pages that are being read now, so that whoever needs one of them too waits for that read instead of reading it again.
 //
-// Who begins a flight must land it, whatever comes of it; who joins one waits for that, or leaves. A landed page that somebody
-// joined is copied, once for all of them, so the reader's own buffer is free at once and nobody writes into memory of a
-// caller who has given up.
+// Who begins a flight must land it, whatever comes of it; who joins one waits for that, or leaves. A landed page that
+// somebody joined is copied, once for all of them, so the reader's own buffer is free at once and nobody writes into
+// memory of a caller who has given up.
 #pragma once
 
 #include <array>

@@ -5,8 +5,8 @@
 //   directory   the first id of each page, padded to a sector
 //   filters     for each page a Bloom filter of its ids, padded to a sector
 //
-// Everything is little endian and lies at multiples of a sector. A file is written once, under another name until all of it
-// is on the disk, and never changed. docs/format.md describes it for readers of other languages.
+// Everything is little endian and lies at multiples of a sector. A file is written once, under another name until all
+// of it is on the disk, and never changed. docs/format.md describes it for readers of other languages.
 #pragma once
 
 #include <bit>
@@ -43,7 +43,8 @@ inline std::size_t to_sectors(std::size_t bytes) { return (bytes + kSector - 1) 
 struct PageHeader {
   std::uint32_t checksum;  // CRC-32C of the page but for these four bytes
   std::uint32_t count;
-  std::uint64_t stamp;  // file's mark + page number: a page of another file, or from another place, is not taken for this one
+  std::uint64_t
+      stamp;  // file's mark + page number: a page of another file, or from another place, is not taken for this one
 };
 static_assert(sizeof(PageHeader) == 16);
 
@@ -55,8 +56,8 @@ struct FileHeader {
   std::uint32_t rows_per_page;
   std::uint32_t table;
   std::uint32_t filter_bytes;  // of one page
-  char row_type[16];           // text, ended by zeros
-  std::uint64_t mark;          // random
+  char row_type[16];  // text, ended by zeros
+  std::uint64_t mark;  // random
   std::uint64_t rows;
   std::uint64_t pages;
   std::int64_t first_id;

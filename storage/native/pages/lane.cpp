@@ -16,7 +16,8 @@ void Lane::start(std::shared_ptr<const PageFile> file, Flights::Ref flight, std:
   const std::size_t bytes = file->geometry().page_bytes;
   if (slot.buffer.size() < bytes) slot.buffer = AlignedBytes(bytes);
   free_.pop_back();
-  slot.op = {file->descriptor(), file->offset_of(flight->page), static_cast<std::uint32_t>(bytes), slot.buffer.data(), 0};
+  slot.op = {file->descriptor(), file->offset_of(flight->page), static_cast<std::uint32_t>(bytes), slot.buffer.data(),
+             0};
   slot.file = std::move(file);
   slot.flight = std::move(flight);
   slot.task = task;

@@ -1,7 +1,8 @@
 // A queue of reads with the memory that they read into, and what is to be done with each page that comes.
 //
 // It belongs to one call at a time. A call that gives up leaves its reads under way; then the lane goes to the janitor
-// (reader.cpp), who lands them, and only then to the next call. So no memory is used again while a disk may write into it.
+// (reader.cpp), who lands them, and only then to the next call. So no memory is used again while a disk may write into
+// it.
 #pragma once
 
 #include <cstddef>

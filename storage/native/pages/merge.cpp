@@ -22,7 +22,8 @@ void check_row_bytes(const std::shared_ptr<const PageFile>& file, const PageWrit
 
 }  // namespace
 
-ChangesMerge::ChangesMerge(std::shared_ptr<const PageFile> base, PageWriter& writer) : base_(base), writer_(writer) {
+ChangesMerge::ChangesMerge(const std::shared_ptr<const PageFile>& base, PageWriter& writer)
+    : base_(base), writer_(writer) {
   check_row_bytes(base, writer);
 }
 

@@ -15,12 +15,12 @@ namespace emberline::pages {
 class ChangesMerge {
  public:
   // base may be null: there are only changes. The writer outlives this.
-  ChangesMerge(std::shared_ptr<const PageFile> base, PageWriter& writer);
+  ChangesMerge(const std::shared_ptr<const PageFile>& base, PageWriter& writer);
   ChangesMerge(const ChangesMerge&) = delete;
   ChangesMerge& operator=(const ChangesMerge&) = delete;
 
-  // The next changes: ids strictly ascending over all calls; removed[i] != 0: the id has no row, rows[i] is not read. Copied.
-  // Only when all before are taken.
+  // The next changes: ids strictly ascending over all calls; removed[i] != 0: the id has no row, rows[i] is not read.
+  // Copied. Only when all before are taken.
   void offer(const std::int64_t* ids, const char* rows, const std::uint8_t* removed, std::size_t n);
 
   // Works until what was offered is taken (true) or about so many bytes were written (false). Base rows behind the last

@@ -27,7 +27,8 @@ bool strictly_ascending(const std::int64_t* ids, std::size_t n) {
   return true;
 }
 
-// Radix sort, lowest digit first: time does not depend on how the ids are distributed. Digits that all ids share are left out.
+// Radix sort, lowest digit first: time does not depend on how the ids are distributed. Digits that all ids share are
+// left out.
 std::vector<std::uint32_t> order_of(const std::int64_t* ids, std::size_t n) {
   if (n >> 32 != 0) throw std::invalid_argument("ids: " + std::to_string(n) + " at once, expected less than 2^32");
   std::vector<Entry> from(n), to(n);

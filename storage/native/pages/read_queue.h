@@ -1,6 +1,7 @@
 // How many reads are kept in flight at once: io_uring where the kernel allows it, else threads that block.
 //
-// A queue belongs to one thread at a time. Its reads write into memory of its owner, which must stay until they have ended.
+// A queue belongs to one thread at a time. Its reads write into memory of its owner, which must stay until they have
+// ended.
 #pragma once
 
 #include <chrono>
@@ -31,7 +32,8 @@ class ReadQueue {
   // Prepares a read. At most `depth` may be between push and their end.
   virtual void push(ReadOp& op) = 0;
 
-  // Starts what was pushed and waits until at least `least` reads ended, or the deadline; adds all that ended to `ended`.
+  // Starts what was pushed and waits until at least `least` reads ended, or the deadline; adds all that ended to
+  // `ended`.
   virtual void turn(std::size_t least, Deadline deadline, std::vector<ReadOp*>& ended) = 0;
 };
 

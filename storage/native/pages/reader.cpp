@@ -110,7 +110,7 @@ struct PageReader::Call {
   }
 };
 
-PageReader::PageReader(ReaderOptions options)
+PageReader::PageReader(const ReaderOptions& options)
     : PageReader(options, make_read_queues(options.io, options.depth, options.threads)) {}
 
 PageReader::PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues)

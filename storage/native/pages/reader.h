@@ -1,5 +1,5 @@
-// Answers ids of many tables at once from their page files: which page each may be in, all those pages in flight together,
-// rows copied out as the pages come.
+// Answers ids of many tables at once from their page files: which page each may be in, all those pages in flight
+// together, rows copied out as the pages come.
 #pragma once
 
 #include <atomic>
@@ -25,27 +25,27 @@ struct ReadRequest {
   std::shared_ptr<const PageFile> file;  // null: the table has none, so every id is absent
   const std::int64_t* ids = nullptr;
   std::size_t n = 0;
-  char* rows = nullptr;            // n * row_bytes of the file; those of ids that are not found are left as they are
+  char* rows = nullptr;  // n * row_bytes of the file; those of ids that are not found are left as they are
   std::uint8_t* states = nullptr;  // n
 };
 
 struct ReaderOptions {
-  std::string io = "auto";   // "uring", "threads" or "auto"
-  std::size_t depth = 64;    // pages of one call in flight
-  std::size_t lanes = 16;    // calls that read at the same time; one more waits, within its deadline
+  std::string io = "auto";  // "uring", "threads" or "auto"
+  std::size_t depth = 64;  // pages of one call in flight
+  std::size_t lanes = 16;  // calls that read at the same time; one more waits, within its deadline
   std::size_t threads = 32;  // of the fall-back
 };
 
 struct ReaderStats {
-  std::uint64_t pages = 0;       // read from files
-  std::uint64_t coalesced = 0;   // taken from another call's read instead
+  std::uint64_t pages = 0;  // read from files
+  std::uint64_t coalesced = 0;  // taken from another call's read instead
   std::uint64_t unresolved = 0;  // ids whose row did not come before the deadline
-  std::uint64_t filtered = 0;    // ids that were found absent without a read
+  std::uint64_t filtered = 0;  // ids that were found absent without a read
 };
 
 class PageReader {
  public:
-  explicit PageReader(ReaderOptions options);
+  explicit PageReader(const ReaderOptions& options);
   PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues);
   ~PageReader();  // closes it
 

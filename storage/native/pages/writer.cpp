@@ -81,8 +81,8 @@ void PageWriter::append(const std::int64_t* ids, const char* rows, std::size_t n
     unsigned char* const filter = filters_.data() + filters_.size() - header_.filter_bytes;
     for (std::size_t k = 0; k < count; ++k) {
       if (header_.rows + k > 0 && page_ids[k] <= header_.last_id) {
-        throw std::invalid_argument("ids: " + std::to_string(page_ids[k]) + " after " + std::to_string(header_.last_id) +
-                                    ", expected each id once and in ascending order");
+        throw std::invalid_argument("ids: " + std::to_string(page_ids[k]) + " after " +
+                                    std::to_string(header_.last_id) + ", expected each id once and in ascending order");
       }
       header_.last_id = page_ids[k];
       filter_add(filter, header_.filter_bytes, header_.filter_probes, page_ids[k]);

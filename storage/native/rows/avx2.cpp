@@ -1,4 +1,5 @@
-// The row kernels for AVX2 with F16C. Compiled for these alone: nothing here may run, or be linked into what runs, elsewhere.
+// The row kernels for AVX2 with F16C. Compiled for these alone: nothing here may run, or be linked into what runs,
+// elsewhere.
 #include <immintrin.h>
 
 #include "rows/kernels.h"
@@ -35,7 +36,8 @@ struct V {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
   }
   static void to_fp16(char* to, F values) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   static void to_bf16(char* to, F values) {
     const __m256i bits = _mm256_castps_si256(values);

@@ -1,4 +1,5 @@
-// The row kernels for AVX-512 (F, BW, VL). Compiled for these alone: nothing here may run, or be linked into what runs, elsewhere.
+// The row kernels for AVX-512 (F, BW, VL). Compiled for these alone: nothing here may run, or be linked into what runs,
+// elsewhere.
 #include <immintrin.h>
 
 #include "rows/kernels.h"
@@ -31,7 +32,8 @@ struct V {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
   static void to_fp16(char* to, F values) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                        _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   // Not by the instruction for it, which takes subnormal values for zeros.
   static void to_bf16(char* to, F values) {

@@ -1,13 +1,14 @@
-// Rows as they are stored: the float32 values of a row, encoded. Every tier moves them as so many opaque bytes; only what
-// leaves a lookup is float32 again.
+// Rows as they are stored: the float32 values of a row, encoded. Every tier moves them as so many opaque bytes; only
+// what leaves a lookup is float32 again.
 //
 //   fp32   D float32, the bits as they came
 //   fp16   D IEEE half precision, rounded to the nearest, ties to even; beyond 65504 infinite
 //   bf16   D bfloat16, rounded likewise
-//   int8   a float32 scale, then D int8 q: value = scale * q, scale = max|x| / 127, q = x / scale rounded likewise; a scale
-//          that would be subnormal is 0, and all q are
+//   int8   a float32 scale, then D int8 q: value = scale * q, scale = max|x| / 127, q = x / scale rounded likewise; a
+//          scale that would be subnormal is 0, and all q are
 //
-// Little-endian, then zeros up to a multiple of 4 bytes. Decoding and encoding again gives the same bytes. N rows, D values a row.
+// Little-endian, then zeros up to a multiple of 4 bytes. Decoding and encoding again gives the same bytes. N rows, D
+// values a row.
 #pragma once
 
 #include <cstddef>

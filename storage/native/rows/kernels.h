@@ -1,5 +1,5 @@
-// What is done with encoded rows, once per instruction set: encode, decode, copy out by address, pool. All sets give the same
-// bits: values are multiplied and added in the same order, without fused multiply-add.
+// What is done with encoded rows, once per instruction set: encode, decode, copy out by address, pool. All sets give
+// the same bits: values are multiplied and added in the same order, without fused multiply-add.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,12 @@ struct RowKernels {
   using Decode = void (*)(const char* encoded, std::size_t n, std::uint32_t dim, float* rows);
   // The rows at n addresses, none of them null -> out (N, D), the very values.
   using Gather = void (*)(const char* const* rows, std::size_t n, std::uint32_t dim, float* out);
-  // 0 + weights[0] * rows[0] + weights[1] * rows[1] + ..., in this order, null rows left out; then divided by `divisor` unless
-  // that is 1. weights: (n), or null for a plain sum. out (D).
+  // 0 + weights[0] * rows[0] + weights[1] * rows[1] + ..., in this order, null rows left out; then divided by `divisor`
+  // unless that is 1. weights: (n), or null for a plain sum. out (D).
   using Pool = void (*)(const char* const* rows, const float* weights, std::size_t n, std::uint32_t dim, float divisor,
                         float* out);
-  // The sums of n bags of one row each, none of them null: 0 + row -> out (N, D). Differs from Gather in the sign of a zero.
+  // The sums of n bags of one row each, none of them null: 0 + row -> out (N, D). Differs from Gather in the sign of a
+  // zero.
   using Singles = Gather;
 
   Encode encode[kRowTypes];

@@ -11,13 +11,21 @@ namespace {
 template <class Row>
 constexpr RowType type_of();
 template <>
-constexpr RowType type_of<Fp32Row>() { return RowType::kFp32; }
+constexpr RowType type_of<Fp32Row>() {
+  return RowType::kFp32;
+}
 template <>
-constexpr RowType type_of<Fp16Row>() { return RowType::kFp16; }
+constexpr RowType type_of<Fp16Row>() {
+  return RowType::kFp16;
+}
 template <>
-constexpr RowType type_of<Bf16Row>() { return RowType::kBf16; }
+constexpr RowType type_of<Bf16Row>() {
+  return RowType::kBf16;
+}
 template <>
-constexpr RowType type_of<Int8Row>() { return RowType::kInt8; }
+constexpr RowType type_of<Int8Row>() {
+  return RowType::kInt8;
+}
 
 void encode_fp32(const float* rows, std::size_t n, std::uint32_t dim, char* encoded) {
   std::memcpy(encoded, rows, n * dim * sizeof(float));

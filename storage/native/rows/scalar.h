@@ -1,6 +1,6 @@
-// One value of an encoded row at a time, in plain C++: the meaning of the row types, to which every faster path is held.
-// Internal linkage throughout: the files that include this are compiled for different instruction sets, and the linker must
-// not pick one file's copy for another.
+// One value of an encoded row at a time, in plain C++: the meaning of the row types, to which every faster path is
+// held. Internal linkage throughout: the files that include this are compiled for different instruction sets, and the
+// linker must not pick one file's copy for another.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,8 @@ inline std::uint16_t to_half(float value) {
   const std::uint32_t bits = bits_of(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));  // a quiet NaN
+  if (magnitude > 0x7F800000u)
+    return static_cast<std::uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));  // a quiet NaN
   if (magnitude >= 0x477FF000u) return static_cast<std::uint16_t>(sign | 0x7C00u);  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {
     // Below 2^-14: a multiple of 2^-24. One half has exactly that unit, so that the addition rounds as wanted.
@@ -54,7 +55,8 @@ inline std::uint16_t to_bfloat(float value) {
 
 inline float from_bfloat(std::uint16_t value) { return float_of(static_cast<std::uint32_t>(value) << 16); }
 
-// Of a row whose largest magnitude is given. A subnormal scale has too few bits to give the row back: such a row is all zeros.
+// Of a row whose largest magnitude is given. A subnormal scale has too few bits to give the row back: such a row is all
+// zeros.
 inline float int8_scale(float largest) {
   const float scale = largest / 127.0f;
   return scale < 0x1p-126f ? 0 : scale;

@@ -1,5 +1,5 @@
-// The row kernels over vectors of floats. A file includes this once, in an unnamed namespace, behind a struct V of its instruction
-// set:
+// The row kernels over vectors of floats. A file includes this once, in an unnamed namespace, behind a struct V of its
+// instruction set:
 //
 //   F, kWidth; zero(), all(float), load(const float*), store(float*, F), add, multiply, divide
 //   from_fp16(const char*), from_bf16(const char*), from_int8(const char*)    kWidth values, not yet scaled
@@ -14,28 +14,37 @@ using F = V::F;
 struct Fp32Vector {
   using One = Fp32Row;
   static constexpr RowType kType = RowType::kFp32;
-  struct Open { const char* row; };
+  struct Open {
+    const char* row;
+  };
   static Open open(const char* row) { return {row}; }
   static F at(Open open, std::uint32_t d) { return V::load(reinterpret_cast<const float*>(open.row) + d); }
 };
 struct Fp16Vector {
   using One = Fp16Row;
   static constexpr RowType kType = RowType::kFp16;
-  struct Open { const char* row; };
+  struct Open {
+    const char* row;
+  };
   static Open open(const char* row) { return {row}; }
   static F at(Open open, std::uint32_t d) { return V::from_fp16(open.row + std::size_t{2} * d); }
 };
 struct Bf16Vector {
   using One = Bf16Row;
   static constexpr RowType kType = RowType::kBf16;
-  struct Open { const char* row; };
+  struct Open {
+    const char* row;
+  };
   static Open open(const char* row) { return {row}; }
   static F at(Open open, std::uint32_t d) { return V::from_bf16(open.row + std::size_t{2} * d); }
 };
 struct Int8Vector {
   using One = Int8Row;
   static constexpr RowType kType = RowType::kInt8;
-  struct Open { const char* values; F scale; };
+  struct Open {
+    const char* values;
+    F scale;
+  };
   static Open open(const char* row) { return {row + 4, V::all(load_as<float>(row))}; }
   static F at(Open open, std::uint32_t d) { return V::multiply(open.scale, V::from_int8(open.values + d)); }
 };
@@ -79,7 +88,8 @@ void decode(const char* encoded, std::size_t n, std::uint32_t dim, float* rows) 
 
 // Values [d, d + kRegisters * kWidth) of a bag, held in registers: every row is added once, in order.
 template <class Row, bool kWeighted, int kRegisters>
-inline void pool_part(const char* const* rows, const float* weights, std::size_t n, std::uint32_t d, float divisor, float* out) {
+inline void pool_part(const char* const* rows, const float* weights, std::size_t n, std::uint32_t d, float divisor,
+                      float* out) {
   F sums[kRegisters];
   for (int r = 0; r < kRegisters; ++r) sums[r] = V::zero();
   for (std::size_t i = 0; i < n; ++i) {
@@ -95,11 +105,12 @@ inline void pool_part(const char* const* rows, const float* weights, std::size_t
   if (divisor != 1) {
     for (int r = 0; r < kRegisters; ++r) sums[r] = V::divide(sums[r], V::all(divisor));
   }
-  for (int r = 0; r < kRegisters; ++r) V::store(out + d + r * static_cast<int>(V::kWidth), sums[r]);
+  for (int r = 0; r < kRegisters; ++r) V::store(out + d + r * std::ptrdiff_t{V::kWidth}, sums[r]);
 }
 
 template <class Row, bool kWeighted>
-void pool_bag(const char* const* rows, const float* weights, std::size_t n, std::uint32_t dim, float divisor, float* out) {
+void pool_bag(const char* const* rows, const float* weights, std::size_t n, std::uint32_t dim, float divisor,
+              float* out) {
   std::uint32_t d = 0;
   for (; d + 8 * V::kWidth <= dim; d += 8 * V::kWidth) pool_part<Row, kWeighted, 8>(rows, weights, n, d, divisor, out);
   if (d + 4 * V::kWidth <= dim) {
@@ -184,7 +195,8 @@ void encode_int8(const float* rows, std::size_t n, std::uint32_t dim, char* enco
 constexpr RowKernels kKernels = {
     {encode_fp32, encode_halves<RowType::kFp16>, encode_halves<RowType::kBf16>, encode_int8},
     {decode<Fp32Vector>, decode<Fp16Vector>, decode<Bf16Vector>, decode<Int8Vector>},
-    {put_rows<Fp32Vector, false>, put_rows<Fp16Vector, false>, put_rows<Bf16Vector, false>, put_rows<Int8Vector, false>},
+    {put_rows<Fp32Vector, false>, put_rows<Fp16Vector, false>, put_rows<Bf16Vector, false>,
+     put_rows<Int8Vector, false>},
     {pool<Fp32Vector>, pool<Fp16Vector>, pool<Bf16Vector>, pool<Int8Vector>},
     {put_rows<Fp32Vector, true>, put_rows<Fp16Vector, true>, put_rows<Bf16Vector, true>, put_rows<Int8Vector, true>},
 };

@@ -76,11 +76,11 @@ bool has_format(const char* format, Py_ssize_t item_bytes) {
   return *format == 'f';
 }
 
-// A C-contiguous CPU array of exactly this dtype, never converted: a copy would swallow what is written into it. T is const
-// for an input, which may be read-only. Throws TypeError and ValueError that name the argument.
+// A C-contiguous CPU array of exactly this dtype, never converted: a copy would swallow what is written into it. T is
+// const for an input, which may be read-only. Throws TypeError and ValueError that name the argument.
 //
-// numpy arrays are read by the buffer protocol, which takes a fifth of the time of nanobind's way; whatever else knows DLPack
-// goes that way.
+// numpy arrays are read by the buffer protocol, which takes a fifth of the time of nanobind's way; whatever else knows
+// DLPack goes that way.
 template <class T>
 class ArrayView {
  public:
@@ -99,7 +99,10 @@ class ArrayView {
   }
   ~ArrayView() { release(); }
   ArrayView(ArrayView&& other) noexcept
-      : array_(std::move(other.array_)), buffer_(other.buffer_), held_(std::exchange(other.held_, false)), data_(other.data_) {
+      : array_(std::move(other.array_)),
+        buffer_(other.buffer_),
+        held_(std::exchange(other.held_, false)),
+        data_(other.data_) {
     std::copy(other.shape_, other.shape_ + kMostDimensions, shape_);
   }
   ArrayView& operator=(ArrayView&&) = delete;
@@ -129,8 +132,8 @@ class ArrayView {
       for (std::size_t i = 0; i < dimensions; ++i) shape_[i] = array_.shape(i);
       return;
     }
-    const std::string message = name.str() + ": expected a C-contiguous" + (std::is_const_v<T> ? "" : ", writable") + " " +
-                                dtype_name<T>() + " array of " + std::to_string(dimensions) +
+    const std::string message = name.str() + ": expected a C-contiguous" + (std::is_const_v<T> ? "" : ", writable") +
+                                " " + dtype_name<T>() + " array of " + std::to_string(dimensions) +
                                 (dimensions == 1 ? " dimension" : " dimensions") + ", got " + describe(value);
     if (cast) fail(message);
     throw nb::type_error(message.c_str());

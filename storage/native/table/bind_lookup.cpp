@@ -94,8 +94,8 @@ void check_count(const nb::list& list, const char* name, std::size_t features) {
 }
 
 // Checks the arrays of a call and keeps them: self.inputs and self.held.
-void take_arrays(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets, const nb::list& outputs,
-                 const nb::list& masks, const std::optional<nb::list>& weights) {
+void take_arrays(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
+                 const nb::list& outputs, const nb::list& masks, const std::optional<nb::list>& weights) {
   const std::vector<LookupFeature>& features = self.lookup.features();
   const std::size_t count = features.size();
   check_count(values, "values", count);
@@ -136,14 +136,15 @@ void take_arrays(PyLookup& self, std::size_t batch, const nb::list& values, cons
   }
 }
 
-std::size_t begin(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets, const nb::list& outputs,
-                  const nb::list& masks, std::uint64_t mask, const std::optional<nb::list>& weights, std::size_t threads) {
+std::size_t begin(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
+                  const nb::list& outputs, const nb::list& masks, std::uint64_t mask,
+                  const std::optional<nb::list>& weights, std::size_t threads) {
   take_arrays(self, batch, values, offsets, outputs, masks, weights);
   return self.begin(mask, threads);
 }
 
-void prepare(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets, const nb::list& outputs,
-             const nb::list& masks, const std::optional<nb::list>& weights) {
+void prepare(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
+             const nb::list& outputs, const nb::list& masks, const std::optional<nb::list>& weights) {
   take_arrays(self, batch, values, offsets, outputs, masks, weights);
   self.rooms.clear();
   for (const LookupInput& input : self.inputs) self.rooms.push_back(input.value_count);
@@ -156,7 +157,8 @@ std::size_t begin_prepared(PyLookup& self, std::uint64_t mask, std::size_t threa
     LookupInput& input = self.inputs[f];
     const std::int64_t end = input.offsets[self.batch];
     // What is not within the room is left to the check of all offsets.
-    input.value_count = end >= 0 && static_cast<std::size_t>(end) <= self.rooms[f] ? static_cast<std::size_t>(end) : self.rooms[f];
+    input.value_count =
+        end >= 0 && static_cast<std::size_t>(end) <= self.rooms[f] ? static_cast<std::size_t>(end) : self.rooms[f];
   }
   return self.begin(mask, threads);
 }
@@ -185,42 +187,54 @@ nb::object table_totals(const PyLookup& self) {
 }  // namespace
 
 void bind_lookup(nb::module_& module) {
-  nb::class_<PyLookup>(module, "Lookup",
-                       "The lookups of one lane over shared tables, in one call for all features. Not thread-safe.\n\n"
-                       "features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each.\n"
-                       "overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
+  nb::class_<PyLookup>(
+      module, "Lookup",
+      "The lookups of one lane over shared tables, in one call for all features. Not thread-safe.\n\n"
+      "features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each.\n"
+      "overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
       .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
-           nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None) -> None"))
-      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0, "weights"_a = nb::none(),
-           "threads"_a = 1,
-           nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] | None], mask: int = 0, "
+           nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: "
+                   "list[OverlayTable] | None = None) -> None"))
+      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
+           "weights"_a = nb::none(), "threads"_a = 1,
+           nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                   "list[numpy.typing.NDArray[numpy.int64]], "
+                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] "
+                   "| None], mask: int = 0, "
                    "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None, threads: int = 1) -> int"),
-           "values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), written\n"
-           "in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f] (N,) of a weighted\n"
+           "values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), "
+           "written\n"
+           "in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f] (N,) of a "
+           "weighted\n"
            "feature, else None. threads: at most, 1 to 64; one for each 2,048 ids.\n\n"
            "Returns how many distinct ids are missing.")
       .def("prepare", &prepare, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "weights"_a = nb::none(),
-           nb::sig("def prepare(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] | None], "
+           nb::sig("def prepare(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                   "list[numpy.typing.NDArray[numpy.int64]], "
+                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] "
+                   "| None], "
                    "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None) -> None"),
-           "Checks and keeps the arrays of a call that is made again and again: between the calls their contents change, and\n"
+           "Checks and keeps the arrays of a call that is made again and again: between the calls their contents "
+           "change, and\n"
            "offsets may end anywhere within values.")
       .def("begin_prepared", &begin_prepared, "mask"_a = 0, "threads"_a = 1,
-           nb::sig("def begin_prepared(self, mask: int = 0, threads: int = 1) -> int"), "As begin, over the arrays of prepare.")
+           nb::sig("def begin_prepared(self, mask: int = 0, threads: int = 1) -> int"),
+           "As begin, over the arrays of prepare.")
       .def(
           "missing",
           [](const PyLookup& self, std::size_t table) {
             return to_numpy(std::vector<std::int64_t>(self.lookup.missing(self.table_index(table))));
           },
-          "table"_a, nb::sig("def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]"), "The missing ids of a table, each once.")
+          "table"_a, nb::sig("def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]"),
+          "The missing ids of a table, each once.")
       .def(
           "missing_sources",
           [](const PyLookup& self, std::size_t table) {
             return to_numpy(std::vector<std::uint8_t>(self.lookup.missing_sources(self.table_index(table))));
           },
           "table"_a, nb::sig("def missing_sources(self, table: int) -> numpy.typing.NDArray[numpy.uint8]"),
-          "Where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base. An overlay may be merged\n"
+          "Where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base. An overlay may be "
+          "merged\n"
           "since: what it no longer has, the base has.")
       .def(
           "supply",
@@ -232,7 +246,8 @@ void bind_lookup(nb::module_& module) {
             self.lookup.supply(table, row.input(), states.data());
           },
           "table"_a, "rows"_a, "state"_a,
-          nb::sig("def supply(self, table: int, rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], state: numpy.typing.NDArray[numpy.uint8]) -> None"),
+          nb::sig("def supply(self, table: int, rows: numpy.typing.NDArray[numpy.float32] | "
+                  "numpy.typing.NDArray[numpy.uint8], state: numpy.typing.NDArray[numpy.uint8]) -> None"),
           "rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied: 0 absent,\n"
           "1 found, 2 unresolved.")
       .def("finish", &finish,

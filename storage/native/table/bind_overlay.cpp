@@ -10,9 +10,10 @@ using namespace nb::literals;
 namespace emberline::bind {
 
 void bind_overlay(nb::module_& module) {
-  nb::class_<OverlayTable>(module, "OverlayTable",
-                           "Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.\n\n"
-                           "Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.")
+  nb::class_<OverlayTable>(
+      module, "OverlayTable",
+      "Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.\n\n"
+      "Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.")
       .def(
           "__init__",
           [](OverlayTable* self, std::uint32_t dim, const std::string& row_type) {
@@ -40,7 +41,8 @@ void bind_overlay(nb::module_& module) {
             table.stage(overlay, id.data(), id.size(), data, static_cast<CoverState>(kind + 1));
           },
           "overlay"_a, "ids"_a, "rows"_a.none(), "kind"_a,
-          nb::sig("def stage(self, overlay: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8] | None, kind: int) -> None"),
+          nb::sig("def stage(self, overlay: int, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8] | None, kind: int) -> None"),
           "Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim) or encoded;\n"
           "1 removed, 2 spilled, with None.\n\n"
           "All or nothing. Raises ValueError for an id that the overlay has already, CapacityExceeded.")
@@ -55,7 +57,8 @@ void bind_overlay(nb::module_& module) {
           "Returns how many were dropped. The number may be staged anew when no mask in use has its bit.")
       .def(
           "find",
-          [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle out, nb::handle states, nb::handle overlays) {
+          [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle out, nb::handle states,
+             nb::handle overlays) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const ArrayView<float> to(out, "out", {id.size(), table.dim()});
             const ArrayView<std::uint8_t> state(states, "states", {id.size()});
@@ -64,15 +67,16 @@ void bind_overlay(nb::module_& module) {
             return table.find(mask, id.data(), id.size(), to.data(), state.data(), overlay.data());
           },
           "mask"_a, "ids"_a, "out"_a, "states"_a, "overlays"_a,
-          nb::sig("def find(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
+          nb::sig("def find(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], out: "
+                  "numpy.typing.NDArray[numpy.float32], "
                   "states: numpy.typing.NDArray[numpy.uint8], overlays: numpy.typing.NDArray[numpy.uint8]) -> int"),
           "What the newest overlay in the mask says of ids (n,), written in place: out (n, dim), zeros without a row;\n"
           "states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), 255 where not covered.\n\n"
           "Returns the number covered.")
       .def(
           "copy_rows",
-          [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle rows, nb::handle at, nb::handle states,
-             std::size_t threads) {
+          [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle rows, nb::handle at,
+             nb::handle states, std::size_t threads) {
             if (threads < 1 || threads > 64) fail("threads: expected 1 to 64, got " + std::to_string(threads));
             const Ids id = Ids::of_rank(1, ids, "ids");
             const auto row = ArrayView<std::uint8_t>::of_rank(2, rows, "rows");
@@ -83,13 +87,18 @@ void bind_overlay(nb::module_& module) {
             const ArrayView<std::int64_t> place(at, "at", {id.size()});
             const ArrayView<std::uint8_t> state(states, "states", {id.size()});
             const nb::gil_scoped_release release;
-            return table.copy_rows(mask, id.data(), id.size(), row.data(), row.shape(1), place.data(), state.data(), threads);
+            return table.copy_rows(mask, id.data(), id.size(), row.data(), row.shape(1), place.data(), state.data(),
+                                   threads);
           },
           "mask"_a, "ids"_a, "rows"_a, "at"_a, "states"_a, "threads"_a = 1,
-          nb::sig("def copy_rows(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8], "
-                  "at: numpy.typing.NDArray[numpy.int64], states: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> int"),
-          "As find, with the rows as they are held: those that there are, one behind the other in rows (n, stride), with\n"
-          "zeros behind each, and whose they are, at (n,). Returns how many. More than one thread gives them in any order.")
+          nb::sig("def copy_rows(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.uint8], "
+                  "at: numpy.typing.NDArray[numpy.int64], states: numpy.typing.NDArray[numpy.uint8], threads: int = 1) "
+                  "-> int"),
+          "As find, with the rows as they are held: those that there are, one behind the other in rows (n, stride), "
+          "with\n"
+          "zeros behind each, and whose they are, at (n,). Returns how many. More than one thread gives them in any "
+          "order.")
       .def(
           "ids",
           [](const OverlayTable& table, std::uint32_t overlay) {
@@ -104,7 +113,8 @@ void bind_overlay(nb::module_& module) {
             return nb::make_tuple(to_numpy(std::move(staged.ids)), to_numpy(std::move(kinds)));
           },
           "overlay"_a,
-          nb::sig("def ids(self, overlay: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]]"),
+          nb::sig("def ids(self, overlay: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
           "ids (n,) of an overlay in the order in which they were staged, and their kinds (n,).")
       .def("check_integrity", &OverlayTable::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the chains is broken. Slow; for tests.");

@@ -55,15 +55,22 @@ void bind_rows(nb::module_& module) {
         for (const int node : numa_nodes()) nodes.append(nb::int_(node));
         return nodes;
       },
-      nb::sig("def numa_nodes() -> list[int]"), "The nodes that have memory; over more than one, tables are dealt out in turn.");
-  module.def("set_isa", &set_isa, "name"_a, "For tests: all sets give the same bits. Raises ValueError for one that is not there.");
-  module.def("row_bytes", [](const std::string& row_type, std::uint32_t dim) { return row_bytes(row_type_named(row_type), dim); },
-             "row_type"_a, "dim"_a, "Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.");
-  module.def("encode_rows", &encode, "row_type"_a, "rows"_a,
-             nb::sig("def encode_rows(row_type: str, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.uint8]"),
-             "rows (n, dim) -> (n, row_bytes). Raises ValueError for a value that is not finite, where int8 cannot hold it.");
+      nb::sig("def numa_nodes() -> list[int]"),
+      "The nodes that have memory; over more than one, tables are dealt out in turn.");
+  module.def("set_isa", &set_isa, "name"_a,
+             "For tests: all sets give the same bits. Raises ValueError for one that is not there.");
+  module.def(
+      "row_bytes",
+      [](const std::string& row_type, std::uint32_t dim) { return row_bytes(row_type_named(row_type), dim); },
+      "row_type"_a, "dim"_a, "Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.");
+  module.def(
+      "encode_rows", &encode, "row_type"_a, "rows"_a,
+      nb::sig("def encode_rows(row_type: str, rows: numpy.typing.NDArray[numpy.float32]) -> "
+              "numpy.typing.NDArray[numpy.uint8]"),
+      "rows (n, dim) -> (n, row_bytes). Raises ValueError for a value that is not finite, where int8 cannot hold it.");
   module.def("decode_rows", &decode, "row_type"_a, "dim"_a, "encoded"_a,
-             nb::sig("def decode_rows(row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]) -> numpy.typing.NDArray[numpy.float32]"),
+             nb::sig("def decode_rows(row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]) -> "
+                     "numpy.typing.NDArray[numpy.float32]"),
              "encoded (n, row_bytes) -> rows (n, dim).");
 }
 

@@ -22,19 +22,20 @@ namespace {
 void bind_tables(nb::module_& module) {
   nb::exception<CapacityExceeded>(module, "CapacityExceeded", PyExc_RuntimeError);
 
-  nb::class_<RowSource>(module, "RowSource", "Where a Lookup reads the rows of one table: a Table, or a table's share of a cache.");
+  nb::class_<RowSource>(module, "RowSource",
+                        "Where a Lookup reads the rows of one table: a Table, or a table's share of a cache.");
 
-  nb::class_<Table, RowSource>(module, "Table",
-                    "Rows of one embedding table in DRAM, by int64 id. Readers take no lock; one writer at a time.\n\n"
-                    "dim: values of a row. extra: float32 values behind them, of fp32 rows. capacity_rows: 0 grows without bound.\n"
-                    "row_type: how rows are held, fp32, fp16, bf16 or int8. Rows given as float32 are encoded, rows given as uint8\n"
-                    "(n, row_bytes) are taken as encoded already; for fp32 these are the same bytes.\n"
-                    "Arrays are C-contiguous and of the exact dtype. Raises TypeError or ValueError that names the argument.")
+  nb::class_<Table, RowSource>(
+      module, "Table",
+      "Rows of one embedding table in DRAM, by int64 id. Readers take no lock; one writer at a time.\n\n"
+      "dim: values of a row. extra: float32 values behind them, of fp32 rows. capacity_rows: 0 grows without bound.\n"
+      "row_type: how rows are held, fp32, fp16, bf16 or int8. Rows given as float32 are encoded, rows given as uint8\n"
+      "(n, row_bytes) are taken as encoded already; for fp32 these are the same bytes.\n"
+      "Arrays are C-contiguous and of the exact dtype. Raises TypeError or ValueError that names the argument.")
       .def(
           "__init__",
-          [](Table* self, std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows, const std::string& row_type) {
-            new (self) Table(dim, extra, capacity_rows, row_type_named(row_type));
-          },
+          [](Table* self, std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows,
+             const std::string& row_type) { new (self) Table(dim, extra, capacity_rows, row_type_named(row_type)); },
           "dim"_a, nb::kw_only(), "extra"_a = 0, "capacity_rows"_a = 0, "row_type"_a = "fp32")
       .def_prop_ro("dim", &Table::dim)
       .def_prop_ro("extra", &Table::extra)
@@ -54,7 +55,8 @@ void bind_tables(nb::module_& module) {
             return table.find(id.data(), id.size(), to.data(), flags.data(), threads);
           },
           "ids"_a, "out"_a, "found"_a, "threads"_a = 1,
-          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], found: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> int"),
+          nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
+                  "found: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> int"),
           "ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.\n\n"
           "threads: at most, 1 to 64; one for each 2,048 ids.")
       .def(
@@ -68,7 +70,8 @@ void bind_tables(nb::module_& module) {
             table.insert_or_assign(id.data(), id.size(), row.input(), counts);
           },
           "ids"_a, "rows"_a, "freq"_a.none() = nb::none(),
-          nb::sig("def insert_or_assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
+          nb::sig("def insert_or_assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
                   "freq: numpy.typing.NDArray[numpy.uint8] | None = None) -> None"),
           "ids (n,), rows (n, dim + extra) or encoded, freq (n,) logarithmic use counts as export_batch gives them.\n\n"
           "Raises CapacityExceeded at the first id that does not fit; those before it are in.")
@@ -81,8 +84,10 @@ void bind_tables(nb::module_& module) {
             return table.insert_and_evict(id.data(), id.size(), row.input());
           },
           "ids"_a, "rows"_a,
-          nb::sig("def insert_and_evict(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "As a cache: leaves rows that are there; when full, admits an id that is hotter than the row it displaces.\n\n"
+          nb::sig("def insert_and_evict(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8]) -> int"),
+          "As a cache: leaves rows that are there; when full, admits an id that is hotter than the row it "
+          "displaces.\n\n"
           "Returns the number admitted.")
       .def(
           "assign",
@@ -92,7 +97,9 @@ void bind_tables(nb::module_& module) {
             const nb::gil_scoped_release release;
             return table.assign(id.data(), id.size(), row.input());
           },
-          "ids"_a, "rows"_a, nb::sig("def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8]) -> int"),
+          "ids"_a, "rows"_a,
+          nb::sig("def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] "
+                  "| numpy.typing.NDArray[numpy.uint8]) -> int"),
           "Replaces rows that are there, leaves out the others. Returns the number replaced.")
       .def(
           "erase",
@@ -101,7 +108,8 @@ void bind_tables(nb::module_& module) {
             const nb::gil_scoped_release release;
             return table.erase(id.data(), id.size());
           },
-          "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"), "Returns the number erased.")
+          "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
+          "Returns the number erased.")
       .def("reserve", &Table::reserve, "rows"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Makes room in the index for this many rows in all.")
       .def(
@@ -120,8 +128,10 @@ void bind_tables(nb::module_& module) {
           },
           "cursor"_a, "limit"_a,
           nb::sig("def export_batch(self, cursor: int, limit: int) -> "
-                  "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.uint8]]"),
-          "At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim + extra), freq.\n\n"
+                  "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
+          "At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim + extra), "
+          "freq.\n\n"
           "Every row comes once if nothing is inserted between the calls.")
       .def(
           "export_encoded",
@@ -134,11 +144,13 @@ void bind_tables(nb::module_& module) {
             }
             const std::size_t n = batch.ids.size();
             return nb::make_tuple(batch.next_cursor, to_numpy(std::move(batch.ids)),
-                                  to_numpy(std::move(batch.encoded), {n, table.stride()}), to_numpy(std::move(batch.freq)));
+                                  to_numpy(std::move(batch.encoded), {n, table.stride()}),
+                                  to_numpy(std::move(batch.freq)));
           },
           "cursor"_a, "limit"_a,
           nb::sig("def export_encoded(self, cursor: int, limit: int) -> "
-                  "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]]"),
+                  "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
           "As export_batch, with the rows as they are held: uint8 (m, row_bytes).")
       .def("check_integrity", &Table::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the table is broken. Slow; for tests.");
@@ -148,7 +160,8 @@ void bind_tables(nb::module_& module) {
 }  // namespace emberline::bind
 
 NB_MODULE(_table, module) {
-  module.doc() = "Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.";
+  module.doc() =
+      "Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.";
   emberline::bind::bind_rows(module);
   emberline::bind::bind_tables(module);
   emberline::bind::bind_cache(module);

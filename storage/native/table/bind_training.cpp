@@ -88,7 +88,8 @@ void bind_training(nb::module_& module) {
             return table.lookup(id.data(), id.size(), to.data(), train, initial_slot, side);
           },
           "ids"_a, "out"_a, "train"_a, "initial_slot"_a, "side_ids"_a = nb::none(), "side_rows"_a = nb::none(),
-          nb::sig("def lookup(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], train: bool, "
+          nb::sig("def lookup(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
+                  "train: bool, "
                   "initial_slot: float, side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
                   "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
           "out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that are due.\n\n"
@@ -105,17 +106,21 @@ void bind_training(nb::module_& module) {
             const Pooling pooling = pooling_of(mode);
             const SideRows side = side_of(table, side_ids, side_rows);
             const nb::gil_scoped_release release;
-            return table.pool(ids.data(), ends.data(), batch, ids.size(), pooling, to.data(), train, initial_slot, side);
+            return table.pool(ids.data(), ends.data(), batch, ids.size(), pooling, to.data(), train, initial_slot,
+                              side);
           },
           "values"_a, "offsets"_a, "mode"_a, "out"_a, "train"_a, "initial_slot"_a, "side_ids"_a = nb::none(),
           "side_rows"_a = nb::none(),
-          nb::sig("def pool(self, values: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], mode: int, "
+          nb::sig("def pool(self, values: numpy.typing.NDArray[numpy.int64], offsets: "
+                  "numpy.typing.NDArray[numpy.int64], mode: int, "
                   "out: numpy.typing.NDArray[numpy.float32], train: bool, initial_slot: float, "
                   "side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
                   "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
-          "As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row included.")
+          "As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row "
+          "included.")
       .def_static("pool_backward", &pool_backward_of, "offsets"_a, "mode"_a, "grad"_a,
-                  nb::sig("def pool_backward(offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: numpy.typing.NDArray[numpy.float32]) -> "
+                  nb::sig("def pool_backward(offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: "
+                          "numpy.typing.NDArray[numpy.float32]) -> "
                           "numpy.typing.NDArray[numpy.float32]"),
                   "The gradient (N, dim) of each id from those of the bags, grad (B, dim).")
       .def(
@@ -127,8 +132,10 @@ void bind_training(nb::module_& module) {
             return table.adagrad(id.data(), id.size(), grad.data(), lr, eps);
           },
           "ids"_a, "grads"_a, "lr"_a, "eps"_a,
-          nb::sig("def adagrad(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float, eps: float) -> int"),
-          "Adds the gradients (n, dim) of equal ids in order, then steps each row once; ids without a row are dropped.\n\n"
+          nb::sig("def adagrad(self, ids: numpy.typing.NDArray[numpy.int64], grads: "
+                  "numpy.typing.NDArray[numpy.float32], lr: float, eps: float) -> int"),
+          "Adds the gradients (n, dim) of equal ids in order, then steps each row once; ids without a row are "
+          "dropped.\n\n"
           "Returns the rows stepped.")
       .def(
           "sgd",
@@ -139,7 +146,8 @@ void bind_training(nb::module_& module) {
             return table.sgd(id.data(), id.size(), grad.data(), lr);
           },
           "ids"_a, "grads"_a, "lr"_a,
-          nb::sig("def sgd(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float) -> int"),
+          nb::sig("def sgd(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], "
+                  "lr: float) -> int"),
           "As adagrad, without optimizer values.")
       .def(
           "export_rows",
@@ -154,7 +162,8 @@ void bind_training(nb::module_& module) {
             for (nb::handle part : exported(table, std::move(all))) parts.append(part);
             return nb::tuple(parts);
           },
-          nb::sig("def export_rows(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
+          nb::sig("def export_rows(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
           "ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,).")
       .def(
@@ -169,9 +178,11 @@ void bind_training(nb::module_& module) {
             return nb::tuple(exported(table, std::move(all)));
           },
           "ids"_a,
-          nb::sig("def export_ids(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
+          nb::sig("def export_ids(self, ids: numpy.typing.NDArray[numpy.int64]) -> "
+                  "tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
-          "rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id without a row.")
+          "rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id without a "
+          "row.")
       .def(
           "export_counts",
           [](const TrainingTable& table) {
@@ -182,11 +193,13 @@ void bind_training(nb::module_& module) {
             }
             return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.counts)));
           },
-          nb::sig("def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
+          nb::sig("def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint32]]"),
           "ids (n,) ascending and occurrences (n,) of ids that have no row yet.")
       .def(
           "restore",
-          [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts, nb::handle stamps) {
+          [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts,
+             nb::handle stamps) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const Floats row(rows, "rows", {id.size(), table.dim()});
             const Floats slot(slots, "slots", {id.size(), table.slots()});
@@ -196,9 +209,11 @@ void bind_training(nb::module_& module) {
             table.restore(id.data(), id.size(), row.data(), slot.data(), count.data(), stamp.data());
           },
           "ids"_a, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
-          nb::sig("def restore(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
+          nb::sig("def restore(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
+                  "numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
                   "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what export_rows gave, over rows that are there. Stamps are at most the table's own: set_stamp first.")
+          "Puts back what export_rows gave, over rows that are there. Stamps are at most the table's own: set_stamp "
+          "first.")
       .def(
           "restore_counts",
           [](TrainingTable& table, nb::handle ids, nb::handle counts) {
@@ -208,7 +223,8 @@ void bind_training(nb::module_& module) {
             table.restore_counts(id.data(), id.size(), count.data());
           },
           "ids"_a, "counts"_a,
-          nb::sig("def restore_counts(self, ids: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.uint32]) -> None"),
+          nb::sig("def restore_counts(self, ids: numpy.typing.NDArray[numpy.int64], counts: "
+                  "numpy.typing.NDArray[numpy.uint32]) -> None"),
           "Puts back what export_counts or waiting_since gave; a count of 0 takes the id out.")
       .def(
           "restore_removed",
@@ -219,7 +235,8 @@ void bind_training(nb::module_& module) {
             table.restore_removed(id.data(), id.size(), stamp.data());
           },
           "ids"_a, "stamps"_a,
-          nb::sig("def restore_removed(self, ids: numpy.typing.NDArray[numpy.int64], stamps: numpy.typing.NDArray[numpy.uint32]) -> None"),
+          nb::sig("def restore_removed(self, ids: numpy.typing.NDArray[numpy.int64], stamps: "
+                  "numpy.typing.NDArray[numpy.uint32]) -> None"),
           "Puts back what removed gave; ids that have a row are left out.")
       .def(
           "erase",
@@ -268,8 +285,10 @@ void bind_training(nb::module_& module) {
             return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.counts)));
           },
           "stamp"_a,
-          nb::sig("def waiting_since(self, stamp: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
-          "ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, or was\n"
+          nb::sig("def waiting_since(self, stamp: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint32]]"),
+          "ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, "
+          "or was\n"
           "erased. The stamp must be one of the last 64.");
   bind_training_tier(bound);
 }

@@ -41,8 +41,9 @@ nb::tuple pack(const TrainingTable& table, nb::handle ids) {
     const nb::gil_scoped_release release;
     all = table.pack(id.data(), id.size());
   }
-  return nb::make_tuple(to_numpy(std::move(all.records), {id.size(), table.record_bytes()}), to_numpy(std::move(all.stamps)),
-                        to_numpy(std::move(all.written)), to_numpy(std::move(all.dirty)));
+  return nb::make_tuple(to_numpy(std::move(all.records), {id.size(), table.record_bytes()}),
+                        to_numpy(std::move(all.stamps)), to_numpy(std::move(all.written)),
+                        to_numpy(std::move(all.dirty)));
 }
 
 nb::object encode(const TrainingTable& table, nb::handle rows, nb::handle slots, nb::handle counts, nb::handle stamps) {
@@ -107,17 +108,20 @@ void bind_training_tier(nb::class_<TrainingTable>& table) {
       .def("begin", &TrainingTable::begin, nb::call_guard<nb::gil_scoped_release>(),
            "Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.")
       .def("unknown", &unknown, "ids"_a, "hold"_a,
-           nb::sig("def unknown(self, ids: numpy.typing.NDArray[numpy.int64], hold: bool) -> tuple[numpy.typing.NDArray[numpy.int64], int]"),
+           nb::sig("def unknown(self, ids: numpy.typing.NDArray[numpy.int64], hold: bool) -> "
+                   "tuple[numpy.typing.NDArray[numpy.int64], int]"),
            "Ids (k,), each once, of which only the store can tell; and how many different ids have no row here.\n\n"
            "hold: the rows that are here stay until begin().")
       .def("settle", &applied<&TrainingTable::settle>, "ids"_a,
            nb::sig("def settle(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
            "Until begin(), the store has nothing of these ids. Returns how many they are.")
       .def("bring", &bring, "ids"_a, "records"_a,
-           nb::sig("def bring(self, ids: numpy.typing.NDArray[numpy.int64], records: numpy.typing.NDArray[numpy.uint8]) -> None"),
+           nb::sig("def bring(self, ids: numpy.typing.NDArray[numpy.int64], records: "
+                   "numpy.typing.NDArray[numpy.uint8]) -> None"),
            "Takes in rows of the store, records (n, record_bytes); rows that are here already stay as they are.")
       .def("bring_bare", &bring_bare, "ids"_a, "counts"_a, "waiting"_a, "removed"_a,
-           nb::sig("def bring_bare(self, ids: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.uint32], "
+           nb::sig("def bring_bare(self, ids: numpy.typing.NDArray[numpy.int64], counts: "
+                   "numpy.typing.NDArray[numpy.uint32], "
                    "waiting: numpy.typing.NDArray[numpy.uint32], removed: numpy.typing.NDArray[numpy.uint32]) -> None"),
            "Takes in ids without a row: counts, stamps of their last change, stamps of an erasure; 0 is none.")
       .def(
@@ -125,33 +129,41 @@ void bind_training_tier(nb::class_<TrainingTable>& table) {
           nb::sig("def coldest(self, n: int) -> numpy.typing.NDArray[numpy.int64]"),
           "Ids ascending, at most n, of the rows that were used least; none that is held.")
       .def("held", &TrainingTable::held, nb::call_guard<nb::gil_scoped_release>(), "Rows that are held.")
-      .def("pack", &pack, "ids"_a,
-           nb::sig("def pack(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.uint8], "
-                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint8]]"),
-           "records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty (n,): 1\n"
-           "where the copy is not the row.")
-      .def("encode", &encode, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
-           nb::sig("def encode(self, rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
-                   "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> numpy.typing.NDArray[numpy.uint8]"),
-           "The records (n, record_bytes) of rows that restore would take.")
+      .def(
+          "pack", &pack, "ids"_a,
+          nb::sig("def pack(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.uint8], "
+                  "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], "
+                  "numpy.typing.NDArray[numpy.uint8]]"),
+          "records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty (n,): 1\n"
+          "where the copy is not the row.")
+      .def(
+          "encode", &encode, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
+          nb::sig(
+              "def encode(self, rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
+              "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> "
+              "numpy.typing.NDArray[numpy.uint8]"),
+          "The records (n, record_bytes) of rows that restore would take.")
       .def("let_go", &applied<&TrainingTable::let_go>, "ids"_a,
            nb::sig("def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
            "Drops rows that the store has taken. Returns how many ids were given.")
       .def("forget", &applied<&TrainingTable::forget>, "ids"_a,
            nb::sig("def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
            "The store was given rows of these ids, which have none here: drops their counts and erasures.")
-      .def("pack_bare", &pack_bare,
-           nb::sig("def pack_bare(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
-                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
-           "All ids without a row: counts, stamps of their last change, stamps of an erasure. Behind them ids that lost\n"
-           "their count lately: count 0, erasure 0. Both parts ascending.")
+      .def(
+          "pack_bare", &pack_bare,
+          nb::sig("def pack_bare(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
+                  "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
+          "All ids without a row: counts, stamps of their last change, stamps of an erasure. Behind them ids that "
+          "lost\n"
+          "their count lately: count 0, erasure 0. Both parts ascending.")
       .def("drop_bare", &TrainingTable::drop_bare, nb::call_guard<nb::gil_scoped_release>(),
            "Drops what pack_bare gave, which the store has taken.")
       .def("bare_size", &TrainingTable::bare_size, nb::call_guard<nb::gil_scoped_release>(), "Ids without a row here.")
       .def("waiting_size", &TrainingTable::waiting_size, nb::call_guard<nb::gil_scoped_release>(),
            "Ids here that were seen and have no row.")
-      .def("row_ids", [](const TrainingTable& self) { return made([&] { return self.row_ids(); }); },
-           nb::sig("def row_ids(self) -> numpy.typing.NDArray[numpy.int64]"), "Ids (n,) ascending of the rows here.")
+      .def(
+          "row_ids", [](const TrainingTable& self) { return made([&] { return self.row_ids(); }); },
+          nb::sig("def row_ids(self) -> numpy.typing.NDArray[numpy.int64]"), "Ids (n,) ascending of the rows here.")
       .def("has_row", &of_each<&TrainingTable::has_row, std::uint8_t>, "ids"_a,
            nb::sig("def has_row(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
            "1 where an id has a row here.")

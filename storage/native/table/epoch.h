@@ -1,9 +1,9 @@
 // Epochs: how a writer learns that nobody can hold any more what it has taken away.
 //
-// A reader announces the global epoch before its first load and takes the announcement back after its last one. A writer takes
-// something away (stores), then seals it by advancing the epoch, and may reuse it once every announced epoch is newer than the
-// seal. The advance is a read-modify-write: a reader that announces a newer epoch has read it, or a later one, and so sees
-// the stores before it. A plain load of the epoch as the tag would not give that.
+// A reader announces the global epoch before its first load and takes the announcement back after its last one. A
+// writer takes something away (stores), then seals it by advancing the epoch, and may reuse it once every announced
+// epoch is newer than the seal. The advance is a read-modify-write: a reader that announces a newer epoch has read it,
+// or a later one, and so sees the stores before it. A plain load of the epoch as the tag would not give that.
 #pragma once
 
 #include <atomic>

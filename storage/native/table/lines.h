@@ -4,12 +4,13 @@
 //   emptied     slot := 0, the id stays
 //   new owner   id := new, then slot := new. Only when every reader that was in at the last change of owner has left.
 //   new row     slot := new
-// A reader loads id, slot, and id again. A slot of another owner between two equal ids would need two changes of owner within
-// one reader's section, which the rule above excludes. So a slot that is accepted belonged to the id at that moment.
+// A reader loads id, slot, and id again. A slot of another owner between two equal ids would need two changes of owner
+// within one reader's section, which the rule above excludes. So a slot that is accepted belonged to the id at that
+// moment.
 //
-// How an id moves from one of its lines to the other: it is written there, then emptied here. Readers look into the first
-// line, then the second. A move to the second is seen there at the latest; a move to the first steps the first line's version,
-// and a reader that found nothing looks again when that has changed.
+// How an id moves from one of its lines to the other: it is written there, then emptied here. Readers look into the
+// first line, then the second. A move to the second is seen there at the latest; a move to the first steps the first
+// line's version, and a reader that found nothing looks again when that has changed.
 #pragma once
 
 #include <atomic>
@@ -36,8 +37,9 @@ inline std::uint32_t probe(const Line& line, std::int64_t id) {
     const std::uint32_t slot = line.slots[i].load(std::memory_order_acquire);
     if (slot != kEmptySlot) {
       if (line.ids[i].load(std::memory_order_relaxed) == id) return slot;
-      // The id has left. Who finds nothing must see what the writer did before that (overlay.h): the same word again, with
-      // acquire, which gives the value above or a newer one. Only on this path, where it costs nothing that counts.
+      // The id has left. Who finds nothing must see what the writer did before that (overlay.h): the same word again,
+      // with acquire, which gives the value above or a newer one. Only on this path, where it costs nothing that
+      // counts.
       (void)line.ids[i].load(std::memory_order_acquire);
     }
     mask &= mask - 1;

@@ -18,8 +18,8 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
   totals_.resize(count);
   for (std::size_t f = 0; f < plan_.features.size(); ++f) {
     if (plan_.features[f].table >= count) {
-      throw std::invalid_argument("features[" + std::to_string(f) + "]: table " + std::to_string(plan_.features[f].table) +
-                                  " of " + std::to_string(count));
+      throw std::invalid_argument("features[" + std::to_string(f) + "]: table " +
+                                  std::to_string(plan_.features[f].table) + " of " + std::to_string(count));
     }
   }
   if (plan_.overlays.empty()) return;
@@ -41,11 +41,13 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
   }
 }
 
-void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask, std::size_t threads) const {
+void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask,
+                   std::size_t threads) const {
   if (mask >> kMostOverlays != 0) throw std::invalid_argument("mask: overlays are numbered 0 to 62, bit 63 is none");
   if (mask != 0 && plan_.overlays.empty()) throw std::invalid_argument("mask: the lookup was made without overlays");
   if (threads < 1 || threads > kMostThreads) {
-    throw std::invalid_argument("threads: expected 1 to " + std::to_string(kMostThreads) + ", got " + std::to_string(threads));
+    throw std::invalid_argument("threads: expected 1 to " + std::to_string(kMostThreads) + ", got " +
+                                std::to_string(threads));
   }
   for (std::size_t f = 0; f < inputs.size(); ++f) {
     check_offsets(inputs[f].offsets, batch, inputs[f].value_count, "offsets", f);
@@ -160,8 +162,8 @@ void Lookup::supply(std::size_t table, RowInput rows, const std::uint8_t* states
 LookupTotals Lookup::finish() {
   for (std::size_t t = 0; t < missing_.size(); ++t) {
     if (!missing_[t].ids.empty() && !missing_[t].supplied) {
-      throw std::invalid_argument("finish: table " + std::to_string(t) + " has " + std::to_string(missing_[t].ids.size()) +
-                                  " missing ids; call supply first");
+      throw std::invalid_argument("finish: table " + std::to_string(t) + " has " +
+                                  std::to_string(missing_[t].ids.size()) + " missing ids; call supply first");
     }
   }
   std::fill(totals_.begin(), totals_.end(), LookupTotals{});

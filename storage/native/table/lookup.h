@@ -1,7 +1,8 @@
-// The lookups of one serving lane: the ids of all features of a batch against shared tables, misses answered from outside.
+// The lookups of one serving lane: the ids of all features of a batch against shared tables, misses answered from
+// outside.
 //
-// begin() answers from the tables every bag whose rows are all there. A bag with a miss is kept aside: its rows are copied,
-// because no reader section may last while a disk is read; finish() pools it in the order of its ids.
+// begin() answers from the tables every bag whose rows are all there. A bag with a miss is kept aside: its rows are
+// copied, because no reader section may last while a disk is read; finish() pools it in the order of its ids.
 //
 // A mask of overlays makes staged deltas visible: what they say of an id goes before the table's row. B batch, D dim.
 #pragma once
@@ -28,8 +29,8 @@ class Lookup {
   RowFormat format(std::size_t table) const { return plan_.formats[table]; }
   std::size_t table_count() const { return plan_.tables.size(); }
 
-  // inputs: one a feature. mask: bit i makes overlay i visible. threads: at most, this one included. Returns the number of
-  // missing ids, each counted once a table.
+  // inputs: one a feature. mask: bit i makes overlay i visible. threads: at most, this one included. Returns the number
+  // of missing ids, each counted once a table.
   std::size_t begin(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask = 0,
                     std::size_t threads = 1);
   const std::vector<std::int64_t>& missing(std::size_t table) const { return missing_[table].ids; }

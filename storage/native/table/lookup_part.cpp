@@ -73,8 +73,12 @@ void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
     while (last < share.last && static_cast<std::size_t>(input.offsets[last + 1]) - start <= kWindow) ++last;
     const std::size_t count = static_cast<std::size_t>(input.offsets[last]) - start;
     if (rows_.size() < count) rows_.resize(count);
-    const Window window{share.feature, feature.table, format, input.values + start,
-                        feature.pooling == Pooling::kWeighted ? input.weights + start : nullptr, count};
+    const Window window{share.feature,
+                        feature.table,
+                        format,
+                        input.values + start,
+                        feature.pooling == Pooling::kWeighted ? input.weights + start : nullptr,
+                        count};
     bool singles = count == last - bag && window.weights == nullptr;
     for (std::size_t b = bag; singles && b < last; ++b) singles = input.offsets[b + 1] - input.offsets[b] == 1;
     const ReaderSection section;
@@ -229,16 +233,16 @@ void LookupPart::put_row(const Window& window, std::size_t at, float* output, st
   sources_.push_back(miss(window, at, kCovered ? covers_[at].overlay : kNoOverlay));
 }
 
-// What the overlays say of a window's ids, into covers_; false when that is nothing. Comes before the look into the base
-// (overlay.h says why), and is all that a lookup without overlays pays for them.
+// What the overlays say of a window's ids, into covers_; false when that is nothing. Comes before the look into the
+// base (overlay.h says why), and is all that a lookup without overlays pays for them.
 bool LookupPart::ask_overlay(const Window& window) {
   if (mask_ == 0 || plan_->overlays[window.table]->size() == 0) return false;
   if (covers_.size() < window.count) covers_.resize(window.count);
   return plan_->overlays[window.table]->find_rows(mask_, window.ids, window.count, covers_.data()) > 0;
 }
 
-// Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how many
-// rows it put, and counts them and the removed.
+// Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how
+// many rows it put, and counts them and the removed.
 std::size_t LookupPart::lay_over(const Window& window, std::size_t at, std::size_t n) {
   LookupTotals& totals = totals_[window.table];
   std::size_t laid = 0;

@@ -1,4 +1,5 @@
-// One thread's part of a lookup: a share of the bags of each feature, and what it keeps of them until the missing rows have come.
+// One thread's part of a lookup: a share of the bags of each feature, and what it keeps of them until the missing rows
+// have come.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,8 @@ struct LookupInput {
   const std::int64_t* values;
   std::size_t value_count;
   const std::int64_t* offsets;  // (B + 1)
-  float* output;                // (B, D) or (B, length, D)
-  std::uint8_t* mask;           // (B, length) or null
+  float* output;  // (B, D) or (B, length, D)
+  std::uint8_t* mask;  // (B, length) or null
   const float* weights = nullptr;  // (N) of a weighted feature
 };
 
@@ -77,7 +78,8 @@ class LookupPart {
   // Answers the shares. inputs: one a feature of the plan.
   void begin(const std::vector<LookupInput>& inputs);
   MissingRows& misses(std::size_t table) { return misses_[table]; }
-  // Where the part's missing ids stand among those of the whole lookup: (m) positions, or empty where they are the same.
+  // Where the part's missing ids stand among those of the whole lookup: (m) positions, or empty where they are the
+  // same.
   std::vector<std::uint32_t>& places(std::size_t table) { return places_[table]; }
   // Pools what waited. missing: of the whole lookup, supplied, one a table.
   void finish(const std::vector<MissingRows>& missing);
@@ -87,11 +89,11 @@ class LookupPart {
   // A bag, or one position of an unpooled feature, that waits for rows.
   struct Late {
     std::uint32_t feature;
-    std::uint32_t count;      // ids
-    std::size_t first;        // in sources_
-    const float* weights;     // (count), or null
+    std::uint32_t count;  // ids
+    std::size_t first;  // in sources_
+    const float* weights;  // (count), or null
     float* output;
-    std::uint8_t* mask;       // of the one position, or null
+    std::uint8_t* mask;  // of the one position, or null
   };
   // Ids of one reader section, and where their bags go.
   struct Window {
@@ -105,7 +107,8 @@ class LookupPart {
 
   void begin_pooled(const Share& share, const LookupInput& input);
   template <bool kCovered>
-  void pool_bags(const Window& window, const LookupInput& input, std::size_t bag, std::size_t last, RowPipeline& pipeline);
+  void pool_bags(const Window& window, const LookupInput& input, std::size_t bag, std::size_t last,
+                 RowPipeline& pipeline);
   void pool_singles(const Window& window, float* output, RowPipeline& pipeline);
   void begin_unpooled(const Share& share, const LookupInput& input);
   void put_flat(const Window& window, float* output, std::uint8_t* mask, RowPipeline& pipeline);
@@ -123,7 +126,8 @@ class LookupPart {
   std::vector<std::vector<std::uint32_t>> places_;
   std::vector<LookupTotals> totals_;
   std::vector<Late> late_;
-  // Where a late id's row is: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the misses.
+  // Where a late id's row is: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the
+  // misses.
   std::vector<std::int64_t> sources_;
   std::vector<float> kept_;
   std::vector<const char*> rows_;

@@ -1,7 +1,9 @@
-// The inner loop of a lookup over a Table's lines, once for each instruction set: where ids stand, and their rows on the way.
+// The inner loop of a lookup over a Table's lines, once for each instruction set: where ids stand, and their rows on
+// the way.
 //
-// For each id of a block it prefetches the line of a later id, compares its own line's ids, and prefetches the row. An id that is
-// not found in its first line at the first look is left to the caller: it may stand in its second, be on the move, or be absent.
+// For each id of a block it prefetches the line of a later id, compares its own line's ids, and prefetches the row. An
+// id that is not found in its first line at the first look is left to the caller: it may stand in its second, be on the
+// move, or be absent.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +23,16 @@ struct MatchTask {
   std::uint64_t line_count;
   SlabView slab;
   std::size_t row_bytes;
-  const std::int64_t* ids;   // (count)
+  const std::int64_t* ids;  // (count)
   std::size_t count;
-  std::size_t line_ahead;    // ids between the one that is matched and the one whose line is prefetched; below kRing
-  const char** rows;         // (count) written: addresses; null for the late
-  std::uint32_t* slots;      // (kRing) written, by position
+  std::size_t line_ahead;  // ids between the one that is matched and the one whose line is prefetched; below kRing
+  const char** rows;  // (count) written: addresses; null for the late
+  std::uint32_t* slots;  // (kRing) written, by position
   std::uint32_t* line_ring;  // (kRing) numbers of the lines of ids [start, start + line_ahead), by position
 };
 
-// Matches ids [start, end), end - start <= 32. late: the positions that the caller has to search, ascending. Returns how many.
+// Matches ids [start, end), end - start <= 32. late: the positions that the caller has to search, ascending. Returns
+// how many.
 using MatchBlock = std::size_t (*)(const MatchTask& task, std::size_t start, std::size_t end, std::uint32_t* late);
 
 MatchBlock match_block_of(Isa isa);

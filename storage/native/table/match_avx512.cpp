@@ -1,4 +1,5 @@
-// The match loop for AVX-512: one comparison a line. Compiled for it alone: nothing here may be linked into what runs elsewhere.
+// The match loop for AVX-512: one comparison a line. Compiled for it alone: nothing here may be linked into what runs
+// elsewhere.
 #include <immintrin.h>
 
 #include "table/match.h"

@@ -1,8 +1,9 @@
-// The body of MatchBlock. A file includes this in an unnamed namespace, behind `matches(line, id)`: bit i is set where ids[i] of the
-// line is the id, read at about the same time. It is a hint: the slot that it leads to is confirmed by loads that are ordered.
+// The body of MatchBlock. A file includes this in an unnamed namespace, behind `matches(line, id)`: bit i is set where
+// ids[i] of the line is the id, read at about the same time. It is a hint: the slot that it leads to is confirmed by
+// loads that are ordered.
 //
-// The order that the readers' protocol needs (lines.h) is id, slot, id. The slot's address depends on the first look at the id,
-// an order that every processor keeps; the slot is loaded with acquire, so the second look comes after it.
+// The order that the readers' protocol needs (lines.h) is id, slot, id. The slot's address depends on the first look at
+// the id, an order that every processor keeps; the slot is loaded with acquire, so the second look comes after it.
 
 // kLines: of a row that fills so many whole lines, which is then fetched without a loop: a tenth faster; 0 for any row.
 template <int kLines>
@@ -28,7 +29,7 @@ std::size_t match_ids_of(const MatchTask& given, std::size_t start, std::size_t 
       task.rows[i] = row;
       task.slots[i & kRound] = slot;
       if constexpr (kLines == 0) prefetch_row(row, task.row_bytes);
-      for (int k = 0; k < kLines; ++k) __builtin_prefetch(row + 64 * k, 0, 2);
+      for (int k = 0; k < kLines; ++k) __builtin_prefetch(row + std::ptrdiff_t{64} * k, 0, 2);
     } else {
       task.rows[i] = nullptr;
       task.slots[i & kRound] = kEmptySlot;

@@ -173,7 +173,8 @@ void OverlayTable::unlink(std::uint32_t overlay, const std::int64_t* ids, std::s
       if (heads[i] != nullptr) unlink_one(overlay, ids[start + i], head_at(heads[i]), unlinked);
     }
   }
-  index_.assign(unlinked.replaced.data(), unlinked.replaced.size(), reinterpret_cast<const char*>(unlinked.heads.data()));
+  index_.assign(unlinked.replaced.data(), unlinked.replaced.size(),
+                reinterpret_cast<const char*>(unlinked.heads.data()));
   index_.erase(unlinked.gone.data(), unlinked.gone.size());
   for (const std::uint32_t slot : unlinked.links) links_.retire(slot);
   for (const std::uint32_t slot : unlinked.rows) rows_.retire(slot);
@@ -280,7 +281,8 @@ std::size_t OverlayTable::find(std::uint64_t mask, const std::int64_t* ids, std:
 }
 
 std::size_t OverlayTable::copy_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
-                                    std::size_t stride, std::int64_t* at, std::uint8_t* states, std::size_t threads) const {
+                                    std::size_t stride, std::int64_t* at, std::uint8_t* states,
+                                    std::size_t threads) const {
   std::atomic<std::size_t> window{0}, taken{0};
   const std::size_t row_bytes = format_.bytes(), windows = (n + kWindow - 1) / kWindow;
   const auto work = [&](std::size_t) {

@@ -1,25 +1,28 @@
-// Staged deltas over one table: up to 63 overlays that a mask makes visible, read without locks beside one writer at a time.
+// Staged deltas over one table: up to 63 overlays that a mask makes visible, read without locks beside one writer at a
+// time.
 //
-// Each id that a delta touches has a chain of entries, the one staged last first. The head of the chain is the id's row in an
-// index Table, so a new head is published by the one store that publishes any row; the entries that it covers lie in a slab
-// of links, the rows themselves in a third. A reader walks from the head to the first entry whose overlay is in its mask.
+// Each id that a delta touches has a chain of entries, the one staged last first. The head of the chain is the id's row
+// in an index Table, so a new head is published by the one store that publishes any row; the entries that it covers lie
+// in a slab of links, the rows themselves in a third. A reader walks from the head to the first entry whose overlay is
+// in its mask.
 //
 // How a chain changes, each within one id and with one release store:
 //   staged      the old head is copied into a link; a new head that points to it replaces it
 //   discarded   the head: the entry below is copied up and replaces it, or the id leaves the index
 //               the entry right below the head: a head that points past it replaces the head
-//               deeper: the `below` of the link above is stored anew, the only word that changes while readers may look at it
-// What was replaced or unlinked stays whole until every reader that could stand on it has left (epoch.h). Such a reader sees
-// the chain as it was: the entry that goes, too, whose row then is what the mask's snapshot shows anyway.
+//               deeper: the `below` of the link above is stored anew, the only word that changes while readers may look
+//               at it
+// What was replaced or unlinked stays whole until every reader that could stand on it has left (epoch.h). Such a reader
+// sees the chain as it was: the entry that goes, too, whose row then is what the mask's snapshot shows anyway.
 //
-// Why a merge loses no row. The merger puts the row into the base, then discards the entry: release stores, in this order. A
-// reader asks the overlay, then the base. If it still finds the entry, it has the row. If it does not, it has read a value
-// that the discard or something after it stored: a slot, an owner or a version of the index, a `below`, the count of
-// entries. All of these are acquire loads, so the stores into the base lie before the reader's loads from it. The other
-// order would miss a row that moves between the two looks.
+// Why a merge loses no row. The merger puts the row into the base, then discards the entry: release stores, in this
+// order. A reader asks the overlay, then the base. If it still finds the entry, it has the row. If it does not, it has
+// read a value that the discard or something after it stored: a slot, an owner or a version of the index, a `below`,
+// the count of entries. All of these are acquire loads, so the stores into the base lie before the reader's loads from
+// it. The other order would miss a row that moves between the two looks.
 //
-// The caller sees to it that an overlay is merged only when every mask in use has it, and is the oldest in each: whoever did
-// not want it would find it in the base.
+// The caller sees to it that an overlay is merged only when every mask in use has it, and is the oldest in each:
+// whoever did not want it would find it in the base.
 // N ids, D dim. Rows are held encoded, as those of the table beneath.
 #pragma once
 
@@ -63,29 +66,32 @@ class OverlayTable {
   RowFormat format() const { return format_; }
   // Ids that any overlay says something of.
   std::uint64_t size() const { return size_.load(std::memory_order_acquire); }
-  std::size_t entries(std::uint32_t overlay) const { return staged_[checked(overlay)].count.load(std::memory_order_relaxed); }
+  std::size_t entries(std::uint32_t overlay) const {
+    return staged_[checked(overlay)].count.load(std::memory_order_relaxed);
+  }
   std::size_t memory_bytes() const;
 
-  // Puts ids (n) on top of what is staged; rows (n, D) or (n, row_bytes) for kRow, else null. All of them or, when it throws, none.
-  // Throws std::invalid_argument for an id that the overlay has already and for rows that cannot be encoded, CapacityExceeded.
+  // Puts ids (n) on top of what is staged; rows (n, D) or (n, row_bytes) for kRow, else null. All of them or, when it
+  // throws, none. Throws std::invalid_argument for an id that the overlay has already and for rows that cannot be
+  // encoded, CapacityExceeded.
   void stage(std::uint32_t overlay, const std::int64_t* ids, std::size_t n, RowInput rows, CoverState state);
-  // Unlinks the overlay's entries wherever they stand, at most `limit`, those staged last first. Returns how many. The number
-  // may be staged anew when no mask in use has its bit: under an old mask the new entries would be visible.
+  // Unlinks the overlay's entries wherever they stand, at most `limit`, those staged last first. Returns how many. The
+  // number may be staged anew when no mask in use has its bit: under an old mask the new entries would be visible.
   std::size_t discard(std::uint32_t overlay, std::size_t limit);
   StagedIds staged(std::uint32_t overlay) const;
 
-  // What the newest entry in the mask says of each id. Within a ReaderSection; the rows hold until it ends. Returns how many
-  // ids are covered. covers: (n).
+  // What the newest entry in the mask says of each id. Within a ReaderSection; the rows hold until it ends. Returns how
+  // many ids are covered. covers: (n).
   std::size_t find_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, Cover* covers) const;
   // The same, copied: out (n, D), zeros without a row; states and overlays (n).
   std::size_t find(std::uint64_t mask, const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* states,
                    std::uint8_t* overlays) const;
 
-  // Rows as they are held, by at most so many threads: of `kRow`s alone, one behind the other in `rows` (n, stride) with
-  // zeros behind each, and at (n): whose they are. states (n). Returns how many rows. More than one thread gives them in any
-  // order.
-  std::size_t copy_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, std::uint8_t* rows, std::size_t stride,
-                        std::int64_t* at, std::uint8_t* states, std::size_t threads) const;
+  // Rows as they are held, by at most so many threads: of `kRow`s alone, one behind the other in `rows` (n, stride)
+  // with zeros behind each, and at (n): whose they are. states (n). Returns how many rows. More than one thread gives
+  // them in any order.
+  std::size_t copy_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
+                        std::size_t stride, std::int64_t* at, std::uint8_t* states, std::size_t threads) const;
 
   // Throws std::logic_error that says which rule is broken.
   void check_integrity() const;
@@ -94,7 +100,7 @@ class OverlayTable {
   // Heads are rows of the index and never change in place.
   struct Head {
     std::uint32_t below;  // link, or 0
-    std::uint32_t row;    // slot, or 0
+    std::uint32_t row;  // slot, or 0
     CoverState state;
     std::uint8_t overlay;
     std::uint16_t unused[3];
@@ -113,8 +119,8 @@ class OverlayTable {
   // What a batch of unlinked entries still has to give up.
   struct Unlinked {
     std::vector<std::int64_t> replaced, gone;  // ids
-    std::vector<Head> heads;                   // of the replaced
-    std::vector<std::uint32_t> links, rows;    // slots
+    std::vector<Head> heads;  // of the replaced
+    std::vector<std::uint32_t> links, rows;  // slots
   };
 
   static std::uint32_t checked(std::uint32_t overlay);
@@ -133,8 +139,8 @@ class OverlayTable {
   RecycledSlots links_;
   RecycledSlots rows_;
   std::array<Staged, kMostOverlays> staged_;
-  // Stored with release after the entries went: a reader that skips an empty overlay table must see the base as a reader
-  // that looked into it would.
+  // Stored with release after the entries went: a reader that skips an empty overlay table must see the base as a
+  // reader that looked into it would.
   std::atomic<std::uint64_t> size_{0};
 };
 

@@ -27,10 +27,12 @@ void OverlayTable::check_integrity() const {
       if (overlay >= kMostOverlays || state == CoverState::kNone || state > CoverState::kSpilled) {
         throw std::logic_error(name + " has an entry that is none");
       }
-      if (visible(seen, overlay)) throw std::logic_error(name + " has two entries of overlay " + std::to_string(overlay));
+      if (visible(seen, overlay))
+        throw std::logic_error(name + " has two entries of overlay " + std::to_string(overlay));
       seen |= std::uint64_t{1} << overlay;
       ++entries[overlay];
-      if ((state == CoverState::kRow) != (row != 0)) throw std::logic_error(name + " has a row and should not, or lacks it");
+      if ((state == CoverState::kRow) != (row != 0))
+        throw std::logic_error(name + " has a row and should not, or lacks it");
       if (row != 0) claim(used_rows, row, name + ", row");
     };
     const Head head = head_at(index_.address(at));
@@ -61,7 +63,8 @@ void OverlayTable::check_integrity() const {
   if (std::count(used_links.begin() + 1, used_links.end(), false) > 0) throw std::logic_error("a link is lost");
   if (std::count(used_rows.begin() + 1, used_rows.end(), false) > 0) throw std::logic_error("a row is lost");
   if (index_.size() != size()) {
-    throw std::logic_error("size says " + std::to_string(size()) + ", the index holds " + std::to_string(index_.size()));
+    throw std::logic_error("size says " + std::to_string(size()) + ", the index holds " +
+                           std::to_string(index_.size()));
   }
 }
 

@@ -29,8 +29,8 @@ TablePipeline::TablePipeline(const Table& table, const std::int64_t* ids, std::s
       table_(table),
       lines_(*table.lines_.load(std::memory_order_acquire)),
       match_(match_block_of(isa())),
-      task_{&lines_.line(0), lines_.count(), table.slab_.view(), table.format().bytes(), ids,        n,
-            kLineAhead,      rows,           slots_,             line_ring_},
+      task_{&lines_.line(0), lines_.count(), table.slab_.view(), table.format().bytes(), ids, n, kLineAhead, rows,
+            slots_,          line_ring_},
       slots_out_(slots) {
   const std::size_t end = std::min(n, kLineAhead);
   for (std::size_t i = 0; i < end; ++i) {
@@ -49,7 +49,8 @@ void TablePipeline::match_block() {
   for (std::size_t k = 0; k < late_count; ++k) {
     const std::uint64_t mixed = mix_id(ids_[late[k]]);
     const Line& head = lines_.first(mixed);
-    if ((head.version.load(std::memory_order_relaxed) & kOverflowBit) != 0) __builtin_prefetch(&lines_.second(mixed), 0, 3);
+    if ((head.version.load(std::memory_order_relaxed) & kOverflowBit) != 0)
+      __builtin_prefetch(&lines_.second(mixed), 0, 3);
   }
   search(late_, late_count_);
   if (end == count_) {

@@ -14,7 +14,8 @@ namespace emberline {
 class TablePipeline final : public RowPipeline {
  public:
   // slots: (n) slots of the rows, written as the pipeline advances, or null.
-  TablePipeline(const Table& table, const std::int64_t* ids, std::size_t n, const char** rows, std::uint32_t* slots = nullptr);
+  TablePipeline(const Table& table, const std::int64_t* ids, std::size_t n, const char** rows,
+                std::uint32_t* slots = nullptr);
 
  private:
   // Short, so that the misses of the copy that goes on beside it and those of the rows ahead come mixed.

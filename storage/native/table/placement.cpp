@@ -1,4 +1,5 @@
-// Where a new id goes: its first line, its second, a place that another id gives up for its own other line, a larger array.
+// Where a new id goes: its first line, its second, a place that another id gives up for its own other line, a larger
+// array.
 #include <string>
 
 #include "table/table.h"
@@ -15,7 +16,8 @@ constexpr std::uint64_t kCrowdedLoad = 8;  // an eighth of the positions
 
 }  // namespace
 
-// Whether all readers that saw the last change of owner have left (lines.h). An array that no reader has yet may change freely.
+// Whether all readers that saw the last change of owner have left (lines.h). An array that no reader has yet may change
+// freely.
 bool Table::may_change_owner(const LineArray& array, const Line& line, int at, bool shared) {
   if (!shared) return true;
   const auto position = static_cast<std::uint64_t>(&line - &array.line(0)) * kLineIds + static_cast<std::uint64_t>(at);
@@ -52,8 +54,8 @@ bool Table::try_place(LineArray& array, std::int64_t id, std::uint32_t slot, boo
          try_line(array, array.second(mixed), id, slot, shared) || displace(array, id, slot, shared);
 }
 
-// Breadth first over the lines that the ids in the way could move to; the chain of moves runs from its far end, so that every
-// id stands somewhere at every moment.
+// Breadth first over the lines that the ids in the way could move to; the chain of moves runs from its far end, so that
+// every id stands somewhere at every moment.
 bool Table::displace(LineArray& array, std::int64_t id, std::uint32_t slot, bool shared) {
   struct Step {
     Line* line;

@@ -16,10 +16,12 @@ constexpr std::size_t kWindow = 1024;
 
 }  // namespace
 
-std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found, std::size_t threads) const {
+std::size_t Table::find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found,
+                        std::size_t threads) const {
   constexpr std::size_t kIdsPerThread = 2048;
   if (threads < 1 || threads > Workers::kMost) {
-    throw std::invalid_argument("threads: expected 1 to " + std::to_string(Workers::kMost) + ", got " + std::to_string(threads));
+    throw std::invalid_argument("threads: expected 1 to " + std::to_string(Workers::kMost) + ", got " +
+                                std::to_string(threads));
   }
   const std::size_t parts = std::clamp<std::size_t>(n / kIdsPerThread, 1, threads);
   if (parts == 1) return find_part(ids, n, out, found);
@@ -70,9 +72,13 @@ std::size_t Table::find_part(const std::int64_t* ids, std::size_t n, float* out,
 
 std::uint32_t Table::locate(std::int64_t id) const { return lines().find(id, mix_id(id)); }
 
-ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const { return export_rows(cursor, limit, false); }
+ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const {
+  return export_rows(cursor, limit, false);
+}
 
-ExportedRows Table::export_encoded(std::uint64_t cursor, std::size_t limit) const { return export_rows(cursor, limit, true); }
+ExportedRows Table::export_encoded(std::uint64_t cursor, std::size_t limit) const {
+  return export_rows(cursor, limit, true);
+}
 
 ExportedRows Table::export_rows(std::uint64_t cursor, std::size_t limit, bool encoded) const {
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// A count-min sketch of ids that are not in the table (Cormode and Muthukrishnan), blocked: an id's four counters lie in one
-// 64-byte line. About one byte per row of capacity. Used under the writer's mutex.
+// A count-min sketch of ids that are not in the table (Cormode and Muthukrishnan), blocked: an id's four counters lie
+// in one 64-byte line. About one byte per row of capacity. Used under the writer's mutex.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ class Sketch {
 
   void halve() {
     char* data = pages_.data();
-    for (std::uint64_t i = 0; i < lines_ * 64; ++i) data[i] = static_cast<char>(static_cast<std::uint8_t>(data[i]) >> 1);
+    for (std::uint64_t i = 0; i < lines_ * 64; ++i)
+      data[i] = static_cast<char>(static_cast<std::uint8_t>(data[i]) >> 1);
   }
 
   std::size_t bytes() const { return pages_.bytes(); }
@@ -44,7 +45,7 @@ class Sketch {
     std::uint8_t* line = reinterpret_cast<std::uint8_t*>(pages_.data()) + first_line(mixed, lines_) * 64;
     std::uint32_t least = 255;
     for (int i = 0; i < 4; ++i) {
-      counters[i] = line + 16 * i + ((mixed >> (4 * i)) & 15);
+      counters[i] = line + std::ptrdiff_t{16} * i + ((mixed >> (4 * i)) & 15);
       least = std::min<std::uint32_t>(least, *counters[i]);
     }
     return least;

@@ -26,7 +26,8 @@ std::uint32_t Slab::extend() {
   const std::uint32_t slot = used_ + 1;
   if ((slot >> view_.shift) >= chunks_.size()) {
     chunks_.emplace_back(scores_at_ + view_.mask + 1);
-    reinterpret_cast<Chunk*>(directory_.data())[slot >> view_.shift].store(chunks_.back().data(), std::memory_order_relaxed);
+    reinterpret_cast<Chunk*>(directory_.data())[slot >> view_.shift].store(chunks_.back().data(),
+                                                                           std::memory_order_relaxed);
   }
   used_ = slot;
   return slot;

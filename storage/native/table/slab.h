@@ -1,4 +1,5 @@
-// Rows of one size and their use counters, by slot. Chunks never move, so a row's address holds for the life of its slot.
+// Rows of one size and their use counters, by slot. Chunks never move, so a row's address holds for the life of its
+// slot.
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,8 @@ std::uint32_t RecycledSlots::take() {
 }
 
 void RecycledSlots::retire(std::uint32_t slot) {
-  if (old_.empty() || old_.back().first != grace_.group()) old_.emplace_back(grace_.group(), std::vector<std::uint32_t>());
+  if (old_.empty() || old_.back().first != grace_.group())
+    old_.emplace_back(grace_.group(), std::vector<std::uint32_t>());
   old_.back().second.push_back(slot);
   ++old_count_;
 }

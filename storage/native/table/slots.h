@@ -1,4 +1,5 @@
-// Slots of a slab that go round: taken and filled, published, retired, and taken again when no reader can hold them (epoch.h).
+// Slots of a slab that go round: taken and filled, published, retired, and taken again when no reader can hold them
+// (epoch.h).
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // What a lookup reads rows from: a table that DRAM holds whole, or a table's share of a cache.
 //
-// A source gives addresses of encoded rows, found by a pipeline that keeps many misses in flight: it mixes ids and prefetches
-// index lines, matches the lines that have come, and prefetches their rows, one block after the other.
+// A source gives addresses of encoded rows, found by a pipeline that keeps many misses in flight: it mixes ids and
+// prefetches index lines, matches the lines that have come, and prefetches their rows, one block after the other.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ class RowPipeline {
  public:
   static constexpr std::size_t kBlock = 32;  // at most, of one match_block
 
-  // On return the addresses of ids [0, upto) are written, null for an absent id, and the rows of the next block are on their way.
+  // On return the addresses of ids [0, upto) are written, null for an absent id, and the rows of the next block are on
+  // their way.
   void advance(std::size_t upto) {
     const std::size_t target = std::min(count_, upto + ahead_);
     while (matched_ < target) match_block();
@@ -59,7 +60,8 @@ class RowSource {
   virtual RowPipeline& start(PipelineSpace& space, const std::int64_t* ids, std::size_t n, const char** rows) const = 0;
 };
 
-// Fetches every line of a row into the second-level cache. The first level has too few fill buffers: into it halves the rate.
+// Fetches every line of a row into the second-level cache. The first level has too few fill buffers: into it halves the
+// rate.
 inline void prefetch_row(const char* row, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(row);
   const char* end = row + bytes;

@@ -1,8 +1,8 @@
 // A table of embedding rows in DRAM: exact ids, readers without locks beside one writer at a time.
 //
-// Rows are immutable once visible: an update fills a fresh slot and publishes it with one store. Old slots, and old line arrays
-// after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim + extra. Rows are held
-// encoded (rows/codec.h); `extra` float32 values, which only a table of fp32 rows has, lie behind.
+// Rows are immutable once visible: an update fills a fresh slot and publishes it with one store. Old slots, and old
+// line arrays after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim +
+// extra. Rows are held encoded (rows/codec.h); `extra` float32 values, which only a table of fp32 rows has, lie behind.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ struct CapacityExceeded : std::runtime_error {
 struct ExportedRows {
   std::int64_t next_cursor = -1;
   std::vector<std::int64_t> ids;
-  std::vector<float> rows;             // (n, D), of export_batch
-  std::vector<std::uint8_t> encoded;   // (n, row_bytes), of export_encoded
+  std::vector<float> rows;  // (n, D), of export_batch
+  std::vector<std::uint8_t> encoded;  // (n, row_bytes), of export_encoded
   std::vector<std::uint8_t> freq;
 };
 
@@ -54,12 +54,14 @@ class Table : public RowSource {
   std::uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   std::size_t memory_bytes() const;
 
-  // ids (n), out (n, dim), found (n). Rows of absent ids are zeros. threads: at most, this one included; one for each 2,048 ids.
-  // Returns the number found. Throws std::invalid_argument unless threads is 1 to 64.
-  std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found, std::size_t threads = 1) const;
+  // ids (n), out (n, dim), found (n). Rows of absent ids are zeros. threads: at most, this one included; one for each
+  // 2,048 ids. Returns the number found. Throws std::invalid_argument unless threads is 1 to 64.
+  std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found,
+                   std::size_t threads = 1) const;
 
-  // rows (n, D) float32, or (n, row_bytes) encoded. freq: use counts as in line.cuh, or null. Throws CapacityExceeded; the ids
-  // before the one that did not fit are in. Throws std::invalid_argument for rows that cannot be encoded; then none is in.
+  // rows (n, D) float32, or (n, row_bytes) encoded. freq: use counts as in line.cuh, or null. Throws CapacityExceeded;
+  // the ids before the one that did not fit are in. Throws std::invalid_argument for rows that cannot be encoded; then
+  // none is in.
   void insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput rows, const std::uint8_t* freq);
   // Leaves rows that are there. A full table admits an id that was asked for more often than the row it displaces.
   std::size_t insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows);
@@ -74,8 +76,8 @@ class Table : public RowSource {
   void check_integrity() const;
 
   // For the training phases, in which nobody reads beside the one caller: rows may be written in place.
-  std::uint32_t locate(std::int64_t id) const;           // slot, or kEmptySlot
-  std::uint32_t create(std::int64_t id);                 // the id must be absent; the row is not initialised
+  std::uint32_t locate(std::int64_t id) const;  // slot, or kEmptySlot
+  std::uint32_t create(std::int64_t id);  // the id must be absent; the row is not initialised
   const char* address(std::uint32_t slot) const { return slab_.row(slot); }
   float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }  // of an fp32 table
   template <class Visit>
@@ -135,9 +137,10 @@ class Table : public RowSource {
   Grace grace_;
   std::unique_ptr<LineArray> owned_lines_;
   std::deque<std::pair<std::uint64_t, std::unique_ptr<LineArray>>> old_lines_;  // grace group, array
-  std::deque<std::pair<std::uint64_t, std::uint32_t>> old_slots_;               // grace group, slot
+  std::deque<std::pair<std::uint64_t, std::uint32_t>> old_slots_;  // grace group, slot
   std::vector<std::uint32_t> free_slots_;
-  // Grace group of the last change of owner, by hash of the position: an older entry is overwritten, never forgotten early.
+  // Grace group of the last change of owner, by hash of the position: an older entry is overwritten, never forgotten
+  // early.
   std::vector<std::uint64_t> changed_;
   bool blocked_ = false;  // a position was free but too recently changed
   std::unique_ptr<Sketch> sketch_;

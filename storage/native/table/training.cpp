@@ -17,8 +17,8 @@ float initial_value(std::uint64_t seed, std::int64_t id, std::uint32_t j, float 
   return scale * (static_cast<float>(bits) * 0x1p-23f - 1.0f);
 }
 
-void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling, const float* grad,
-                   float* grads) {
+void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling,
+                   const float* grad, float* grads) {
   for (std::size_t b = 0; b < batch; ++b, grad += dim) {
     const std::int64_t n = offsets[b + 1] - offsets[b];
     for (std::int64_t i = 0; i < n; ++i, grads += dim) {
@@ -41,9 +41,8 @@ TrainingTable::TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64
 
 std::size_t TrainingTable::memory_bytes() const {
   const std::lock_guard lock(mutex_);
-  return table_.memory_bytes() + uses_.capacity() * sizeof(Use) + seen_.bytes() + removed_.bytes() +
-         changes_.bytes() + waiting_.bytes() + waiting_stamps_.bytes() + tiers_.capacity() * sizeof(Tier) +
-         settled_.bytes();
+  return table_.memory_bytes() + uses_.capacity() * sizeof(Use) + seen_.bytes() + removed_.bytes() + changes_.bytes() +
+         waiting_.bytes() + waiting_stamps_.bytes() + tiers_.capacity() * sizeof(Tier) + settled_.bytes();
 }
 
 std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot,
@@ -72,10 +71,11 @@ std::size_t TrainingTable::pool(const std::int64_t* values, const std::int64_t* 
   find_rows(values, value_count, train, initial_slot);
   add_side(values, value_count, side);
   for (std::size_t b = 0; b < batch; ++b) {
-    pool_rows(table_.format(), rows_.data() + offsets[b], nullptr, static_cast<std::size_t>(offsets[b + 1] - offsets[b]),
-              pooling, out + b * dim());
+    pool_rows(table_.format(), rows_.data() + offsets[b], nullptr,
+              static_cast<std::size_t>(offsets[b + 1] - offsets[b]), pooling, out + b * dim());
   }
-  return value_count - static_cast<std::size_t>(std::count(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(value_count), nullptr));
+  return value_count - static_cast<std::size_t>(std::count(
+                           rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(value_count), nullptr));
 }
 
 // Fills rows_ and slots_.
@@ -362,7 +362,8 @@ std::uint32_t TrainingTable::last_waiting(std::int64_t id) const {
 
 std::vector<std::int64_t> TrainingTable::changed_since(std::uint32_t stamp) const {
   const std::lock_guard lock(mutex_);
-  return changes_.between(stamp, std::numeric_limits<std::uint32_t>::max(), [this](std::int64_t id) { return latest(id); });
+  return changes_.between(stamp, std::numeric_limits<std::uint32_t>::max(),
+                          [this](std::int64_t id) { return latest(id); });
 }
 
 std::vector<std::int64_t> TrainingTable::expired(std::uint32_t stamp) const {

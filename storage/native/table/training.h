@@ -1,8 +1,9 @@
-// A table that trains: rows are created when an id was seen often enough, and written in place by fused sparse optimizers.
+// A table that trains: rows are created when an id was seen often enough, and written in place by fused sparse
+// optimizers.
 //
-// A row is dim weights, then the optimizer's slots. Phases: nobody reads beside the one caller; a mutex keeps callers apart.
-// Every change carries a stamp, a number that the caller advances: what changed after a stamp can be asked for at any later time, at
-// a cost that follows the changes and not the table.
+// A row is dim weights, then the optimizer's slots. Phases: nobody reads beside the one caller; a mutex keeps callers
+// apart. Every change carries a stamp, a number that the caller advances: what changed after a stamp can be asked for
+// at any later time, at a cost that follows the changes and not the table.
 // N ids, B batch, D dim. Floats are added and multiplied in float32 in the order given, without contraction.
 #pragma once
 
@@ -11,17 +12,17 @@
 #include <mutex>
 #include <vector>
 
+#include "rows/pooling.h"
 #include "table/changes.h"
 #include "table/id_map.h"
-#include "rows/pooling.h"
 #include "table/table.h"
 
 namespace emberline {
 
 struct TrainingRows {
   std::vector<std::int64_t> ids;  // ascending
-  std::vector<float> rows;        // (n, D)
-  std::vector<float> slots;       // (n, slots)
+  std::vector<float> rows;  // (n, D)
+  std::vector<float> slots;  // (n, slots)
   std::vector<std::uint32_t> counts;
   std::vector<std::uint32_t> stamps;  // of the last change
 };
@@ -45,10 +46,10 @@ struct SideRows {
 
 // Rows as a store keeps them: count and stamp (u32 each), D weights, the slots (float32), little endian.
 struct PackedRows {
-  std::vector<std::uint8_t> records;   // (n, record_bytes)
-  std::vector<std::uint32_t> stamps;   // of the last change
+  std::vector<std::uint8_t> records;  // (n, record_bytes)
+  std::vector<std::uint32_t> stamps;  // of the last change
   std::vector<std::uint32_t> written;  // stamp in the store's copy; 0: it has none
-  std::vector<std::uint8_t> dirty;     // 1: the store's copy is not this row
+  std::vector<std::uint8_t> dirty;  // 1: the store's copy is not this row
 };
 
 // Ids without a row. A count, or an erasure, of 0 is none.
@@ -86,16 +87,16 @@ class TrainingTable {
   IdCounts export_counts() const;  // ids seen and not admitted
   // The rows of these ids, in their order. Throws std::invalid_argument for an id without one.
   TrainingRows export_ids(const std::int64_t* ids, std::size_t n) const;
-  void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots, const std::uint32_t* counts,
-               const std::uint32_t* stamps);
+  void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots,
+               const std::uint32_t* counts, const std::uint32_t* stamps);
   void restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts);
   void restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps);
 
   // Forgets everything about these ids but that they were removed. Returns how many had a row.
   std::size_t erase(const std::int64_t* ids, std::size_t n);
 
-  std::uint32_t stamp() const;    // of changes made from now on
-  std::uint32_t advance();        // closes the stamp and returns it
+  std::uint32_t stamp() const;  // of changes made from now on
+  std::uint32_t advance();  // closes the stamp and returns it
   void set_stamp(std::uint32_t stamp);  // only up; throws std::invalid_argument
   // Ids, ascending, of rows created, stepped or looked up in training after a stamp.
   std::vector<std::int64_t> changed_since(std::uint32_t stamp) const;
@@ -105,12 +106,14 @@ class TrainingTable {
   std::vector<std::int64_t> removed_since(std::uint32_t stamp) const;
   IdStamps removed() const;
   void forget_removed(std::uint32_t upto_stamp);
-  // Ids without a row whose count changed after a stamp, and their counts; 0: it has a row now, or was erased. The stamp must be
-  // one of the last 64; throws std::invalid_argument.
+  // Ids without a row whose count changed after a stamp, and their counts; 0: it has a row now, or was erased. The
+  // stamp must be one of the last 64; throws std::invalid_argument.
   IdCounts waiting_since(std::uint32_t stamp) const;
 
   // Rows beyond DRAM; training_tier.cpp. What the table knows of an id is newer than what the store has of it.
-  std::size_t record_bytes() const { return 2 * sizeof(std::uint32_t) + (std::size_t{dim()} + slots()) * sizeof(float); }
+  std::size_t record_bytes() const {
+    return 2 * sizeof(std::uint32_t) + (std::size_t{dim()} + slots()) * sizeof(float);
+  }
   // A new batch: what the one before held may leave.
   void begin();
   // Ids, each once in the order given, of which only the store can tell. hold: the rows here stay until begin().
@@ -133,7 +136,8 @@ class TrainingTable {
   void let_go(const std::int64_t* ids, std::size_t n);
   // The store has rows of these ids, which have none here: their counts and erasures are over.
   void forget(const std::int64_t* ids, std::size_t n);
-  // Ids with a count or an erasure, ascending; and behind them, ascending, ids that lost their count lately (count 0, removed 0).
+  // Ids with a count or an erasure, ascending; and behind them, ascending, ids that lost their count lately (count 0,
+  // removed 0).
   BareIds pack_bare() const;
   void drop_bare();
   std::size_t bare_size() const;
@@ -156,8 +160,8 @@ class TrainingTable {
   // Of a row, by slot, in a tiered table.
   struct Tier {
     std::uint32_t written = 0;  // stamp of the store's copy
-    std::uint32_t used = 0;     // batch
-    std::uint16_t heat = 0;     // batches that used it, aged
+    std::uint32_t used = 0;  // batch
+    std::uint16_t heat = 0;  // batches that used it, aged
     bool live = false;
     bool dirty = false;
   };
@@ -190,17 +194,17 @@ class TrainingTable {
   float init_scale_;
   std::uint32_t admit_after_;
   bool tiered_;
-  std::vector<Use> uses_;        // by slot
-  std::vector<Tier> tiers_;      // by slot
-  IdMap seen_;                   // ids without a row -> occurrences
-  IdMap removed_;                // ids that had a row -> stamp
+  std::vector<Use> uses_;  // by slot
+  std::vector<Tier> tiers_;  // by slot
+  IdMap seen_;  // ids without a row -> occurrences
+  IdMap removed_;  // ids that had a row -> stamp
   std::uint32_t stamp_ = 1;
   ChangeLog changes_;
-  ChangeLog waiting_;            // changes of seen_
-  IdMap waiting_stamps_;         // id -> stamp of its last change in seen_
-  IdMap settled_;                // ids that the store has nothing of
+  ChangeLog waiting_;  // changes of seen_
+  IdMap waiting_stamps_;  // id -> stamp of its last change in seen_
+  IdMap settled_;  // ids that the store has nothing of
   std::uint32_t batch_ = 1;
-  std::uint64_t marks_ = 0;      // uses since the last ageing
+  std::uint64_t marks_ = 0;  // uses since the last ageing
   // scratch
   std::vector<const char*> rows_;
   std::vector<std::uint32_t> slots_;
@@ -214,7 +218,7 @@ class TrainingTable {
 float initial_value(std::uint64_t seed, std::int64_t id, std::uint32_t j, float scale);
 
 // grads (N, D): the gradient of a bag for each of its ids; mean divides it by the ids of the bag.
-void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling, const float* grad,
-                   float* grads);
+void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling,
+                   const float* grad, float* grads);
 
 }  // namespace emberline

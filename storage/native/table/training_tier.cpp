@@ -1,8 +1,8 @@
 // A training table of which a part lies in a store: what comes in, what may leave, what only the store can tell.
 //
-// The caller moves the rows. What it must keep to: a row leaves (let_go) after the store has taken it (pack), and an id of which
-// only the store can tell (unknown) is asked for there, and brought or settled, before training looks it up. Then the table
-// does what it would do with every row in it, to the bit: a record carries all that a row is.
+// The caller moves the rows. What it must keep to: a row leaves (let_go) after the store has taken it (pack), and an id
+// of which only the store can tell (unknown) is asked for there, and brought or settled, before training looks it up.
+// Then the table does what it would do with every row in it, to the bit: a record carries all that a row is.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -32,11 +32,13 @@ void TrainingTable::use_now(std::uint32_t slot) {
   Tier& tier = tiers_[slot];
   if (tier.used == batch_) return;
   tier.used = batch_;
-  tier.heat = static_cast<std::uint16_t>(std::min<std::uint32_t>(tier.heat + 1u, std::numeric_limits<std::uint16_t>::max()));
+  tier.heat =
+      static_cast<std::uint16_t>(std::min<std::uint32_t>(tier.heat + 1u, std::numeric_limits<std::uint16_t>::max()));
   ++marks_;
 }
 
-std::vector<std::int64_t> TrainingTable::unknown(const std::int64_t* ids, std::size_t n, bool hold, std::size_t* rowless) {
+std::vector<std::int64_t> TrainingTable::unknown(const std::int64_t* ids, std::size_t n, bool hold,
+                                                 std::size_t* rowless) {
   const std::lock_guard lock(mutex_);
   locate_rows(ids, n);
   positions_.clear();
@@ -83,7 +85,8 @@ void TrainingTable::bring_bare(const std::int64_t* ids, std::size_t n, const std
                                const std::uint32_t* waiting, const std::uint32_t* removed) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    if (table_.locate(ids[i]) != kEmptySlot || seen_.find(ids[i]) != nullptr || removed_.find(ids[i]) != nullptr) continue;
+    if (table_.locate(ids[i]) != kEmptySlot || seen_.find(ids[i]) != nullptr || removed_.find(ids[i]) != nullptr)
+      continue;
     if (counts[i] > 0) {
       seen_[ids[i]] = counts[i];
       if (waiting[i] > 0) {
@@ -144,8 +147,8 @@ void TrainingTable::age() {
 
 std::size_t TrainingTable::held() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<std::size_t>(
-      std::count_if(tiers_.begin(), tiers_.end(), [this](const Tier& tier) { return tier.live && tier.used == batch_; }));
+  return static_cast<std::size_t>(std::count_if(tiers_.begin(), tiers_.end(),
+                                                [this](const Tier& tier) { return tier.live && tier.used == batch_; }));
 }
 
 PackedRows TrainingTable::pack(const std::int64_t* ids, std::size_t n) const {

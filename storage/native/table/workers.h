@@ -1,5 +1,5 @@
-// A few parked threads that help with one large call. They wait in the kernel, never in a loop: a spinning waiter on a machine that
-// is shared costs the others ten times what it gains.
+// A few parked threads that help with one large call. They wait in the kernel, never in a loop: a spinning waiter on a
+// machine that is shared costs the others ten times what it gains.
 #pragma once
 
 #include <condition_variable>
@@ -18,8 +18,8 @@ class Workers {
   // Those of the process. A child of fork gets fresh ones.
   static Workers& shared();
 
-  // Calls task(0) to task(count - 1), each once, on this thread and on parked ones that are free; returns when all have ended.
-  // Rethrows the first of what they threw. Several threads may call at once.
+  // Calls task(0) to task(count - 1), each once, on this thread and on parked ones that are free; returns when all have
+  // ended. Rethrows the first of what they threw. Several threads may call at once.
   void run(std::size_t count, const std::function<void(std::size_t)>& task);
 
  private:

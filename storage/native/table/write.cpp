@@ -71,7 +71,7 @@ void Table::insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput ro
     }
     if (capacity_ > 0 && size() >= capacity_) {
       throw CapacityExceeded("the table is full: capacity_rows is " + std::to_string(capacity_) +
-                      "; erase rows, use insert_and_evict, or build it with a larger capacity");
+                             "; erase rows, use insert_and_evict, or build it with a larger capacity");
     }
     insert_new(ids[i], rows, i, freq != nullptr ? freq[i] : kDeliberate, true);
   }
@@ -174,6 +174,7 @@ void Table::reclaim() {
 
 void Table::write_row(std::uint32_t slot, RowInput rows, std::size_t at) {
   char* to = slab_.row(slot);
+  // One pointer of a RowInput is set.  NOLINTBEGIN(clang-analyzer-core.NullPointerArithm,*NonNullParamChecker)
   if (rows.encoded != nullptr) {
     std::memcpy(to, rows.encoded + at * stride(), stride());
   } else if (format_.type == RowType::kFp32) {
@@ -181,6 +182,7 @@ void Table::write_row(std::uint32_t slot, RowInput rows, std::size_t at) {
   } else {
     encode_rows(format_, rows.floats + at * format_.dim, 1, to);  // was checked: does not throw
   }
+  // NOLINTEND(clang-analyzer-core.NullPointerArithm,*NonNullParamChecker)
 }
 
 bool Table::insert_new(std::int64_t id, RowInput rows, std::size_t at, std::uint8_t score, bool may_grow) {

@@ -1,4 +1,5 @@
-// Rows that say whose they are: [id, table, generation, id, table, generation, ...], so that a foreign or torn row is seen.
+// Rows that say whose they are: [id, table, generation, id, table, generation, ...], so that a foreign or torn row is
+// seen.
 #pragma once
 
 #include <array>

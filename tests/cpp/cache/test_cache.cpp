@@ -59,8 +59,7 @@ TEST(a_cache_with_room_is_a_map) {
         put(tables[t], id, step);
         model[{t, id}] = step;
         break;
-      default:
-        CHECK(ask(tables[t], id) == (there ? model[{t, id}] : -2));
+      default: CHECK(ask(tables[t], id) == (there ? model[{t, id}] : -2));
     }
   }
   for (const auto& [owner, generation] : model) CHECK(ask(tables[owner.first], owner.second) == generation);

@@ -57,7 +57,8 @@ TEST(a_tables_own_hit_rate_is_predicted_too) {
   for (std::uint32_t table = 0; table < 2; ++table) {
     const std::uint64_t lookups = cache.lookups_of(table), hits = cache.hits_of(table);
     traffic.run(tables, 200'000);
-    const double truth = static_cast<double>(cache.hits_of(table) - hits) / static_cast<double>(cache.lookups_of(table) - lookups);
+    const double truth =
+        static_cast<double>(cache.hits_of(table) - hits) / static_cast<double>(cache.lookups_of(table) - lookups);
     const double predicted = cache.predict_of(table, kRows);
     std::printf("     table %u: predicted %.2f, measured %.2f\n", table, 100 * predicted, 100 * truth);
     CHECK(std::abs(predicted - truth) < 0.03);
@@ -81,8 +82,8 @@ TEST(a_curve_starts_at_nothing_and_never_falls) {
 }
 
 TEST(the_sample_is_bounded_and_thins_out_evenly) {
-  // Far more ids than cells: the mask narrows, and the estimate stays true on average. Half of the lookups go to a tenth of
-  // the ids; at the edge between the two a sample of a few hundred rows errs by some points.
+  // Far more ids than cells: the mask narrows, and the estimate stays true on average. Half of the lookups go to a
+  // tenth of the ids; at the edge between the two a sample of a few hundred rows errs by some points.
   constexpr std::uint64_t kIds = 200'000, kPeriod = 400'000, kSamples = 8;
   double mean = 0;
   for (std::uint64_t sample = 0; sample < kSamples; ++sample) {

@@ -1,5 +1,5 @@
-// What the policy is for: the hit rate, counted in lookups. The bounds leave room for the small sizes here (some tenths of a
-// point more than at ten million ids, where docs/decisions/0015 has the figures). All is seeded.
+// What the policy is for: the hit rate, counted in lookups. The bounds leave room for the small sizes here (some tenths
+// of a point more than at ten million ids, where docs/decisions/0015 has the figures). All is seeded.
 #include <cstdio>
 #include <numeric>
 
@@ -51,9 +51,21 @@ TEST(zipf_with_a_hundredth_of_the_rows_is_near_the_best_choice) {
 TEST(ids_that_come_as_often_as_in_a_batch_of_real_lookups_are_near_the_best_choice) {
   // Share of ids, uses of each: the classes of the published reuse histogram of ads models, each at its mean.
   Traffic traffic;
-  traffic.add_reuse(0, 100'000, {{0.342, 1},     {0.144, 2},    {0.149, 3.4},  {0.138, 6.3},   {0.112, 11.9}, {0.068, 22.4},
-                                 {0.029, 43.4},  {0.010, 88.9}, {0.004, 187},  {0.002, 343},   {0.001, 508},  {0.001, 914},
-                                 {0.0003, 2700}, {0.0001, 6000}});
+  traffic.add_reuse(0, 100'000,
+                    {{0.342, 1},
+                     {0.144, 2},
+                     {0.149, 3.4},
+                     {0.138, 6.3},
+                     {0.112, 11.9},
+                     {0.068, 22.4},
+                     {0.029, 43.4},
+                     {0.010, 88.9},
+                     {0.004, 187},
+                     {0.002, 343},
+                     {0.001, 508},
+                     {0.001, 914},
+                     {0.0003, 2700},
+                     {0.0001, 6000}});
   traffic.ready();
   Cache cache(4, 10'000, 1);
   std::vector<CacheTable> tables = tables_of(cache);
@@ -128,7 +140,8 @@ TEST(counts_known_before_make_the_order_of_a_warm_up_unimportant) {
   tables[0].insert_and_evict(ids.data(), ids.size(), rows.data(), freq.data());
   std::vector<float> out(1'000);
   std::vector<std::uint8_t> found(1'000);
-  CHECK(tables[0].find(ids.data() + 4'000, 1'000, out.data(), found.data()) > 930);  // one of 28 rows is displaced, the coldest
+  CHECK(tables[0].find(ids.data() + 4'000, 1'000, out.data(), found.data()) >
+        930);  // one of 28 rows is displaced, the coldest
 }
 
 TEST(counts_step_as_often_as_rows_are_used) {

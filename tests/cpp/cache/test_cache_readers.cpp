@@ -23,7 +23,8 @@ struct Watch {
   std::atomic<bool> writing{true};
 };
 
-// Finds random ids below `ids` of two tables. Those below `always` must be found; generations never fall unless `reborn`.
+// Finds random ids below `ids` of two tables. Those below `always` must be found; generations never fall unless
+// `reborn`.
 void read_on(Cache& cache, std::int64_t ids, std::int64_t always, bool reborn, unsigned seed, Watch& watch) {
   std::mt19937 random(seed);
   std::vector<std::int64_t> wanted(300);
@@ -85,14 +86,9 @@ TEST(rows_that_come_go_and_change_are_whole_and_their_own) {
     CacheTable& table = tables[random() % 2];
     const auto row = make_row(id, table.table(), step);
     switch (random() % 3) {
-      case 0:
-        table.erase(&id, 1);
-        break;
-      case 1:
-        table.assign(&id, 1, row.data());
-        break;
-      default:
-        put(table, id, step);
+      case 0: table.erase(&id, 1); break;
+      case 1: table.assign(&id, 1, row.data()); break;
+      default: put(table, id, step);
     }
   });
 }
@@ -107,7 +103,8 @@ TEST(a_row_that_is_only_updated_is_always_found_and_never_older_than_before) {
 }
 
 TEST(positions_that_change_owner_all_the_time_never_lend_a_row_to_the_old_owner) {
-  // Few lines: every insert takes a position that another owner has just left, in the face of readers who look for that one.
+  // Few lines: every insert takes a position that another owner has just left, in the face of readers who look for that
+  // one.
   Cache cache(kDim * 4, 6, 2);
   CacheTable tables[2] = {{cache, 0, format()}, {cache, 1, format()}};
   run(cache, 6, 0, true, [&](int step) {
@@ -202,7 +199,8 @@ TEST(lanes_pool_rows_of_a_cache_while_they_change) {
         lookup.supply(table, rows.data(), state.data());
       }
       lookup.finish();
-      for (std::size_t i = 0; i < 40; ++i) wrong += out[i * kDim] != static_cast<float>(values[i]) || out[i * kDim + 1] != 1.0f;
+      for (std::size_t i = 0; i < 40; ++i)
+        wrong += out[i * kDim] != static_cast<float>(values[i]) || out[i * kDim + 1] != 1.0f;
       for (std::size_t b = 0; b < 10; ++b) {
         float sum = 0;
         for (std::size_t i = 0; i < 4; ++i) sum += static_cast<float>(values[b * 4 + i]);

@@ -20,7 +20,8 @@ class Traffic {
     double sum = 0;
     for (std::size_t rank = 1; rank <= ids; ++rank) sum += std::pow(static_cast<double>(rank), -exponent);
     for (std::size_t rank = 1; rank <= ids; ++rank) {
-      items_.push_back({share * std::pow(static_cast<double>(rank), -exponent) / sum, table, static_cast<std::int64_t>(rank)});
+      items_.push_back(
+          {share * std::pow(static_cast<double>(rank), -exponent) / sum, table, static_cast<std::int64_t>(rank)});
     }
   }
   // Ids of one table of which `share` of the ids (first) get `uses` each (second).
@@ -43,7 +44,9 @@ class Traffic {
   // Everybody's place is somebody else's now.
   void shuffle() { std::shuffle(names_.begin(), names_.end(), random_); }
 
-  double best(std::size_t rows) const { return rows == 0 ? 0 : cumulative_[std::min(rows, items_.size()) - 1] / cumulative_.back(); }
+  double best(std::size_t rows) const {
+    return rows == 0 ? 0 : cumulative_[std::min(rows, items_.size()) - 1] / cumulative_.back();
+  }
 
   // Rows of a table in the best choice of `rows` as the traffic is now.
   std::size_t best_of(std::uint32_t table, std::size_t rows) const {
@@ -60,7 +63,8 @@ class Traffic {
     while (static_cast<double>(asked) < lookups) {
       for (auto& ids : wanted) ids.clear();
       for (int i = 0; i < batch; ++i) {
-        const auto rank = std::lower_bound(cumulative_.begin(), cumulative_.end(), uniform(random_)) - cumulative_.begin();
+        const auto rank =
+            std::lower_bound(cumulative_.begin(), cumulative_.end(), uniform(random_)) - cumulative_.begin();
         const Item& item = items_[names_[std::min<std::size_t>(static_cast<std::size_t>(rank), items_.size() - 1)]];
         wanted[item.table].push_back(item.id);
       }

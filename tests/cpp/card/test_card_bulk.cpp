@@ -71,9 +71,7 @@ struct World {
     const std::vector<std::uint32_t> slots = find(table, ids);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       CHECK(slots[i] == emberline::find(cache, table, ids[i]));
-      found.push_back(slots[i] == 0                      ? -1
-                      : slots[i] == CardCache::kAskHost ? -2
-                                                         : card.stamp(slots[i], ids[i]));
+      found.push_back(slots[i] == 0 ? -1 : slots[i] == CardCache::kAskHost ? -2 : card.stamp(slots[i], ids[i]));
       CHECK(slots[i] == 0 || slots[i] == CardCache::kAskHost || found.back() > 0);
     }
     return found;
@@ -141,8 +139,10 @@ TEST(rows_that_find_no_room_go_the_ordinary_way) {
   std::size_t in = 0;
   for (std::size_t start = 0; start < more.size();) {
     const std::size_t count = std::min<std::size_t>(more.size() - start, world.cache.free_slots());
-    in += world.insert_absent(2, {more.begin() + static_cast<std::ptrdiff_t>(start),
-                                  more.begin() + static_cast<std::ptrdiff_t>(start + count)}, 2);
+    in += world.insert_absent(
+        2,
+        {more.begin() + static_cast<std::ptrdiff_t>(start), more.begin() + static_cast<std::ptrdiff_t>(start + count)},
+        2);
     start += count;
     world.publish();
   }

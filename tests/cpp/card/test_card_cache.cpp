@@ -121,8 +121,10 @@ TEST(pinned_entries_stay) {
   for (int round = 0; round < 400; ++round) {
     for (int i = 0; i < 60; ++i) {
       const auto id = static_cast<std::int64_t>(random() % 100'000);
-      if (random() % 2 == 0) insert(cache, random() % 3, id, round);
-      else offer(cache, random() % 3, id, round);
+      if (random() % 2 == 0)
+        insert(cache, random() % 3, id, round);
+      else
+        offer(cache, random() % 3, id, round);
     }
     publish(cache);
   }

@@ -1,5 +1,5 @@
-// Cards that share rows, for the tests of the lookups that look across: on each card replicas of its own, what the one that
-// looks knows of the others, and the obvious answers, from the maps of the replicas.
+// Cards that share rows, for the tests of the lookups that look across: on each card replicas of its own, what the one
+// that looks knows of the others, and the obvious answers, from the maps of the replicas.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using namespace replica;
 
 constexpr std::uint8_t kNobodys = 0xEE;
 
-// Of one cache: what each card has, null where it has nothing. The decoy stands where the own card's would in what it knows of
-// the others: there nobody may look.
+// Of one cache: what each card has, null where it has nothing. The decoy stands where the own card's would in what it
+// knows of the others: there nobody may look.
 struct Cache {
   Format format;
   std::vector<std::unique_ptr<Replica>> on;
@@ -68,8 +68,8 @@ struct Cards {
     for (std::size_t card = 0; card < count; ++card) {
       if (cache.on[card] != nullptr) cache.on[card]->chain = chains[card];
     }
-    parts.push_back(std::make_unique<Part>(*cache.on[own], cache.format, table, shape, std::move(ids), offsets, output_bytes,
-                                           output_rows, bound));
+    parts.push_back(std::make_unique<Part>(*cache.on[own], cache.format, table, shape, std::move(ids), offsets,
+                                           output_bytes, output_rows, bound));
     peers.push_back(std::make_unique<Peers>(count));
     for (std::size_t card = 0; card < count; ++card) {
       peers.back()->describe(card, card == own ? cache.decoy.get() : cache.on[card].get(), has_marks);
@@ -91,7 +91,8 @@ struct Cards {
     return words;
   }
 
-  // Its own card first; what that says holds. Then the card whose part the id is. across: whether other cards are asked.
+  // Its own card first; what that says holds. Then the card whose part the id is. across: whether other cards are
+  // asked.
   Place find(std::size_t feature, std::int64_t id, bool across = true) const {
     const std::uint32_t table = parts[feature]->table;
     if (const Replica::Entry* entry = parts[feature]->replica->entry(table, id); entry != nullptr) {
@@ -104,7 +105,8 @@ struct Cards {
   }
 
   std::size_t part_of(std::uint32_t table, std::int64_t id) const {
-    return emberline::part_of(emberline::mix_owner(id, emberline::table_salt(table)), static_cast<std::uint32_t>(count));
+    return emberline::part_of(emberline::mix_owner(id, emberline::table_salt(table)),
+                              static_cast<std::uint32_t>(count));
   }
 
   // Where a feature's lookups leave marks on a card; null where it knows of none.
@@ -180,7 +182,8 @@ struct Expected {
 inline bool decoys_are_unmarked(const Cards& on) {
   return std::all_of(on.peers.begin(), on.peers.end(), [&](const auto& peers) {
     const Bytes* const marks = peers->uses[on.own].get();
-    return marks == nullptr || std::all_of(marks->data, marks->data + marks->size, [](std::uint8_t mark) { return mark == 0; });
+    return marks == nullptr ||
+           std::all_of(marks->data, marks->data + marks->size, [](std::uint8_t mark) { return mark == 0; });
   });
 }
 

@@ -62,7 +62,8 @@ inline Replay* replay = nullptr;
 inline std::uint64_t lines[kLineLocations];
 inline std::uint64_t nobodys_lines[kLineLocations];
 
-// Where a load of the published index goes, or -1 for the empty one. of_card: whether it is ordered within its card alone.
+// Where a load of the published index goes, or -1 for the empty one. of_card: whether it is ordered within its card
+// alone.
 inline int location_of(const void* from, bool of_card) {
   const auto* const word = static_cast<const std::uint64_t*>(from);
   if (word >= nobodys_lines && word < nobodys_lines + kLineLocations) return -1;

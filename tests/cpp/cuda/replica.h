@@ -1,5 +1,5 @@
-// A card's replica of a cache, made on a host for the tests of the lookups: the lines, the slab, the features over them, packed
-// batches, and the obvious answers, from a map and the row codec of the host.
+// A card's replica of a cache, made on a host for the tests of the lookups: the lines, the slab, the features over
+// them, packed batches, and the obvious answers, from a map and the row codec of the host.
 #pragma once
 
 #include <algorithm>
@@ -73,8 +73,11 @@ class Replica {
  public:
   // room: rows at most. align: of the distance between rows.
   Replica(std::int64_t row_bytes, std::int64_t room, std::int64_t lines, std::int64_t align)
-      : stride(packed::aligned(row_bytes, align)), slots(room), line_count(lines),
-        lines_(lines * 64), slab_((room + 1) * stride) {
+      : stride(packed::aligned(row_bytes, align)),
+        slots(room),
+        line_count(lines),
+        lines_(lines * 64),
+        slab_((room + 1) * stride) {
     std::memset(lines_.data, 0, lines_.size);
     std::memset(slab_.data, 0xFF, slab_.size);  // NaN in every float type: nobody may add what no row has
   }
@@ -171,8 +174,8 @@ inline std::vector<std::int64_t> random_ids(std::mt19937& random, std::int64_t n
 }
 
 // Rows for some of the ids, or all, under a table; under the next table always come other rows for the same ids.
-inline void fill(std::mt19937& random, Replica& on, Format format, std::uint32_t table, const std::vector<std::int64_t>& ids,
-          Hits hits) {
+inline void fill(std::mt19937& random, Replica& on, Format format, std::uint32_t table,
+                 const std::vector<std::int64_t>& ids, Hits hits) {
   std::vector<float> decoded;
   for (const std::int64_t id : ids) {
     const std::vector<char> other = random_row(random, format, decoded);
@@ -193,11 +196,18 @@ inline std::int64_t word_of(const void* pointer) {
 // One feature's part of a batch: what a lookup reads, and where it writes.
 struct Part {
   // offsets: of the rows, each of which has ids of its own. output_bound: where id i goes to row i, else kNoBound.
-  Part(Replica& on, Format row_format, std::uint32_t of_table, std::int64_t with_shape, std::vector<std::int64_t> with_ids,
-       const std::vector<std::int64_t>& offsets, std::int64_t output_bytes, std::int64_t output_rows,
-       std::int64_t output_bound = kNoBound)
-      : replica(&on), format(row_format), table(of_table), shape(with_shape), bound(output_bound), ids(std::move(with_ids)),
-        output(output_bytes), states(output_rows), uses(on.slots + 1) {
+  Part(Replica& on, Format row_format, std::uint32_t of_table, std::int64_t with_shape,
+       std::vector<std::int64_t> with_ids, const std::vector<std::int64_t>& offsets, std::int64_t output_bytes,
+       std::int64_t output_rows, std::int64_t output_bound = kNoBound)
+      : replica(&on),
+        format(row_format),
+        table(of_table),
+        shape(with_shape),
+        bound(output_bound),
+        ids(std::move(with_ids)),
+        output(output_bytes),
+        states(output_rows),
+        uses(on.slots + 1) {
     for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
       ranges.push_back({static_cast<int>(offsets[row]), static_cast<int>(offsets[row + 1])});
     }
@@ -223,9 +233,22 @@ struct Part {
   const float* row(std::int64_t number) const { return replica->row(table, ids[static_cast<std::size_t>(number)]); }
 
   void describe(std::int64_t* words) {
-    const std::int64_t all[] = {word_of(replica->lines()), replica->line_count, word_of(replica->slab()), replica->slots,
-                                replica->stride, format.type, format.dim, table, word_of(uses.data), replica->base_tables,
-                                bound, peers, cards, shape, word_of(output.data), word_of(states.data)};
+    const std::int64_t all[] = {word_of(replica->lines()),
+                                replica->line_count,
+                                word_of(replica->slab()),
+                                replica->slots,
+                                replica->stride,
+                                format.type,
+                                format.dim,
+                                table,
+                                word_of(uses.data),
+                                replica->base_tables,
+                                bound,
+                                peers,
+                                cards,
+                                shape,
+                                word_of(output.data),
+                                word_of(states.data)};
     static_assert(sizeof(all) == 8 * emberline::kFeatureWords);
     std::memcpy(words, all, sizeof(all));
   }
@@ -250,8 +273,8 @@ inline void fill_differences(std::mt19937& random, Replica& on, const std::vecto
   on.chain.assign(chain, chain + random() % 3);
 }
 
-// A batch as a host packs it: exactly so many bytes, bytes that nobody may read between the sections. peer_chains: of other
-// cards, for each {length or -1, numbers}.
+// A batch as a host packs it: exactly so many bytes, bytes that nobody may read between the sections. peer_chains: of
+// other cards, for each {length or -1, numbers}.
 inline std::unique_ptr<Bytes> pack(const std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch,
                                    const std::vector<std::int64_t>& peer_chains) {
   std::vector<std::int64_t> header(static_cast<std::size_t>(emberline::kPackedFeatureWord) +
@@ -292,8 +315,10 @@ using Misses = std::vector<std::pair<std::int64_t, std::int64_t>>;  // of one la
 struct Launch {
   Launch(std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch, std::int64_t rows, std::int64_t room = 1 << 20,
          const std::vector<std::int64_t>& peer_chains = {})
-      : features(parts.size() * emberline::kFeatureWords), packed_batch(pack(parts, batch, peer_chains)),
-        header(reinterpret_cast<std::int64_t*>(packed_batch->data)), misses(static_cast<std::size_t>(2 * room)) {
+      : features(parts.size() * emberline::kFeatureWords),
+        packed_batch(pack(parts, batch, peer_chains)),
+        header(reinterpret_cast<std::int64_t*>(packed_batch->data)),
+        misses(static_cast<std::size_t>(2 * room)) {
     for (std::size_t f = 0; f < parts.size(); ++f) parts[f]->describe(features.data() + f * emberline::kFeatureWords);
     lookup = {features.data(), header, rows, misses.data(), &miss_count, room, -1};
   }
@@ -302,7 +327,8 @@ struct Launch {
 
   Misses missed() const {
     Misses out;
-    for (std::uint64_t m = 0; m < std::min<std::uint64_t>(miss_count, static_cast<std::uint64_t>(lookup.miss_room)); ++m) {
+    for (std::uint64_t m = 0; m < std::min<std::uint64_t>(miss_count, static_cast<std::uint64_t>(lookup.miss_room));
+         ++m) {
       out.emplace_back(misses[2 * m], misses[2 * m + 1]);
     }
     std::sort(out.begin(), out.end());
@@ -322,7 +348,8 @@ struct Launch {
   emberline::Lookup lookup;
 };
 
-// Runs share(number) for the numbers below count, in four threads of the host, so that a sanitizer sees two that write one byte.
+// Runs share(number) for the numbers below count, in four threads of the host, so that a sanitizer sees two that write
+// one byte.
 template <class Share>
 void on_threads(std::int64_t count, const Share& share) {
   constexpr std::int64_t kThreads = 4;

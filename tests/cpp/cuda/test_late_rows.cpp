@@ -1,4 +1,5 @@
-// Late rows: what a lookup missed, scattered to its rows, or added to its bags within the rounding that late_rows.cuh states.
+// Late rows: what a lookup missed, scattered to its rows, or added to its bags within the rounding that late_rows.cuh
+// states.
 #include "late_rows.cuh"
 
 #include "check.h"
@@ -15,7 +16,9 @@ constexpr std::int64_t kWarps = 3;
 struct Batch {
   Batch(std::mt19937& random, Format format, std::int64_t rows, std::int64_t longest, std::vector<std::int64_t> shapes,
         std::int64_t value_bytes)
-      : on(emberline::encoded_bytes(format.type, format.dim), 3000, 600, 16), truth(on.stride, 3000, 3000, 16), batch(rows) {
+      : on(emberline::encoded_bytes(format.type, format.dim), 3000, 600, 16),
+        truth(on.stride, 3000, 3000, 16),
+        batch(rows) {
     std::normal_distribution<float> normal;
     for (std::size_t f = 0; f < shapes.size(); ++f) {
       const auto table = static_cast<std::uint32_t>(f);
@@ -65,7 +68,7 @@ bool scatters(std::mt19937& random, Format format, std::int64_t length) {
   }
   const auto count = static_cast<std::int64_t>(entries.size() / 2);
   const emberline::LateRows late{launch.features.data(), launch.header, batch.batch, entries.data(), &count, count,
-                                 staging.data(), nullptr};
+                                 staging.data(),         nullptr};
   run([&](std::int64_t thread, std::int64_t threads) { emberline::scatter_share<Output>(late, thread, threads); });
 
   // As if nothing had been late.
@@ -104,7 +107,8 @@ double added_error(std::mt19937& random, Format format, std::int64_t longest, st
     const auto number = static_cast<std::size_t>(key & emberline::kRowMask);
     const std::int64_t own = (key >> 48 << 48) | bag;
     if (entries.empty() || entries[entries.size() - 4] != own) {
-      entries.insert(entries.end(), {own, static_cast<std::int64_t>(staging.size()), 0, static_cast<std::int64_t>(weights.size())});
+      entries.insert(entries.end(),
+                     {own, static_cast<std::int64_t>(staging.size()), 0, static_cast<std::int64_t>(weights.size())});
     }
     ++entries[entries.size() - 2];
     const float* found = batch.truth.row(part.table, part.ids[number]);
@@ -113,20 +117,21 @@ double added_error(std::mt19937& random, Format format, std::int64_t longest, st
   }
   const auto count = static_cast<std::int64_t>(entries.size() / 4);
   const emberline::LateRows late{launch.features.data(), launch.header, batch.batch, entries.data(), &count, count,
-                                 staging.data(), weights.data()};
+                                 staging.data(),         weights.data()};
   run([&](std::int64_t thread, std::int64_t threads) { emberline::add_share(late, thread, threads); });
 
   double worst = 0;
   for (const auto& part : batch.parts) {
     for (std::size_t b = 0; b < static_cast<std::size_t>(batch.batch); ++b) {
-      const auto begin = static_cast<std::size_t>(part->ranges[b].begin), end = static_cast<std::size_t>(part->ranges[b].end);
+      const auto begin = static_cast<std::size_t>(part->ranges[b].begin),
+                 end = static_cast<std::size_t>(part->ranges[b].end);
       std::vector<const char*> rows;
       for (std::size_t i = begin; i < end; ++i) {
         rows.push_back(reinterpret_cast<const char*>(batch.truth.row(part->table, part->ids[i])));
       }
       std::vector<float> expected(format.dim);
-      emberline::pool_rows({emberline::RowType::kFp32, format.dim}, rows.data(), part->weights.data() + begin, rows.size(),
-                           static_cast<emberline::Pooling>(pooling), expected.data());
+      emberline::pool_rows({emberline::RowType::kFp32, format.dim}, rows.data(), part->weights.data() + begin,
+                           rows.size(), static_cast<emberline::Pooling>(pooling), expected.data());
       CHECK(part->states.data[b] == 0);
       const double n = static_cast<double>(rows.size());
       const double ulps = (n + 3) * 0x1p-24;
@@ -164,7 +169,8 @@ TEST(added_rows_are_within_the_stated_rounding) {
   double worst = 0;
   for (const std::uint32_t dim : {1u, 3u, 4u, 16u, 31u, 64u, 128u, 129u, 512u, 1023u, 1024u}) {
     for (const std::int64_t pooling : {0, 1, 3}) {
-      for (const std::int64_t longest : {1, 3, 60}) worst = std::max(worst, added_error(random, {0, dim}, longest, pooling));
+      for (const std::int64_t longest : {1, 3, 60})
+        worst = std::max(worst, added_error(random, {0, dim}, longest, pooling));
       worst = std::max(worst, added_error(random, {3, dim}, 20, pooling));
     }
   }
@@ -182,8 +188,8 @@ TEST(lists_that_make_no_sense_write_nothing_outside) {
   // A bag past the batch, one past everything, and a count that exceeds the list.
   std::vector<std::int64_t> entries{6, 0, 1, 0, emberline::kRowMask, 0, 1, 0};
   for (const std::int64_t count : {INT64_MAX, INT64_MIN, 2L}) {
-    const emberline::LateRows late{launch.features.data(), launch.header, 6, entries.data(), &count, 2, staging.data(),
-                                   staging.data()};
+    const emberline::LateRows late{launch.features.data(), launch.header, 6, entries.data(), &count, 2,
+                                   staging.data(),         staging.data()};
     run([&](std::int64_t thread, std::int64_t threads) { emberline::add_share(late, thread, threads); });
     emberline::LateRows scattered = late;
     std::vector<std::int64_t> places{emberline::kRowMask, 0, batch.parts[0]->bound, 0};

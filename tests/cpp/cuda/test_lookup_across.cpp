@@ -1,5 +1,5 @@
-// Lookups of a card that shares rows with others, against the maps of all their replicas, to the bit: each row from its own
-// card or from the one whose part it is, marks of use where the row lies, misses for the rest.
+// Lookups of a card that shares rows with others, against the maps of all their replicas, to the bit: each row from its
+// own card or from the one whose part it is, marks of use where the row lies, misses for the rest.
 #include <limits>
 #include <tuple>
 
@@ -18,8 +18,8 @@ using emberline::RowsAcross;
 template <class Where>
 void gather(Launch& launch, std::size_t features, std::int64_t warps) {
   on_threads(static_cast<std::int64_t>(features) * warps, [&](std::int64_t number) {
-    emberline::gather_share<emberline::Fp32Output, Where>(emberline::Tile(emberline::kWarp), launch.lookup, number / warps,
-                                                          number % warps, warps);
+    emberline::gather_share<emberline::Fp32Output, Where>(emberline::Tile(emberline::kWarp), launch.lookup,
+                                                          number / warps, number % warps, warps);
   });
 }
 
@@ -52,7 +52,14 @@ void put_anything(std::mt19937& random, Replica& on, Format format, std::uint32_
   switch (random() % 16) {
     case 0: on.put_ask_host(table, id); return;
     case 1: on.put_beyond(table, id, 1 + random() % 3); return;
-    case 2: case 3: case 4: case 5: case 6: case 7: case 8: case 9: break;
+    case 2:
+    case 3:
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+    case 8:
+    case 9: break;
     default: return;
   }
   const std::vector<char> row = random_row(random, format, decoded);
@@ -63,7 +70,8 @@ void put_anything(std::mt19937& random, Replica& on, Format format, std::uint32_
 Cache random_cache(std::mt19937& random, const Cards& cards, Format format, const std::vector<std::uint32_t>& tables,
                    const std::vector<std::int64_t>& ids) {
   Cache cache{format, {}, nullptr};
-  const std::int64_t row_bytes = emberline::encoded_bytes(format.type, format.dim), align = std::int64_t{4} << random() % 4;
+  const std::int64_t row_bytes = emberline::encoded_bytes(format.type, format.dim),
+                     align = std::int64_t{4} << random() % 4;
   std::vector<float> decoded;
   for (std::size_t card = 0; card < cards.count; ++card) {
     cache.on.push_back(nullptr);
@@ -107,8 +115,7 @@ void add_random_part(std::mt19937& random, Cards& cards, Cache& cache, std::uint
 
 // Two to five cards, two caches, three features.
 struct World {
-  World(std::mt19937& random, const Shape& shape, Format format)
-      : cards(2 + random() % 4, 0) {
+  World(std::mt19937& random, const Shape& shape, Format format) : cards(2 + random() % 4, 0) {
     cards.own = random() % cards.count;
     constexpr std::int64_t kChains[][2] = {{1, 2}, {2, 1}, {1, 3}, {3, 2}, {2, 3}};
     for (std::size_t card = 0; card < cards.count; ++card) {
@@ -173,7 +180,8 @@ void expect_bags(const Cards& cards, std::size_t f, const Launch& launch, const 
 }
 
 // Output, states, misses and marks of a launch. across: whether it looked on other cards.
-bool is_right(const Cards& cards, const Launch& launch, const Shape& shape, bool across, std::int64_t* elsewhere = nullptr) {
+bool is_right(const Cards& cards, const Launch& launch, const Shape& shape, bool across,
+              std::int64_t* elsewhere = nullptr) {
   Expected expected(cards, across);
   bool right = true;
   for (std::size_t f = 0; f < cards.parts.size(); ++f) {
@@ -225,8 +233,8 @@ TEST(rows_of_every_type_and_width_come_across) {
   std::mt19937 random(3);
   std::int64_t elsewhere = 0;
   for (const int type : {0, 1, 2, 3, 4}) {
-    for (const std::uint32_t dim : {1u, 2u, 3u, 4u, 7u, 8u, 15u, 16u, 17u, 31u, 32u, 33u, 64u, 65u, 127u, 128u, 129u, 256u,
-                                    511u, 513u, 1024u}) {
+    for (const std::uint32_t dim :
+         {1u, 2u, 3u, 4u, 7u, 8u, 15u, 16u, 17u, 31u, 32u, 33u, 64u, 65u, 127u, 128u, 129u, 256u, 511u, 513u, 1024u}) {
       for (const bool pooled : {false, true}) {
         const Shape shape{pooled, 6, 7, pooled ? 40 : 6, 0};
         World world(random, shape, {type, dim});
@@ -415,7 +423,8 @@ TEST(each_card_is_searched_along_its_own_chain) {
   one.cards.chains[0] = {1, 2};
   one.cards.chains[1] = {2, 1};
   CHECK(one.found() == OneId::kMiss);
-  for (const auto& [chain, value] : {std::tuple{std::vector<std::int64_t>{1}, 21}, {{2}, 22}, {{2, 1}, 22}, {{3, 1, 2}, 21}}) {
+  for (const auto& [chain, value] :
+       {std::tuple{std::vector<std::int64_t>{1}, 21}, {{2}, 22}, {{2, 1}, 22}, {{3, 1, 2}, 21}}) {
     one.cards.chains[2] = chain;
     CHECK((one.found() == Answer{value, 2}));
   }
@@ -447,7 +456,8 @@ TEST(without_a_mask_nobody_is_marked) {
     launch.lookup.use_mask = -1;
     gather<RowsAcross>(launch, 1, 1);
     const Bytes& uses = *one.cards.uses(0, 2);
-    CHECK(launch.miss_count == 0 && std::count(uses.data, uses.data + uses.size, 0) == static_cast<std::ptrdiff_t>(uses.size));
+    CHECK(launch.miss_count == 0 &&
+          std::count(uses.data, uses.data + uses.size, 0) == static_cast<std::ptrdiff_t>(uses.size));
     launch.lookup.use_mask = 0;
   };
   CHECK((one.found(unmarked) == Answer{20, 2}));
@@ -465,9 +475,11 @@ TEST(chains_that_make_no_sense_read_nothing_outside) {
       chains[2 * emberline::kPeerChainWords] = length;
     });
   };
-  for (const std::int64_t length : {std::int64_t{8}, std::int64_t{9}, INT64_MAX}) CHECK((with_length(length) == Answer{28, 2}));
+  for (const std::int64_t length : {std::int64_t{8}, std::int64_t{9}, INT64_MAX})
+    CHECK((with_length(length) == Answer{28, 2}));
   CHECK((with_length(7) == Answer{20, 2}));
-  for (const std::int64_t length : {std::int64_t{-1}, std::int64_t{-2}, INT64_MIN}) CHECK(with_length(length) == OneId::kMiss);
+  for (const std::int64_t length : {std::int64_t{-1}, std::int64_t{-2}, INT64_MIN})
+    CHECK(with_length(length) == OneId::kMiss);
   one.cards.chains[2] = {INT64_MAX, -1, 1 << 20, 8};
   CHECK((one.found() == Answer{28, 2}));
 }

@@ -22,7 +22,8 @@ struct Shape {
 template <class Output>
 void run(Launch& launch, std::size_t features, std::int64_t warps) {
   on_threads(static_cast<std::int64_t>(features) * warps, [&](std::int64_t number) {
-    emberline::gather_share<Output>(emberline::Tile(emberline::kWarp), launch.lookup, number / warps, number % warps, warps);
+    emberline::gather_share<Output>(emberline::Tile(emberline::kWarp), launch.lookup, number / warps, number % warps,
+                                    warps);
   });
 }
 
@@ -62,8 +63,8 @@ std::unique_ptr<Part> make_part(std::mt19937& random, Replica& on, const Shape& 
   std::vector<std::int64_t> ids = random_ids(random, offsets.back());
   fill(random, on, shape.format, table, ids, shape.hits);
   const std::int64_t rows = shape.length > 0 ? shape.rows * shape.length : offsets.back();
-  return std::make_unique<Part>(on, shape.format, table, shape.length, ids, offsets, rows * shape.format.dim * value_bytes,
-                                rows, shape.length > 0 ? kNoBound : rows);
+  return std::make_unique<Part>(on, shape.format, table, shape.length, ids, offsets,
+                                rows * shape.format.dim * value_bytes, rows, shape.length > 0 ? kNoBound : rows);
 }
 
 template <class Output>
@@ -71,7 +72,8 @@ bool gathers(std::mt19937& random, const Shape& shape, std::int64_t warps = 3) {
   const std::int64_t row_bytes = emberline::encoded_bytes(shape.format.type, shape.format.dim);
   Replica on(row_bytes, 4000, 600, shape.align);
   std::vector<std::unique_ptr<Part>> parts;
-  for (const std::uint32_t table : {3u, 4u}) parts.push_back(make_part(random, on, shape, table, sizeof(typename Output::Value)));
+  for (const std::uint32_t table : {3u, 4u})
+    parts.push_back(make_part(random, on, shape, table, sizeof(typename Output::Value)));
   if (shape.has_differences) fill_differences(random, on, parts);
   Launch launch(parts, shape.batch, shape.rows);
   run<Output>(launch, parts.size(), warps);
@@ -89,8 +91,9 @@ bool gathers(std::mt19937& random, const Shape& shape, std::int64_t warps = 3) {
 TEST(rows_of_every_type_and_width_arrive) {
   std::mt19937 random(1);
   for (const int type : {0, 1, 2, 3, 4}) {
-    for (const std::uint32_t dim : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 12u, 15u, 16u, 17u, 28u, 31u, 32u, 33u, 60u, 63u, 64u, 65u,
-                                    124u, 127u, 128u, 129u, 255u, 256u, 508u, 511u, 513u, 1023u, 1024u}) {
+    for (const std::uint32_t dim :
+         {1u,  2u,  3u,  4u,  5u,   7u,   8u,   12u,  15u,  16u,  17u,  28u,  31u,  32u,   33u,
+          60u, 63u, 64u, 65u, 124u, 127u, 128u, 129u, 255u, 256u, 508u, 511u, 513u, 1023u, 1024u}) {
       const std::int64_t rows = 3 + random() % 5;
       for (const std::int64_t align : {4, 16}) {
         CHECK(gathers<emberline::Fp32Output>(random, {{type, dim}, rows, rows, 9, 0, align}));
@@ -105,8 +108,12 @@ TEST(random_batches_arrive) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 300; ++trial) {
     const Format format{static_cast<int>(random() % 5), static_cast<std::uint32_t>(1 + random() % 70)};
-    Shape shape{format, static_cast<std::int64_t>(random() % 40), 40, static_cast<std::int64_t>(random() % 12),
-                static_cast<std::int64_t>(random() % 6), 4};
+    Shape shape{format,
+                static_cast<std::int64_t>(random() % 40),
+                40,
+                static_cast<std::int64_t>(random() % 12),
+                static_cast<std::int64_t>(random() % 6),
+                4};
     shape.hits = static_cast<Hits>(random() % 3);
     shape.has_differences = random() % 2 == 0;
     CHECK(gathers<emberline::Fp32Output>(random, shape, 1 + random() % 9));
@@ -196,7 +203,8 @@ TEST(a_sample_of_the_lookups_marks_its_rows) {
 
 TEST(sizes_that_make_no_sense_read_and_write_nothing_outside) {
   std::mt19937 random(9);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(),
+                         kLeast = std::numeric_limits<std::int64_t>::min();
   constexpr int kMostId = std::numeric_limits<int>::max(), kLeastId = std::numeric_limits<int>::min();
   for (const std::int64_t length : {0, 3}) {
     Replica on(16, 4000, 600, 16);
@@ -370,8 +378,8 @@ TEST(a_slot_beyond_the_slab_is_a_miss) {
   std::vector<float> decoded;
   CHECK(on.put(1, 5, random_row(random, {0, 4}, decoded), decoded));
   std::vector<std::unique_ptr<Part>> parts;
-  parts.push_back(std::make_unique<Part>(on, Format{0, 4}, 1u, 0, std::vector<std::int64_t>{5}, std::vector<std::int64_t>{0, 1},
-                                         16, 1, 1));
+  parts.push_back(std::make_unique<Part>(on, Format{0, 4}, 1u, 0, std::vector<std::int64_t>{5},
+                                         std::vector<std::int64_t>{0, 1}, 16, 1, 1));
   for (std::int64_t word = 0; word < 16; ++word) {
     if (word % 8 >= 4 && emberline::word::slot(on.lines()[word]) != 0) on.lines()[word] += 8;  // slot 9 of 8
   }

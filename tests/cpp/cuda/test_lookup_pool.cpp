@@ -24,7 +24,8 @@ void run(Launch& launch, std::size_t features, std::int64_t warps) {
     const auto number = static_cast<std::int64_t>(f);
     const int width = emberline::pool_width(emberline::feature_at(launch.lookup.features, launch.header, number));
     const std::int64_t threads = warps * emberline::kWarp;
-    on_threads(threads / width, [&](std::int64_t tile) { emberline::pool_share(launch.lookup, number, tile * width, threads); });
+    on_threads(threads / width,
+               [&](std::int64_t tile) { emberline::pool_share(launch.lookup, number, tile * width, threads); });
   }
 }
 
@@ -32,8 +33,8 @@ std::unique_ptr<Part> make_part(std::mt19937& random, Replica& on, const Shape& 
   std::vector<std::int64_t> offsets = random_offsets(random, shape.batch, shape.longest);
   std::vector<std::int64_t> ids = random_ids(random, offsets.back());
   fill(random, on, shape.format, table, ids, shape.hits);
-  auto part = std::make_unique<Part>(on, shape.format, table, shape.pooling, ids, offsets, shape.rows * shape.format.dim * 4,
-                                     shape.rows);
+  auto part = std::make_unique<Part>(on, shape.format, table, shape.pooling, ids, offsets,
+                                     shape.rows * shape.format.dim * 4, shape.rows);
   std::normal_distribution<float> normal;
   for (std::size_t i = 0; i < ids.size(); ++i) part->weights.push_back(normal(random));
   return part;
@@ -56,7 +57,8 @@ bool is_right(const Part& part, std::int64_t feature, const Shape& shape, Misses
     }
     // Decoded rows: decoding before or while adding makes no difference to a bit.
     emberline::pool_rows({emberline::RowType::kFp32, dim}, rows.data(), weights.data(), rows.size(),
-                         static_cast<emberline::Pooling>(shape.pooling), output.data() + static_cast<std::size_t>(b) * dim);
+                         static_cast<emberline::Pooling>(shape.pooling),
+                         output.data() + static_cast<std::size_t>(b) * dim);
   }
   return same(reinterpret_cast<const float*>(part.output.data), output.data(), output.size()) &&
          std::equal(states.begin(), states.end(), part.states.data);
@@ -83,8 +85,9 @@ bool pools(std::mt19937& random, const Shape& shape, std::int64_t warps = 3) {
 TEST(bags_of_every_type_and_width_have_the_bits_of_the_host) {
   std::mt19937 random(1);
   for (const int type : {0, 1, 2, 3, 4}) {
-    for (const std::uint32_t dim : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 12u, 15u, 16u, 17u, 28u, 31u, 32u, 33u, 60u, 63u, 64u, 65u,
-                                    124u, 127u, 128u, 129u, 255u, 256u, 508u, 511u, 513u, 1023u, 1024u}) {
+    for (const std::uint32_t dim :
+         {1u,  2u,  3u,  4u,  5u,   7u,   8u,   12u,  15u,  16u,  17u,  28u,  31u,  32u,   33u,
+          60u, 63u, 64u, 65u, 124u, 127u, 128u, 129u, 255u, 256u, 508u, 511u, 513u, 1023u, 1024u}) {
       const std::int64_t rows = 2 + random() % 4;
       for (const std::int64_t pooling : {0, 1, 3}) {
         CHECK(pools(random, {{type, dim}, rows, rows, 70, pooling, 4}));
@@ -99,8 +102,12 @@ TEST(random_batches_have_the_bits_of_the_host) {
   for (int trial = 0; trial < 300; ++trial) {
     const Format format{static_cast<int>(random() % 5), static_cast<std::uint32_t>(1 + random() % 70)};
     const std::int64_t poolings[] = {0, 1, 3};
-    Shape shape{format, static_cast<std::int64_t>(random() % 40), 40, static_cast<std::int64_t>(random() % 12),
-                poolings[random() % 3], 4};
+    Shape shape{format,
+                static_cast<std::int64_t>(random() % 40),
+                40,
+                static_cast<std::int64_t>(random() % 12),
+                poolings[random() % 3],
+                4};
     shape.hits = static_cast<Hits>(random() % 3);
     shape.has_differences = random() % 2 == 0;
     CHECK(pools(random, shape, 1 + random() % 9));
@@ -128,7 +135,8 @@ TEST(a_batch_of_more_rows_than_the_output_is_cut_off) {
 
 TEST(sizes_that_make_no_sense_read_and_write_nothing_outside) {
   std::mt19937 random(6);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(),
+                         kLeast = std::numeric_limits<std::int64_t>::min();
   constexpr int kMostId = std::numeric_limits<int>::max(), kLeastId = std::numeric_limits<int>::min();
   Replica on(16, 4000, 600, 16);
   std::vector<std::unique_ptr<Part>> parts;

@@ -22,14 +22,15 @@ double unevenness(const std::vector<std::int64_t>& counts) {
   double total = 0, squares = 0;
   for (const std::int64_t count : counts) total += static_cast<double>(count);
   const double mean = total / static_cast<double>(counts.size());
-  for (const std::int64_t count : counts) squares += (static_cast<double>(count) - mean) * (static_cast<double>(count) - mean);
+  for (const std::int64_t count : counts)
+    squares += (static_cast<double>(count) - mean) * (static_cast<double>(count) - mean);
   const auto freedom = static_cast<double>(counts.size() - 1);
   const double variance = 2 / (9 * freedom);
   return (std::cbrt(squares / mean / freedom) - (1 - variance)) / std::sqrt(variance);
 }
 
-// Chance alone passes them once in 10^9 counts. Ids and mixing are fixed, so what holds now holds always. Far below 0 counts
-// are more even than chance makes them.
+// Chance alone passes them once in 10^9 counts. Ids and mixing are fixed, so what holds now holds always. Far below 0
+// counts are more even than chance makes them.
 constexpr double kMost = 6, kLeast = -6;
 
 using Ids = std::pair<const char*, std::function<std::int64_t(std::int64_t)>>;
@@ -81,7 +82,8 @@ TEST(one_part_has_everything) {
 TEST(rows_of_a_part_are_even_over_first_and_second_lines) {
   for (std::uint32_t parts = 2; parts <= 16; ++parts) {
     for (const auto& [name, id_of] : kIds) {
-      for (const std::uint64_t lines : {std::uint64_t{2}, std::uint64_t{parts}, std::uint64_t{100}, std::uint64_t{128}}) {
+      for (const std::uint64_t lines :
+           {std::uint64_t{2}, std::uint64_t{parts}, std::uint64_t{100}, std::uint64_t{128}}) {
         std::vector<std::vector<std::int64_t>> first(parts, std::vector<std::int64_t>(lines)), second = first;
         for (std::int64_t i = 0; i < kCount; ++i) {
           const std::uint64_t mixed = mixed_of(id_of(i), 3);

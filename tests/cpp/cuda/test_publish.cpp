@@ -1,4 +1,5 @@
-// Lists that change a replica: what they write, and that lookups beside them never get another owner's row, nor half of one.
+// Lists that change a replica: what they write, and that lookups beside them never get another owner's row, nor half of
+// one.
 #include "publish.cuh"
 
 #include <array>
@@ -50,7 +51,8 @@ TEST(rows_go_to_their_slots) {
       list.add(slot, row);
       std::memcpy(expected.data() + slot * stride, staging.data + row * stride, static_cast<std::size_t>(stride));
     }
-    for (const std::int64_t slot : {std::int64_t{0}, std::int64_t{31}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) list.add(slot, 0);
+    for (const std::int64_t slot : {std::int64_t{0}, std::int64_t{31}, std::int64_t{-1}, INT64_MAX, INT64_MIN})
+      list.add(slot, 0);
     for (const std::int64_t row : {std::int64_t{20}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) list.add(2, row);
     list.copy(staging, slab.data, 30, stride);
     CHECK(std::memcmp(expected.data(), slab.data, slab.size) == 0);
@@ -71,7 +73,8 @@ TEST(stores_go_to_their_words) {
   }
   // A count beyond the list, or below none.
   for (const auto& [count, room] : {std::pair{INT64_MAX, std::int64_t{1}}, {INT64_MIN, std::int64_t{7}}}) {
-    emberline::publish_stores_share(list.entries.data(), &count, room, reinterpret_cast<emberline::uint64_t*>(lines.data), 3, 0, 1);
+    emberline::publish_stores_share(list.entries.data(), &count, room,
+                                    reinterpret_cast<emberline::uint64_t*>(lines.data), 3, 0, 1);
   }
 }
 
@@ -105,7 +108,8 @@ TEST(a_copy_of_the_hosts_lines_is_searched_as_the_host_does) {
     for (std::uint64_t line = 0; line < count; ++line) {
       for (int at = 0; at < 4; ++at) {
         list.add(static_cast<std::int64_t>(line) * 8 + at, host.line(line).ids[at].load());
-        list.add(static_cast<std::int64_t>(line) * 8 + 4 + at, static_cast<std::int64_t>(host.line(line).words[at].load()));
+        list.add(static_cast<std::int64_t>(line) * 8 + 4 + at,
+                 static_cast<std::int64_t>(host.line(line).words[at].load()));
       }
     }
     list.store(reinterpret_cast<std::uint64_t*>(lines.data), static_cast<std::int64_t>(count));

@@ -264,7 +264,8 @@ TEST(random_sets_find_faults_too) {
 
 // By what a reader on another card does, and nobody else.
 TEST(readers_across_find_faults_too) {
-  const auto each = std::find_if(kCases.begin(), kCases.end(), [](const Case& at) { return !std::strcmp(at.name, "across"); });
+  const auto each =
+      std::find_if(kCases.begin(), kCases.end(), [](const Case& at) { return !std::strcmp(at.name, "across"); });
   for (const Fault fault : {Fault::kNoGrace, Fault::kGraceTooEarly, Fault::kIdsWithWords, Fault::kWordsBeforeIds,
                             Fault::kRowsAfterWords, Fault::kSlotReusedInSet, Fault::kNoSecondLook, Fault::kNoAcquire}) {
     CHECK(explore(model_of(*each, fault, 1, 1), Model::kAllOrders).wrong != nullptr);

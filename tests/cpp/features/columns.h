@@ -1,4 +1,5 @@
-// Columns for tests: each owns its arrays on the heap at their exact size, so that AddressSanitizer sees every step outside.
+// Columns for tests: each owns its arrays on the heap at their exact size, so that AddressSanitizer sees every step
+// outside.
 #pragma once
 
 #include <cstring>
@@ -105,7 +106,8 @@ inline Feature ids_feature(std::size_t slot, std::vector<std::size_t> inputs, st
   return out;
 }
 
-inline Feature dense_feature(std::int64_t column, std::int64_t width, std::size_t input, std::vector<Transform> transforms = {}) {
+inline Feature dense_feature(std::int64_t column, std::int64_t width, std::size_t input,
+                             std::vector<Transform> transforms = {}) {
   Feature out;
   out.name = "dense" + std::to_string(column);
   out.inputs = {input};

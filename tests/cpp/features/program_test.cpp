@@ -13,7 +13,8 @@ using Ids = std::vector<std::int64_t>;
 
 TEST(ids_pass_through_and_nulls_are_left_out) {
   const Program program({input("x", Wire::kInt64)}, {ids_feature(0, {0})}, {});
-  const OwnedColumn column = ints_column({5, -1, std::numeric_limits<std::int64_t>::min()}).with_valid({1, 0, 1}), plain = ints_column({7});
+  const OwnedColumn column = ints_column({5, -1, std::numeric_limits<std::int64_t>::min()}).with_valid({1, 0, 1}),
+                    plain = ints_column({7});
   const Batch batch = program.run({&column.view}, 3);
   CHECK((batch.ids[0].values == Ids{5, std::numeric_limits<std::int64_t>::min()}));
   CHECK((batch.ids[0].offsets == Ids{0, 1, 1, 2}));
@@ -35,7 +36,8 @@ TEST(one_user_row_stands_for_the_whole_batch) {
   const auto crossed = [&](std::int64_t a, std::int64_t b) {
     return to_id(mix(absorb(absorb(key, hash_int(a, key)), hash_int(b, key)) + key), 0);
   };
-  CHECK((batch.ids[2].values == Ids{crossed(8, 1), crossed(9, 1), crossed(8, 2), crossed(9, 2), crossed(8, 3), crossed(9, 3)}));
+  CHECK((batch.ids[2].values ==
+         Ids{crossed(8, 1), crossed(9, 1), crossed(8, 2), crossed(9, 2), crossed(8, 3), crossed(9, 3)}));
 }
 
 TEST(missing_null_and_empty_have_their_meaning) {
@@ -46,7 +48,8 @@ TEST(missing_null_and_empty_have_their_meaning) {
   Input number = input("age", Wire::kFp64);
   number.missing_is_null = true;
   const Vocabulary vocabulary(std::vector<std::string>{"none", "a"}, true, 99);
-  const Program program({list, number}, {ids_feature(0, {0}, {vocabulary}), dense_feature(0, 1, 1, {Affine{2.0, 1.0}})}, {1});
+  const Program program({list, number}, {ids_feature(0, {0}, {vocabulary}), dense_feature(0, 1, 1, {Affine{2.0, 1.0}})},
+                        {1});
   const Batch missing = program.run({nullptr, nullptr}, 2);
   CHECK((missing.ids[0].values == Ids{0, 0}));
   CHECK((missing.dense[0] == std::vector<float>{0.0f, 0.0f}));
@@ -59,10 +62,11 @@ TEST(missing_null_and_empty_have_their_meaning) {
 }
 
 TEST(truncate_pad_and_slice_move_whole_rows) {
-  const Program program({list_input("x", Wire::kInt64)},
-                        {ids_feature(0, {0}, {Truncate{2, true}}), ids_feature(1, {0}, {Truncate{2, false}, Pad{3, std::int64_t{-7}}}),
-                         dense_feature(0, 2, 0, {Pad{8, std::int64_t{0}}, Slice{1, 3}})},
-                        {2});
+  const Program program(
+      {list_input("x", Wire::kInt64)},
+      {ids_feature(0, {0}, {Truncate{2, true}}), ids_feature(1, {0}, {Truncate{2, false}, Pad{3, std::int64_t{-7}}}),
+       dense_feature(0, 2, 0, {Pad{8, std::int64_t{0}}, Slice{1, 3}})},
+      {2});
   const OwnedColumn lists = ints_column({1, 2, 3, 4}).with_offsets({0, 3, 3, 4});
   const Batch batch = program.run({&lists.view}, 3);
   CHECK((batch.ids[0].values == Ids{2, 3, 4}));
@@ -81,7 +85,8 @@ TEST(boundaries_belong_to_the_bucket_above_them) {
 }
 
 TEST(an_fp32_input_holds_float32_whatever_it_came_as) {
-  const Program program({input("x", Wire::kFp32)}, {ids_feature(0, {0}, {Bucketise{{0.7}}}), dense_feature(0, 1, 0, {Clip{-1e30, 1e30}})}, {1});
+  const Program program({input("x", Wire::kFp32)},
+                        {ids_feature(0, {0}, {Bucketise{{0.7}}}), dense_feature(0, 1, 0, {Clip{-1e30, 1e30}})}, {1});
   const OwnedColumn doubles = floats_column({0.7, 0.8, 1e300, -1e300});
   const Batch batch = program.run({&doubles.view}, 4);
   CHECK((batch.ids[0].values == Ids{0, 1, 1, 0}));  // 0.7 as a float32 is below 0.7
@@ -122,7 +127,8 @@ TEST(threads_run_one_program_at_once) {
         const Batch batch = program.run(columns, 3);
         bool same = batch.dense == expected.dense;
         for (std::size_t f = 0; f < 3; ++f) {
-          same = same && batch.ids[f].values == expected.ids[f].values && batch.ids[f].offsets == expected.ids[f].offsets;
+          same =
+              same && batch.ids[f].values == expected.ids[f].values && batch.ids[f].offsets == expected.ids[f].offsets;
         }
         if (!same) ++different;
       }

@@ -83,7 +83,8 @@ TEST(dtypes_are_exact_but_for_integers_and_their_floats) {
   CHECK(says(refusal(of(input("x", Wire::kBytes)), &ints.view, 1), "expected BYTES, got INT64"));
   CHECK(says(refusal(of(input("x", Wire::kBool)), &ints.view, 1), "expected BOOL, got INT64"));
   CHECK(refusal(of(input("x", Wire::kUint64)), &ints.view, 1).empty());
-  CHECK(accepts(Wire::kFp32, Wire::kUint64) && accepts(Wire::kInt32, Wire::kInt64) && !accepts(Wire::kFp32, Wire::kBool));
+  CHECK(accepts(Wire::kFp32, Wire::kUint64) && accepts(Wire::kInt32, Wire::kInt64) &&
+        !accepts(Wire::kFp32, Wire::kBool));
 }
 
 TEST(bytes_outside_their_buffer_are_refused) {
@@ -103,7 +104,8 @@ TEST(bytes_outside_their_buffer_are_refused) {
 
 TEST(dense_values_that_no_float32_holds_are_refused) {
   const Program program({input("x", Wire::kFp64)}, {dense_feature(0, 1, 0)}, {1});
-  for (const double value : {1e300, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {
+  for (const double value :
+       {1e300, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {
     const OwnedColumn column = floats_column({1.0, value});
     CHECK(says(refusal(program, &column.view, 2), "row 1: the dense feature 'dense0' is not a finite float32"));
   }

@@ -1,4 +1,5 @@
-// Goal: each id keeps its own weight through what moves, drops and repeats ids; weights that do not fit are refused by name.
+// Goal: each id keeps its own weight through what moves, drops and repeats ids; weights that do not fit are refused by
+// name.
 #include "check.h"
 
 #include <cmath>
@@ -69,8 +70,10 @@ TEST(either_side_may_have_one_row_for_all) {
   Input ids = list_input("ids", Wire::kInt64), weights = list_input("w", Wire::kFp64);
   ids.user_side = weights.user_side = true;
   const Program program({ids, weights}, {weighted()}, {});
-  const OwnedColumn one = ints_column({1, 2}).with_offsets({0, 2}), one_weight = floats_column({3, 4}).with_offsets({0, 2});
-  const OwnedColumn two = ints_column({1, 2, 5, 6}).with_offsets({0, 2, 4}), two_weights = floats_column({3, 4, 7, 8}).with_offsets({0, 2, 4});
+  const OwnedColumn one = ints_column({1, 2}).with_offsets({0, 2}),
+                    one_weight = floats_column({3, 4}).with_offsets({0, 2});
+  const OwnedColumn two = ints_column({1, 2, 5, 6}).with_offsets({0, 2, 4}),
+                    two_weights = floats_column({3, 4, 7, 8}).with_offsets({0, 2, 4});
   const Jagged both = program.run({&one.view, &one_weight.view}, 2).ids[0];
   CHECK((both.values == Ids{1, 2, 1, 2}));
   CHECK((both.weights == Weights{3, 4, 3, 4}));
@@ -104,9 +107,11 @@ TEST(weights_that_do_not_fit_are_refused) {
   CHECK(says(with({1, 2, std::nan("")}, {0, 1, 3}), "row 1: a weight is null or NaN"));
   CHECK(says(with({1, 2, inf}, {0, 1, 3}), "row 1: a weight is not a finite float32"));
   CHECK(says(with({1, -1e39, 2}, {0, 1, 3}), "row 1: a weight is not a finite float32"));
-  CHECK(says(refusal(program, &ids.view, nullptr, 2), "row 0: the number of weights is 0, that of values in 'ids' is 1: the weights are not in the request"));
+  CHECK(says(refusal(program, &ids.view, nullptr, 2),
+             "row 0: the number of weights is 0, that of values in 'ids' is 1: the weights are not in the request"));
   const OwnedColumn weights = floats_column({1}).with_offsets({0, 0, 1});
-  CHECK(says(refusal(program, nullptr, &weights.view, 2), "row 1: the number of weights is 1, that of values in 'ids' is 0: 'ids' is not in the request"));
+  CHECK(says(refusal(program, nullptr, &weights.view, 2),
+             "row 1: the number of weights is 1, that of values in 'ids' is 0: 'ids' is not in the request"));
 }
 
 TEST(a_program_with_weights_that_cannot_fit_is_not_built) {

@@ -66,7 +66,8 @@ TEST(zero_and_doubles_are_refused) {
 TEST(gather_and_pool_give_what_a_plain_loop_gives) {
   constexpr std::size_t kRows = 700;
   for (const Kernels* kernels : all_kernels()) {
-    for (const std::size_t dim : {std::size_t{1}, std::size_t{16}, std::size_t{32}, std::size_t{50}, std::size_t{64}, std::size_t{128}}) {
+    for (const std::size_t dim :
+         {std::size_t{1}, std::size_t{16}, std::size_t{32}, std::size_t{50}, std::size_t{64}, std::size_t{128}}) {
       const RowLimit rows(kRows, dim, *kernels);
       std::vector<std::int64_t> numbers;
       for (std::size_t i = 0; i < 501; ++i) numbers.push_back(static_cast<std::int64_t>(i * 37 % kRows));

@@ -14,7 +14,8 @@ std::vector<char> content(const std::string& path) {
 }
 
 void replace(const std::string& path, const std::vector<char>& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 template <class Call>
@@ -117,8 +118,9 @@ TEST(any_byte_that_changed_is_noticed_where_it_is) {
     const FileHeader& header = good->header();
     const bool in_header = at < sizeof(FileHeader);
     const bool in_pages = at >= kSector && at < header.directory_offset;
-    const bool in_index = (at >= header.directory_offset && at < header.directory_offset + header.pages * 8) ||
-                          (at >= header.filters_offset && at < header.filters_offset + header.pages * header.filter_bytes);
+    const bool in_index =
+        (at >= header.directory_offset && at < header.directory_offset + header.pages * 8) ||
+        (at >= header.filters_offset && at < header.filters_offset + header.pages * header.filter_bytes);
     const std::string at_open = refusal([&] { PageFile::open(path, false); });
     CHECK(at_open.empty() != (in_header || in_index));
     if (!at_open.empty()) {

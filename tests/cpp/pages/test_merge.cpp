@@ -47,8 +47,10 @@ TEST(changes_on_top_of_a_file_win) {
     std::vector<std::uint8_t> removed(list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
       removed[i] = random() % 3 == 0;
-      if (removed[i]) model.erase(list[i]);
-      else model[list[i]] = 1;
+      if (removed[i])
+        model.erase(list[i]);
+      else
+        model[list[i]] = 1;
     }
     PageWriter writer(folder.file("new"), {7, kRowBytes, "fp32", 10});
     ChangesMerge merge(base, writer);

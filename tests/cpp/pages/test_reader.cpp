@@ -21,7 +21,9 @@ struct Asked {
   std::vector<std::uint8_t> states;
 
   Asked(std::shared_ptr<const PageFile> from, std::vector<std::int64_t> these)
-      : file(std::move(from)), ids(std::move(these)), rows(ids.size() * (file ? file->geometry().row_bytes : 0)),
+      : file(std::move(from)),
+        ids(std::move(these)),
+        rows(ids.size() * (file ? file->geometry().row_bytes : 0)),
         states(ids.size(), 9) {}
   ReadRequest request() { return {file, ids.data(), ids.size(), rows.data(), states.data()}; }
 };

@@ -1,10 +1,10 @@
 // Deadlines and shared reads, on a disk that answers when the test lets it.
+#include <unistd.h>
 #include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
 #include <thread>
-#include <unistd.h>
 
 #include "check.h"
 #include "pages/reader.h"
@@ -67,7 +67,10 @@ class SlowQueue final : public ReadQueue {
       if (!gate_.pass(deadline)) return;
       ReadOp* const op = waiting_.front();
       waiting_.erase(waiting_.begin());
-      op->result = gate_.fails() ? -EIO : static_cast<std::int32_t>(::pread(op->fd, op->buffer, op->bytes, static_cast<off_t>(op->offset)));
+      op->result =
+          gate_.fails()
+              ? -EIO
+              : static_cast<std::int32_t>(::pread(op->fd, op->buffer, op->bytes, static_cast<off_t>(op->offset)));
       ended.push_back(op);
     }
   }
@@ -167,9 +170,8 @@ TEST(who_shares_a_read_gets_it_when_its_owner_has_given_up) {
     CHECK(answer.states == std::vector<std::uint8_t>(30, kUnresolved));
   });
   world.gate.await_submitted(1);
-  std::future<bool> sharer = std::async(std::launch::async, [&] {
-    return Answer(world, ids).states == std::vector<std::uint8_t>(30, kFound);
-  });
+  std::future<bool> sharer = std::async(
+      std::launch::async, [&] { return Answer(world, ids).states == std::vector<std::uint8_t>(30, kFound); });
   world.await_coalesced(1);
   owner.get();
   world.gate.allow(1);
@@ -179,9 +181,8 @@ TEST(who_shares_a_read_gets_it_when_its_owner_has_given_up) {
 TEST(who_shares_a_read_may_give_up_too) {
   World world;
   const std::vector<std::int64_t> ids(world.ids.begin(), world.ids.begin() + 30);
-  std::future<bool> owner = std::async(std::launch::async, [&] {
-    return Answer(world, ids).states == std::vector<std::uint8_t>(30, kFound);
-  });
+  std::future<bool> owner = std::async(
+      std::launch::async, [&] { return Answer(world, ids).states == std::vector<std::uint8_t>(30, kFound); });
   world.gate.await_submitted(1);
   const Answer answer(world, ids, Clock::now() + 30ms);
   CHECK(answer.states == std::vector<std::uint8_t>(30, kUnresolved));

@@ -1,5 +1,5 @@
-// What the row types mean: known values, every half-precision number, rounding to even, and that decoding and encoding again
-// gives the same bytes.
+// What the row types mean: known values, every half-precision number, rounding to even, and that decoding and encoding
+// again gives the same bytes.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -71,8 +71,8 @@ TEST(padding_is_zero) {
 TEST(half_precision_rounds_to_the_nearest_ties_to_even) {
   CHECK(half_bits(RowType::kFp16, 1.0f) == 0x3C00);
   CHECK(half_bits(RowType::kFp16, -2.5f) == 0xC100);
-  CHECK(half_bits(RowType::kFp16, 1.0f + 0x1p-11f) == 0x3C00);              // a tie, to even
-  CHECK(half_bits(RowType::kFp16, 1.0f + 3 * 0x1p-11f) == 0x3C02);          // a tie, up to even
+  CHECK(half_bits(RowType::kFp16, 1.0f + 0x1p-11f) == 0x3C00);  // a tie, to even
+  CHECK(half_bits(RowType::kFp16, 1.0f + 3 * 0x1p-11f) == 0x3C02);  // a tie, up to even
   CHECK(half_bits(RowType::kFp16, 1.0f + 0x1p-11f + 0x1p-20f) == 0x3C01);
   CHECK(half_bits(RowType::kFp16, 65504.0f) == 0x7BFF);
   CHECK(half_bits(RowType::kFp16, 65519.99f) == 0x7BFF);
@@ -81,9 +81,9 @@ TEST(half_precision_rounds_to_the_nearest_ties_to_even) {
   CHECK(half_bits(RowType::kFp16, kInf) == 0x7C00);
   CHECK(half_bits(RowType::kFp16, -0.0f) == 0x8000);
   CHECK(half_bits(RowType::kFp16, 0x1p-24f) == 0x0001);
-  CHECK(half_bits(RowType::kFp16, 0x1p-25f) == 0x0000);                     // a tie, to even
-  CHECK(half_bits(RowType::kFp16, 1.5f * 0x1p-24f) == 0x0002);              // a tie, up to even
-  CHECK(half_bits(RowType::kFp16, -(0x1p-14f - 0x1p-25f)) == 0x8400);       // up to the smallest normal one
+  CHECK(half_bits(RowType::kFp16, 0x1p-25f) == 0x0000);  // a tie, to even
+  CHECK(half_bits(RowType::kFp16, 1.5f * 0x1p-24f) == 0x0002);  // a tie, up to even
+  CHECK(half_bits(RowType::kFp16, -(0x1p-14f - 0x1p-25f)) == 0x8400);  // up to the smallest normal one
   CHECK(half_bits(RowType::kFp16, 1e-45f) == 0x0000);
   CHECK((half_bits(RowType::kFp16, float_of_bits(0x7F800001)) & 0x7E00) == 0x7E00);  // NaN stays NaN, quiet
 }
@@ -96,7 +96,7 @@ TEST(bfloat_rounds_to_the_nearest_ties_to_even) {
   CHECK(half_bits(RowType::kBf16, std::numeric_limits<float>::max()) == 0x7F80);
   CHECK(half_bits(RowType::kBf16, -kInf) == 0xFF80);
   CHECK(half_bits(RowType::kBf16, float_of_bits(0x00000001)) == 0x0000);
-  CHECK(half_bits(RowType::kBf16, float_of_bits(0x00018000)) == 0x0002);    // subnormal: the bits round as any others
+  CHECK(half_bits(RowType::kBf16, float_of_bits(0x00018000)) == 0x0002);  // subnormal: the bits round as any others
   CHECK(half_bits(RowType::kBf16, float_of_bits(0x7F800001)) == 0x7FC0);
   CHECK(half_bits(RowType::kBf16, float_of_bits(0xFFFFFFFF)) == 0xFFFF);
 }
@@ -145,7 +145,8 @@ TEST(int8_scales_a_row_by_its_largest_value) {
 
   const std::vector<char> zero = encoded(RowType::kInt8, std::vector<float>(20, -0.0f));
   CHECK(zero == std::vector<char>(24, 0));
-  CHECK(encoded(RowType::kInt8, std::vector<float>(20, 1e-37f)) == std::vector<char>(24, 0));  // its scale would be subnormal
+  CHECK(encoded(RowType::kInt8, std::vector<float>(20, 1e-37f)) ==
+        std::vector<char>(24, 0));  // its scale would be subnormal
 }
 
 TEST(int8_refuses_what_is_not_finite_and_names_the_place) {

@@ -14,7 +14,8 @@ using namespace emberline;
 namespace {
 
 constexpr RowType kAll[] = {RowType::kFp32, RowType::kFp16, RowType::kBf16, RowType::kInt8};
-constexpr std::uint32_t kDims[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 300};
+constexpr std::uint32_t kDims[] = {1,  2,  3,  4,  5,  7,  8,   9,   15,  16,  17,  24, 31,
+                                   32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 300};
 constexpr std::size_t kRows = 37;
 
 template <class T>
@@ -75,7 +76,8 @@ TEST(every_set_gives_the_bits_of_the_plain_loops) {
         places[3] = places[20] = nullptr;
         for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{4}, kRows}) {
           for (const float divisor : {1.0f, 3.0f}) {
-            for (const float* factors : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
+            for (const float* factors :
+                 {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
               std::vector<float> x(dim, -7), y(dim, -8);
               plain.pool[t](places.data(), factors, n, dim, divisor, x.data());
               fast.pool[t](places.data(), factors, n, dim, divisor, y.data());

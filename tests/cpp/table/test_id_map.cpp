@@ -25,8 +25,7 @@ TEST(it_does_what_a_map_does_while_ids_come_and_go) {
         CHECK(value == nullptr || *value == known->second);
         break;
       }
-      default:
-        CHECK(++map[id] == ++model[id]);
+      default: CHECK(++map[id] == ++model[id]);
     }
     if (step % 50'000 == 49'999) {
       map.clear();

@@ -1,4 +1,5 @@
-// Batch lookups under a mask: what overlays say goes before the table, for every pooling, and costs nothing without a mask.
+// Batch lookups under a mask: what overlays say goes before the table, for every pooling, and costs nothing without a
+// mask.
 #include "every_isa.h"
 #include "table/lookup.h"
 
@@ -16,8 +17,8 @@ struct Fixture {
   std::vector<std::uint8_t> mask;
   LookupTotals totals;
 
-  // The base has 1 to 5 with rows (id, 10 id). Overlay 0: 2 and 9 get rows, 3 is removed, 4 is spilled. Overlay 1: 3 is back,
-  // 2 removed, 1 spilled.
+  // The base has 1 to 5 with rows (id, 10 id). Overlay 0: 2 and 9 get rows, 3 is removed, 4 is spilled. Overlay 1: 3 is
+  // back, 2 removed, 1 spilled.
   Fixture() {
     for (std::int64_t id = 1; id <= 5; ++id) put(id);
     stage(0, {2, 9}, {200, 2000, 900, 9000});
@@ -45,8 +46,9 @@ struct Fixture {
     pooled.assign(kWidth, -7);
     out.assign(3 * kWidth, -7);
     mask.assign(3, 9);
-    lookup.begin(1, {{ids.data(), ids.size(), offsets.data(), pooled.data(), nullptr},
-                     {ids.data(), ids.size(), offsets.data(), out.data(), mask.data()}},
+    lookup.begin(1,
+                 {{ids.data(), ids.size(), offsets.data(), pooled.data(), nullptr},
+                  {ids.data(), ids.size(), offsets.data(), out.data(), mask.data()}},
                  visible);
     const std::vector<std::int64_t> missing = lookup.missing(0);
     std::vector<float> rows;

@@ -1,4 +1,5 @@
-// One lookup on several threads: the same bits, the same misses, the same counts as on one; beside a writer, no torn row.
+// One lookup on several threads: the same bits, the same misses, the same counts as on one; beside a writer, no torn
+// row.
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -6,8 +7,8 @@
 #include <thread>
 
 #include "every_isa.h"
-#include "table/lookup.h"
 #include "rows.h"
+#include "table/lookup.h"
 #include "table/table.h"
 
 using namespace emberline;
@@ -33,7 +34,8 @@ std::vector<Feature> make_features(const std::vector<LookupFeature>& plan, std::
       for (std::size_t i = 0; i < n; ++i) feature.values.push_back(random() % 3000);
       feature.offsets.push_back(static_cast<std::int64_t>(feature.values.size()));
     }
-    for (std::size_t i = 0; i < feature.values.size(); ++i) feature.weights.push_back(static_cast<float>(random() % 9) - 4);
+    for (std::size_t i = 0; i < feature.values.size(); ++i)
+      feature.weights.push_back(static_cast<float>(random() % 9) - 4);
     feature.output.assign(kBatch * kDim * std::max<std::size_t>(1, plan[f].length), -7);
     feature.mask.assign(kBatch * plan[f].length, 9);
   }
@@ -66,7 +68,8 @@ Answer look_up(Lookup& lookup, std::size_t threads) {
     lookup.supply(t, rows.data(), states.data());
     answer.missing.push_back(ids);
     std::sort(answer.missing.back().begin(), answer.missing.back().end());
-    CHECK(std::adjacent_find(answer.missing.back().begin(), answer.missing.back().end()) == answer.missing.back().end());
+    CHECK(std::adjacent_find(answer.missing.back().begin(), answer.missing.back().end()) ==
+          answer.missing.back().end());
   }
   lookup.finish();
   answer.totals = lookup.table_totals();
@@ -74,7 +77,11 @@ Answer look_up(Lookup& lookup, std::size_t threads) {
 }
 
 std::vector<LookupFeature> plan() {
-  return {{0, Pooling::kSum, 0}, {1, Pooling::kMean, 0}, {0, Pooling::kNone, 7}, {1, Pooling::kWeighted, 0}, {0, Pooling::kMean, 0}};
+  return {{0, Pooling::kSum, 0},
+          {1, Pooling::kMean, 0},
+          {0, Pooling::kNone, 7},
+          {1, Pooling::kWeighted, 0},
+          {0, Pooling::kMean, 0}};
 }
 
 }  // namespace

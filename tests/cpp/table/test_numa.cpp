@@ -9,7 +9,8 @@ TEST(lists_of_nodes_are_read_as_the_kernel_writes_them) {
   CHECK((parse_nodes("0") == std::vector<int>{0}));
   CHECK((parse_nodes("0-2,5\n") == std::vector<int>{0, 1, 2, 5}));
   CHECK((parse_nodes("1,3-3") == std::vector<int>{1, 3}));
-  for (const char* wrong : {"", "x", "2-1", "0,,1", "0;1", "99999999999", "-3", "4-"}) CHECK(parse_nodes(wrong).empty());
+  for (const char* wrong : {"", "x", "2-1", "0,,1", "0;1", "99999999999", "-3", "4-"})
+    CHECK(parse_nodes(wrong).empty());
   CHECK(!numa_nodes().empty());
 }
 

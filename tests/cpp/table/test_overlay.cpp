@@ -12,7 +12,8 @@ using namespace emberline;
 
 namespace {
 
-constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(),
+                       kMost = std::numeric_limits<std::int64_t>::max();
 
 struct Entry {
   std::uint32_t overlay;
@@ -70,7 +71,8 @@ class Model {
       }
       CHECK(states[i] == static_cast<std::uint8_t>(expected.state));
       CHECK(overlays[i] == expected.overlay);
-      const auto row = expected.state == CoverState::kRow ? make_row(ids[i], expected.generation) : std::vector<float>(kDim, 0);
+      const auto row =
+          expected.state == CoverState::kRow ? make_row(ids[i], expected.generation) : std::vector<float>(kDim, 0);
       CHECK(std::equal(row.begin(), row.end(), out.data() + i * kDim));
     }
     CHECK(covered == expected_covered);
@@ -140,7 +142,8 @@ TEST(many_ids_are_exact_over_many_windows_and_give_their_slots_back) {
       model.stage(overlay, ids, CoverState::kRow, round * 3 + static_cast<int>(overlay));
     }
     model.check(0b011, ids);
-    for (const std::uint32_t overlay : {1u, 0u, 2u}) model.discard(overlay, SIZE_MAX);  // from the middle, the end, alone
+    for (const std::uint32_t overlay : {1u, 0u, 2u})
+      model.discard(overlay, SIZE_MAX);  // from the middle, the end, alone
     if (round == 1) once = model.table.memory_bytes();
   }
   CHECK(model.table.memory_bytes() <= once + once / 10);
@@ -155,7 +158,8 @@ TEST(a_call_that_is_refused_changes_nothing) {
   const std::vector<float> rows(3 * kDim, 5.0f);
   CHECK_THROWS(model.table.stage(5, twice.data(), 3, rows.data(), CoverState::kRow), std::invalid_argument);
   CHECK_THROWS(model.table.stage(3, known.data(), 3, rows.data(), CoverState::kRow), std::invalid_argument);
-  CHECK_THROWS(model.table.stage(3, covered.data(), 2, nullptr, CoverState::kSpilled), std::invalid_argument);  // below the head
+  CHECK_THROWS(model.table.stage(3, covered.data(), 2, nullptr, CoverState::kSpilled),
+               std::invalid_argument);  // below the head
   CHECK_THROWS(model.table.stage(63, twice.data(), 1, nullptr, CoverState::kRemoved), std::invalid_argument);
   CHECK_THROWS(model.table.stage(5, twice.data(), 1, nullptr, CoverState::kRow), std::invalid_argument);
   CHECK_THROWS(model.table.stage(5, twice.data(), 1, rows.data(), CoverState::kRemoved), std::invalid_argument);

@@ -1,5 +1,6 @@
-// Lanes beside a writer that stages, switches, rolls back and merges. Every answer must be that of exactly one snapshot.
-// Run under ThreadSanitizer these tests are the proof that rows, heads and links need no atomics beyond their own.
+// Lanes beside a writer that stages, switches, rolls back and merges. Every answer must be that of exactly one
+// snapshot. Run under ThreadSanitizer these tests are the proof that rows, heads and links need no atomics beyond their
+// own.
 #include <atomic>
 #include <map>
 #include <memory>
@@ -19,7 +20,7 @@ namespace {
 constexpr std::int64_t kIds = 600;
 constexpr int kLanes = 3;
 constexpr int kUpdates = 300;  // what the writer does at least
-constexpr int kRounds = 100;   // and every lane
+constexpr int kRounds = 100;  // and every lane
 constexpr std::size_t kRetained = 4;
 constexpr int kAbsent = -1;
 
@@ -27,7 +28,7 @@ constexpr int kAbsent = -1;
 struct Snapshot {
   std::vector<int> generations;
   std::uint64_t mask;
-  std::uint32_t overlay;                // that leads to it
+  std::uint32_t overlay;  // that leads to it
   std::map<std::int64_t, int> changes;  // by id, what that overlay says
 };
 
@@ -166,8 +167,9 @@ TEST(every_answer_is_that_of_one_snapshot_while_deltas_come_are_merged_and_rolle
     for (int round = 0; round < kRounds || writing.load(); ++round) {
       const History::Pin pin = world.history->pin(number, random() % 3 != 0);
       for (std::int64_t& id : values) id = static_cast<std::int64_t>(random() % (random() % 2 == 0 ? 40 : kIds));
-      lookup.begin(30, {{values.data(), 90, offsets.data(), out.data(), mask.data()},
-                        {values.data(), 90, offsets.data(), pooled.data(), nullptr}},
+      lookup.begin(30,
+                   {{values.data(), 90, offsets.data(), out.data(), mask.data()},
+                    {values.data(), 90, offsets.data(), pooled.data(), nullptr}},
                    pin.mask);
       lookup.supply(0, none.data(), state.data());  // the base is complete: what it lacks is absent
       const LookupTotals totals = lookup.finish();

@@ -61,12 +61,8 @@ TEST(it_does_what_a_map_does_while_it_grows_and_shrinks) {
         if (known) model[id] = step;
         break;
       }
-      case 2:
-        CHECK(find_generation(table, id) == (model.count(id) ? model[id] : -1));
-        break;
-      default:
-        put(table, id, step);
-        model[id] = step;
+      case 2: CHECK(find_generation(table, id) == (model.count(id) ? model[id] : -1)); break;
+      default: put(table, id, step); model[id] = step;
     }
     if (step % 10'000 == 0) table.check_integrity();
   }
@@ -121,7 +117,8 @@ TEST(updates_reuse_the_memory_of_old_rows) {
   for (int round = 1; round < 500; ++round) {
     for (int id = 0; id < 100; ++id) put(table, id, round);
   }
-  CHECK(table.memory_bytes() < (100 + 3000) * (kDim * 4 + 1) + 100'000);  // 50,000 updates, a bounded number of old rows
+  CHECK(table.memory_bytes() <
+        (100 + 3000) * (kDim * 4 + 1) + 100'000);  // 50,000 updates, a bounded number of old rows
   table.check_integrity();
 }
 

@@ -48,7 +48,8 @@ void read_on(const Table& table, std::int64_t ids, std::int64_t always, bool reb
 }
 
 // Calls write(step) kWrites times and more, until the readers have done their rounds too.
-void run(const Table& table, std::int64_t ids, std::int64_t always, bool reborn, const std::function<void(int)>& write) {
+void run(const Table& table, std::int64_t ids, std::int64_t always, bool reborn,
+         const std::function<void(int)>& write) {
   Watch watch;
   std::atomic<int> reading{kReaders};
   std::vector<std::thread> readers;
@@ -86,14 +87,9 @@ TEST(rows_that_come_go_and_change_are_whole_and_their_own) {
     const std::int64_t id = static_cast<std::int64_t>(random() % 3000);
     const auto row = make_row(id, step);
     switch (random() % 3) {
-      case 0:
-        table.erase(&id, 1);
-        break;
-      case 1:
-        table.assign(&id, 1, row.data());
-        break;
-      default:
-        table.insert_or_assign(&id, 1, row.data(), nullptr);
+      case 0: table.erase(&id, 1); break;
+      case 1: table.assign(&id, 1, row.data()); break;
+      default: table.insert_or_assign(&id, 1, row.data(), nullptr);
     }
   });
 }
@@ -130,7 +126,8 @@ TEST(no_row_is_lost_while_the_index_grows) {
 }
 
 TEST(positions_that_change_owner_all_the_time_never_lend_a_row_to_the_old_owner) {
-  // Two lines: every insert takes a position that another id has just left, in the face of readers who look for that id.
+  // Two lines: every insert takes a position that another id has just left, in the face of readers who look for that
+  // id.
   Table table(kDim, 0, 6);
   for (std::int64_t id = 0; id < 6; ++id) put(table, id, 0);
   run(table, 12, 0, true, [&](int step) {

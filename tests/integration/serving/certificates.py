@@ -26,6 +26,7 @@ def make_ca(folder: Path, name: str = "ca") -> Certificate:
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     _openssl(
         *("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}"),
+        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
         *("-keyout", str(made.key), "-out", str(made.certificate)),
     )
     return made
@@ -35,7 +36,7 @@ def make_certificate(ca: Certificate, folder: Path, name: str) -> Certificate:
     """Of a server on this machine or of a client, by the common name `name`."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     request, extension = folder / f"{name}.csr", folder / f"{name}.ext"
-    extension.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    extension.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
     _openssl("req", *_KEY, "-subj", f"/CN={name}", "-keyout", str(made.key), "-out", str(request))
     _openssl(
         *("x509", "-req", "-in", str(request), "-CA", str(ca.certificate), "-CAkey", str(ca.key), "-CAcreateserial"),
