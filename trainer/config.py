@@ -29,15 +29,15 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class TableConfig(StrictModel):
-    """An embedding table. dim: float32 values of a row. admit_after: occurrences until an id gets a row.
-
-    expire_after_publishes: a row that was not touched for so many publishes is erased at the next; 0 never.
-    """
+    """An embedding table."""
 
     name: str
+    #: Number of float32 values of a row.
     dim: int = Field(ge=1, le=4096)
     init_scale: float = Field(default=0.05, ge=0.0, allow_inf_nan=False)
+    #: Occurrences until an id gets a row.
     admit_after: int = Field(default=1, ge=1, lt=2**31)
+    #: A row not touched for this many publishes is erased at the next one; 0 never.
     expire_after_publishes: int = Field(default=0, ge=0, le=512)
 
     @model_validator(mode="after")
@@ -78,7 +78,7 @@ ModelConfig = Annotated[DlrmConfig | DeepFmConfig | DinConfig, Field(discriminat
 
 
 class DenseOptimizerConfig(StrictModel):
-    """One of torch.optim for the dense weights."""
+    """Configuration of the torch.optim optimizer for the dense weights."""
 
     type: Literal["Adam", "AdamW", "SGD", "Adagrad"] = "Adam"
     lr: Rate = 1e-3
@@ -95,60 +95,65 @@ class SparseOptimizerConfig(StrictModel):
 
 
 class OptimizerConfig(StrictModel):
-    """dense: torch's optimizer for the dense weights. sparse: ours for the tables."""
+    """Optimizers of the dense weights and of the tables."""
 
+    #: The torch.optim optimizer for the dense weights.
     dense: DenseOptimizerConfig = DenseOptimizerConfig()
+    #: The fused optimizer for the tables.
     sparse: SparseOptimizerConfig = SparseOptimizerConfig()
 
 
 class TrainingConfig(StrictModel):
-    """How long, and in what order. shuffle_rows: rows held in memory to shuffle among.
-
-    threads: of the dense part; 0 is all cores but one, which reads ahead.
-    eval_every: epochs, 0 for the last one only. checkpoint_every_steps: 0 for the end of each epoch only.
-    dram_bytes: memory of all tables together, rows beyond it lie on SSD; none keeps every row in memory.
-    """
+    """Length and order of training."""
 
     batch_size: int = Field(default=512, ge=1, le=1 << 20)
     epochs: int = Field(default=1, ge=1, le=100_000)
     shuffle: bool = True
+    #: Rows held in memory to shuffle among.
     shuffle_rows: int = Field(default=262_144, ge=1)
     seed: int = Field(default=1, ge=0, lt=2**63)
+    #: Threads of the dense part; 0 is all cores but one, which reads ahead.
     threads: int = Field(default=0, ge=0, le=1024)
+    #: Epochs between evaluations; 0 for the last epoch only.
     eval_every: int = Field(default=1, ge=0)
+    #: Steps between checkpoints; 0 for the end of each epoch only.
     checkpoint_every_steps: int = Field(default=0, ge=0)
+    #: DRAM of all tables together, rows beyond it lie on SSD; None keeps every row in memory.
     dram_bytes: int | None = Field(default=None, ge=1)
 
 
 class PublishConfig(StrictModel):
-    """What a published version carries, when deltas are published, and what stays in the repository.
+    """Content of a published version, when deltas are published, and what stays in the repository.
 
-    tolerance: largest difference of a golden score, absolute. delta_every_steps, delta_every_rows, delta_every_seconds:
-    what changed is published after so much training, whichever comes first; 0 is off. cumulative_every: each n-th delta
-    of a version holds all changes since the version; 0 never. version_every_deltas, version_at_share: a full version of
-    the same content follows after so many deltas, or when the bytes of the deltas exceed this share of the version's; 0
-    never. keep_deltas, keep_versions: how many stay in the repository, beside what these need. keep_states: to so many
-    of the newest snapshots training can go back, at least. row_types: how the rows of a table are stored (fp32, fp16,
-    bf16, int8), `default` for tables that are not named; training is in float32 all the same.
+    After each `delta_every_*` of training, whichever comes first, what changed is published as a delta; 0 is off.
     """
 
     golden_requests: int = Field(default=256, ge=256, le=100_000)
     max_batch_size: int = Field(default=1024, ge=1, lt=2**31)
+    #: Largest absolute difference of a golden score.
     tolerance: float = Field(default=1e-6, gt=0.0, lt=1.0)
     delta_every_steps: int = Field(default=0, ge=0)
     delta_every_rows: int = Field(default=0, ge=0)
     delta_every_seconds: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    #: Each n-th delta of a version holds all changes since the version; 0 never.
     cumulative_every: int = Field(default=16, ge=0)
+    #: A full version of the same content follows after this many deltas; 0 never.
     version_every_deltas: int = Field(default=256, ge=0)
+    #: A full version follows when the bytes of the deltas exceed this share of the version's; 0 never.
     version_at_share: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
+    #: Deltas that stay in the repository, beside those that they need.
     keep_deltas: int = Field(default=32, ge=1)
+    #: Versions that stay in the repository.
     keep_versions: int = Field(default=2, ge=1)
+    #: Training can go back to at least this many of the newest snapshots.
     keep_states: int = Field(default=4, ge=1)
+    #: Storage of a table's rows (fp32, fp16, bf16, int8), `default` for tables that are not named; training is in
+    #: float32 all the same.
     row_types: dict[str, RowType] = Field(default_factory=dict)
 
 
 class TrainConfig(StrictModel):
-    """The whole file. Read it with `load_config`."""
+    """The whole configuration file. Read it with `load_config`."""
 
     model_name: str
     label: str
@@ -189,16 +194,16 @@ class TrainConfig(StrictModel):
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """The feature spec that travels with the published version."""
+        """The feature spec that is published with a version."""
         return FeatureSpec(inputs=self.inputs, features=self.features)
 
     @property
     def column_types(self) -> dict[str, ColumnType]:
-        """What the training columns hold, by input, where it is known."""
+        """Types of the training columns by input, where they are known."""
         return {entry.name: entry.column_type for entry in self.inputs if entry.column_type is not None}
 
     def with_column_types(self, column_types: Mapping[str, ColumnType]) -> TrainConfig:
-        """The configuration whose inputs also say what their training columns hold, where they do not say it yet."""
+        """Returns the configuration with column types added to the inputs that do not have one yet."""
         content = self.model_dump(mode="json")
         for entry in content["inputs"]:
             entry["column_type"] = entry["column_type"] or column_types.get(entry["name"])
@@ -251,7 +256,7 @@ def parse_text(text: str, *, source: str = "config") -> TrainConfig:
 
 
 def with_row_types(config: TrainConfig, row_types: Mapping[str, str]) -> TrainConfig:
-    """The configuration with other `publish.row_types`. Raises ConfigError for a table or a row type that is not."""
+    """Returns the configuration with other `publish.row_types`. Raises ConfigError for an unknown table or row type."""
     content = config.model_dump(mode="json")
     content["publish"]["row_types"] = dict(row_types)
     return parse_config(TrainConfig, content)

@@ -1,4 +1,4 @@
-"""From pydantic's errors to ours: every problem on its own line, with the dotted path as the user wrote it."""
+"""Turns pydantic's errors into ours: every problem on its own line, with the dotted path as the user wrote it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def _config_error(content: object, error: ValidationError, source: str) -> Confi
 
 
 def _path(content: object, location: Sequence[int | str], *, keep_last: bool) -> str:
-    """The location without the tags that pydantic adds for the branches of a union: those are not in the content."""
+    """Returns the location without the tags that pydantic adds for the branches of a union; they are not in the
+    content.
+    """
     path: list[str] = []
     here: Any = content
     for position, part in enumerate(location):

@@ -22,9 +22,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """labels, scores: (N,) float32, in the order of the rows."""
+    """Labels and scores of some rows, in their order."""
 
+    #: The labels, (N,) float32.
     labels: Array
+    #: The scores, (N,) float32.
     scores: Array
 
     @property
@@ -40,7 +42,7 @@ class Evaluation:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """eval() for the block; afterwards every part of the module is in the mode in which it was."""
+    """Puts the module in eval() for the block, and every part of it back into its mode afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -53,7 +55,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 def evaluate(
     model: nn.Module, rows: ParquetRows, maker: BatchMaker, display: Display | None = None, *, what: str = "evaluating"
 ) -> Evaluation:
-    """The scores of all rows beside their labels."""
+    """Returns the scores of all rows beside their labels."""
     stream = RowStream(rows, EVALUATION_ROWS)
     if display:
         display.begin(what, stream.batches)
@@ -72,7 +74,7 @@ def evaluate(
 
 
 def predict_rows(model: nn.Module, rows: ParquetRows, maker: BatchMaker) -> Array:
-    """The scores of all rows, (N,) float32; no label is read."""
+    """Returns the scores of all rows, (N,) float32; no label is read."""
     scores: list[Array] = []
     batches = (maker.inputs(table) for table in RowStream(rows, EVALUATION_ROWS).epoch(0))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:

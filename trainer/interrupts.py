@@ -1,4 +1,4 @@
-"""Ctrl-C during training: noticed, and acted upon when the step is done."""
+"""Defers Ctrl-C during training until the step is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def noticed_interrupts(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C sets `stop`, the second acts as usual. Python allows this in the main thread only."""
+    """Makes the first Ctrl-C set `stop`; the second acts as usual. Python allows this in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

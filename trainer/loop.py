@@ -1,8 +1,8 @@
 """The training loop: steps, epochs, evaluation, checkpoints, publishing on the way, and a clean stop on Ctrl-C.
 
-A snapshot is published in three steps, so that what servers see is always a state that training can go on from: the
-publisher promises it (prepare), a commit with that promise is saved, the snapshot is written. After a crash in between
-the promise stands in the newest commit, and the snapshot is written from there first.
+A snapshot is published in three steps, so that servers only ever see a state that training can continue from: the
+publisher prepares it, a commit with the pending snapshot is saved, the snapshot is written. After a crash in between,
+the newest commit names the pending snapshot, and it is written from there first.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from trainer.settings import settings_of
 class TrainingLoop:
     """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before.
 
-    log: where commits go. memory: of the tables, when it is bounded. publisher, policy: publish on the way, as the
-    policy says; without them the loop keeps what an earlier run published in mind and publishes nothing.
+    log: writes the commits. memory: that of the tables, when it is bounded. publisher, policy: publish on the way, as
+    the policy says; without them the loop carries on what an earlier run published and publishes nothing.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TrainingLoop:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the commit that training stands on."""
+        """The folder of the commit that the next one adds to; None before the first."""
         return None if self._log.base is None else self._log.base.folder
 
     def restore(self, state: TrainingState) -> None:
@@ -89,7 +89,7 @@ class TrainingLoop:
         self._publishing = state.publishing
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
-        """Publishes from now on. What the publisher has pending is written first."""
+        """Publishes from this call on. A snapshot that the publisher has pending is written first."""
         self._publisher = publisher
         self._policy = policy
         self._offer_again(publisher)
@@ -97,7 +97,7 @@ class TrainingLoop:
             self._write()
 
     def run(self) -> None:
-        """Trains the epochs that are left. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
+        """Trains the remaining epochs. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
         training = self.config.training
         with noticed_interrupts(self._stop):
             while self.position.epoch < training.epochs:
@@ -108,7 +108,7 @@ class TrainingLoop:
             self.save()
 
     def run_update(self, update: UpdateState) -> None:
-        """Trains one pass over the rows in their order; `update` says where it began. Interrupted as `run` is."""
+        """Trains one pass over the rows in their order; `update` holds where it began. Interrupted as `run` is."""
         self.update = update
         if self._publisher is not None and self.position.batch == 0:
             self._publisher.forget_offered()
@@ -123,13 +123,13 @@ class TrainingLoop:
                 self.save()
 
     def evaluate(self) -> Evaluation | None:
-        """The scores of the validation rows as the model is now; None without such rows."""
+        """Returns the scores of the validation rows as the model is now; None without such rows."""
         if self._valid is None:
             return None
         return evaluate(self.model, self._valid, self._maker, self._display)
 
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
-        """Writes a commit. snapshots: ids of those that are published from this very state."""
+        """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
         publisher = self._publisher
         state = TrainingState(
             position=self.position,
@@ -158,7 +158,7 @@ class TrainingLoop:
         return self._write()
 
     def settle(self) -> None:
-        """Saves that nothing is pending any more, after the last publish of a run."""
+        """Saves that nothing is pending, after the last publish of a run."""
         base = self._log.base
         if self._publisher is None or base is None or base.state.publishing is None:
             return
@@ -196,7 +196,7 @@ class TrainingLoop:
         return RowStream(self._rows, training.batch_size, shuffle_rows=window, seed=training.seed)
 
     def _offer_again(self, publisher: Publisher) -> None:
-        """Offers the rows before the position, as the run did that stopped: golden requests are made of them."""
+        """Offers the rows before the position, as the stopped run did: golden requests are made of them."""
         base = self._log.base
         if base is None or base.state.data_fingerprint != self._rows.fingerprint:
             return

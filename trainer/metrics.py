@@ -1,4 +1,4 @@
-"""How good scores are: AUC, log-loss, and whether one set of scores beats another by more than chance.
+"""Metrics of scores: AUC, log-loss, and whether one set of scores beats another by more than chance.
 
 N rows throughout. Labels are 0 or 1, scores any finite numbers (probabilities for the log-loss).
 """
@@ -27,16 +27,20 @@ class BootstrapResult:
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Area under the ROC curve by ranks; equal scores share their mean rank (Mann-Whitney U). nan with one class only.
+    """Returns the area under the ROC curve by ranks; equal scores share their mean rank (Mann-Whitney U).
 
-    labels, scores: (N,). Raises InvalidInput when they differ in length or a score is not finite.
+    labels, scores: (N,). nan with one class only. Raises InvalidInput when they differ in length or a score is not
+    finite.
     """
     truth, values = _checked(labels, scores)
     return float(_RankedScores(truth, values).auc(np.ones((1, len(truth)), dtype=np.float64))[0])
 
 
 def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean negative log-likelihood in nats; probabilities (N,) are kept 1e-7 away from 0 and 1. nan without rows."""
+    """Returns the mean negative log-likelihood in nats; nan without rows.
+
+    probabilities: (N,), kept 1e-7 away from 0 and 1.
+    """
     truth, values = _checked(labels, probabilities)
     if len(truth) == 0:
         return float("nan")
@@ -98,7 +102,7 @@ class _RankedScores:
         self._starts = np.flatnonzero(new_value)
 
     def auc(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """weights: (S, N) >= 0 -> (S,); nan where a class has no weight."""
+        """Returns the AUC (S,) for weights (S, N) >= 0; nan where a class has no weight."""
         samples = len(weights)
         if len(self._starts) == 0:
             return np.full(samples, np.nan)

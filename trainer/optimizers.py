@@ -1,4 +1,4 @@
-"""From the configuration to optimizers: torch's for the dense weights, ours for the tables."""
+"""Builds optimizers from the configuration: torch's for the dense weights, ours for the tables."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Display:
         self._loss = float("nan")
         self._rows = 0
         self._figures = ""
-        # What stands behind the figures of a step; asked for when they are shown.
+        # Returns the text behind the figures of a step; called when they are shown.
         self.note: Callable[[], str] = str
         self._since = self._shown = time.monotonic()
 
@@ -66,7 +66,7 @@ class Display:
         self._since = self._shown = time.monotonic()
 
     def step(self, loss: float, labels: Tensor, logits: Tensor) -> None:
-        """One training step is done: its loss, labels and logits, (B, 1) each."""
+        """Counts one training step: its loss, labels and logits, (B, 1) each."""
         if not self._visible:
             return
         self._loss = loss if self._loss != self._loss else 0.98 * self._loss + 0.02 * loss
@@ -85,6 +85,6 @@ class Display:
             self._progress.update(task, advance=1, figures=self._figures)
 
     def advance(self) -> None:
-        """One step of something without a loss."""
+        """Counts one step of something without a loss."""
         for task in self._progress.task_ids:
             self._progress.advance(task)

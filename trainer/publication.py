@@ -1,4 +1,4 @@
-"""From a run's configuration and commits to its publisher."""
+"""Builds a run's publisher from its configuration and commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.publishing import DeltaPolicy, Lineage, Publisher
 
 
 def delta_policy(config: TrainConfig) -> DeltaPolicy:
-    """The publishing policy of a configuration."""
+    """Returns the publishing policy of a configuration."""
     options = config.publish
     return DeltaPolicy(
         delta_every_steps=options.delta_every_steps,
@@ -39,7 +39,10 @@ def publisher_of(
     *,
     progress: bool = False,
 ) -> Publisher:
-    """The publisher of a run. sample: raw columns to draw golden requests from. lineage: of the commit resumed from."""
+    """Returns the publisher of a run.
+
+    sample: raw columns to draw golden requests from. lineage: that of the commit resumed from.
+    """
     options = config.publish
     return Publisher(
         model,
@@ -59,7 +62,7 @@ def publisher_of(
 
 
 def lineage_of(state: TrainingState | None) -> Lineage | None:
-    """What a commit says was published; None for nothing."""
+    """Returns the lineage that a commit holds; None when nothing was published."""
     if state is None or state.publishing is None:
         return None
     return Lineage.from_json_value(state.publishing)

@@ -1,4 +1,4 @@
-"""What a run reports: figures of each epoch and of the whole as OUTPUT/report.json, an update's as update.json."""
+"""Reports of a run: figures of each epoch and of the whole as OUTPUT/report.json, an update's as update.json."""
 
 from __future__ import annotations
 
@@ -14,36 +14,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """loss: mean training loss in nats. auc, log_loss: on the validation rows, None where they were not taken."""
+    """Figures of one epoch."""
 
     epoch: int
+    #: Mean training loss in nats.
     loss: float
+    #: AUC on the validation rows, None when it was not taken.
     auc: float | None = None
+    #: Log-loss on the validation rows in nats, None when it was not taken.
     log_loss: float | None = None
 
 
 @dataclass(frozen=True)
 class TableReport:
-    """rows: ids with a row, rows_on_ssd of them not in memory. waiting: ids seen, but not often enough yet."""
+    """Size of one table."""
 
     name: str
     dim: int
+    #: Ids with a row.
     rows: int
+    #: Ids seen, but not often enough yet for a row.
     waiting: int
     memory_bytes: int
+    #: Rows that are not in memory.
     rows_on_ssd: int = 0
 
 
 @dataclass(frozen=True)
 class TrainReport:
-    """A finished run. auc and log_loss are those of the last evaluation, None without validation rows.
+    """Figures of a finished run.
 
     rows and seconds count training steps over the whole run, also before a resume; evaluation is not in seconds.
-    memory: where the rows are, when their DRAM is bounded.
     """
 
     model_name: str
+    #: AUC of the last evaluation, None without validation rows.
     auc: float | None
+    #: Log-loss of the last evaluation, None without validation rows.
     log_loss: float | None
     steps: int
     rows: int
@@ -54,6 +61,7 @@ class TrainReport:
     published: Path | None = None
     epochs: list[EpochReport] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
+    #: Distribution of the rows over DRAM and SSD, when their DRAM is bounded.
     memory: MemoryFigures | None = None
 
     @property
@@ -76,10 +84,9 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """A finished update: one pass over newer rows. auc and log_loss: on the validation rows before it and after it.
+    """Figures of a finished update, one pass over newer rows.
 
-    steps, rows and seconds are those of the whole pass, also before a resume. published: folders of the versions and
-    deltas that this call published, oldest first.
+    steps, rows and seconds are those of the whole pass, also before a resume.
     """
 
     model_name: str
@@ -88,12 +95,14 @@ class UpdateReport:
     rows: int
     seconds: float
     valid_rows: int
+    #: AUC and log-loss on the validation rows before the pass and after it.
     auc_before: float | None
     auc_after: float | None
     log_loss_before: float | None
     log_loss_after: float | None
     output: Path
     checkpoint: Path
+    #: Folders of the versions and deltas that this call published, oldest first.
     published: list[Path] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
     memory: MemoryFigures | None = None
@@ -117,5 +126,5 @@ class UpdateReport:
 
 
 def finite_or_none(value: float) -> float | None:
-    """JSON has no NaN: an AUC over one class is reported as none."""
+    """Returns None for NaN, which JSON has not: an AUC over one class is reported as none."""
     return value if math.isfinite(value) else None

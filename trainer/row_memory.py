@@ -1,4 +1,4 @@
-"""The memory that a run gives its tables, and which rows a batch of it needs there."""
+"""Bounds the memory that a run gives its tables, and lists the rows that a batch needs there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROWS = "rows"
 
 
 def memory_of(config: TrainConfig, output: Path) -> RowMemory | None:
-    """The bounded memory of the tables of a run, None when they are to be in DRAM whole."""
+    """Returns the bounded memory of the tables of a run, None when they are to be in DRAM whole."""
     bound = config.training.dram_bytes
     return None if bound is None else RowMemory(bound, output / ROWS)
 
 
 @contextmanager
 def row_memory(config: TrainConfig, output: Path) -> Iterator[RowMemory | None]:
-    """`memory_of` for the block; the tables are not used after it."""
+    """Yields `memory_of` and closes it after the block; the tables are not used after it."""
     memory = memory_of(config, output)
     if memory is None:
         yield None
@@ -35,7 +35,7 @@ def row_memory(config: TrainConfig, output: Path) -> Iterator[RowMemory | None]:
 
 
 def with_dram_bytes(config: TrainConfig, dram_bytes: int | None) -> TrainConfig:
-    """The configuration with another bound; None keeps its own."""
+    """Returns the configuration with another bound; None keeps its own."""
     if dram_bytes is None:
         return config
     content = config.model_dump()
@@ -44,13 +44,13 @@ def with_dram_bytes(config: TrainConfig, dram_bytes: int | None) -> TrainConfig:
 
 
 class BatchIds:
-    """Which ids the layers of a spec look up in a batch."""
+    """Lists the ids that the layers of a spec look up in a batch."""
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._features = spec.ids_features
 
     def __call__(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
-        """The ids (N,) int64 by table, with repetitions."""
+        """Returns the ids (N,) int64 by table, with repetitions."""
         found: dict[str, list[NDArray[np.int64]]] = {}
         for feature in self._features:
             values = batch.inputs[f"{feature.name}.values"].numpy()

@@ -1,4 +1,4 @@
-"""train(): from a configuration and Parquet files to a trained, and if wanted published, model."""
+"""train(): makes a trained, and if wanted published, model from a configuration and Parquet files."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def train(
     With publish.delta_every_* in the configuration it also publishes on the way: first a version, then deltas.
 
     config: a TrainConfig or the path of its YAML. data: Parquet files, or folders of them, in the order of their names.
-    valid: files to evaluate on, or a fraction: the last rows of `data`, which are then not trained on.
-    limit: only the first so many rows of `data`. output: a folder for checkpoints, report and configuration.
-    resume: go on from the newest checkpoint in `output`, to the bit as if nothing had happened; config and data must be
-    those of the first run (epochs may grow).
-    dram_bytes: of the tables, instead of what the configuration says (training.dram_bytes); rows beyond it lie on SSD.
-    Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError, InvalidInput.
+    valid: files to evaluate on, or a fraction: the last rows of `data`, which are then not trained on. limit: rows of
+    `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
+    checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
+    (epochs may grow). dram_bytes: DRAM of the tables, instead of training.dram_bytes in the configuration; rows beyond
+    it lie on SSD. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
+    InvalidInput.
     """
     if not isinstance(config, TrainConfig):
         config = load_config(config)
@@ -103,7 +103,9 @@ def train(
 def _open_rows(
     config: TrainConfig, data: DataPath, valid: float | DataPath | None, limit: int | None
 ) -> tuple[TrainConfig, ParquetRows, ParquetRows | None]:
-    """The rows to train on and to evaluate on, and the configuration that says what their columns hold."""
+    """Opens the rows to train on and to evaluate on; returns them with the configuration that names their column
+    types.
+    """
     rows = ParquetRows.open(data, Wanted(config.inputs, config.label, learns=True))
     config = config.with_column_types(rows.column_types)
     if limit is not None:
@@ -125,7 +127,7 @@ def _open_rows(
 
 
 def _publish_the_end(loop: TrainingLoop, policy: DeltaPolicy) -> None:
-    # What a crash left pending, or the policy's last publish, may be of this very state.
+    # The snapshot that a crash left pending, or the policy's last publish, may be of this very state.
     if not loop.published or loop.position.step > loop.position.published_step:
         loop.publish("auto" if policy.publishes_deltas else "version")
     loop.settle()
@@ -157,7 +159,8 @@ def _check_same_run(commit: Commit, config: TrainConfig, rows: ParquetRows) -> N
 
 
 def _check_nothing_is_promised(commit: Commit, repository: Path | str | None) -> None:
-    # Trained on without writing it, its state would be gone: what a server then gets under that name would be another.
+    # Training on without writing the pending snapshot would lose its state: a server would later get another one under
+    # that name.
     lineage = lineage_of(commit.state)
     if repository is None and lineage is not None and lineage.pending is not None:
         raise ConfigError(
@@ -190,7 +193,7 @@ def _report(
 
 
 def table_reports(loop: TrainingLoop) -> list[TableReport]:
-    """How large the tables are."""
+    """Returns the size of each table."""
     return [
         TableReport(name, table.dim, table.size(), table.waiting(), table.memory_bytes(), table.rows_on_ssd())
         for name, table in loop.tables.items()

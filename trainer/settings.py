@@ -1,7 +1,7 @@
 """The configuration that a run was trained with, kept in its commits so that a change can be named.
 
-A setting is a dotted name and a value, both text: `tables.items.dim` is `16`. What is large or has parts of its own,
-such as the transforms of a feature, stands as a digest.
+A setting is a dotted name and a value, both text: `tables.items.dim` is `16`. A large value or one with parts of its
+own, such as the transforms of a feature, is stored as a digest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage.errors import ConfigError
 from storage.features.feature import Feature
 from trainer.config import TrainConfig
 
-# What a resumed training may change; `publish` and the model's name are no settings at all.
+# Settings that a resumed training may change; `publish` and the model's name are no settings at all.
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes")
 _NAMED_AT_MOST = 5
 
@@ -23,7 +23,7 @@ Settings = dict[str, str]
 
 
 def settings_of(config: TrainConfig) -> Settings:
-    """The settings of a configuration, less what a resumed run may change."""
+    """Returns the settings of a configuration, without those that a resumed run may change."""
     content = config.model_dump(mode="json", exclude={"publish", "model_name", "inputs", "features", "tables"})
     for free in _FREE_ON_RESUME:
         content["training"].pop(free)
@@ -40,7 +40,7 @@ def settings_of(config: TrainConfig) -> Settings:
 
 
 def check_same_training(trained: Settings, config: TrainConfig, folder: Path) -> None:
-    """Raises ConfigError naming what differs, when going on with `config` would not be the same training."""
+    """Raises ConfigError naming the difference, when continuing with `config` would not be the same training."""
     changes = _differences(trained, settings_of(config))
     if changes:
         raise ConfigError(
@@ -70,7 +70,7 @@ def _is_of_the_model(key: str) -> bool:
 
 
 def _shape(config: TrainConfig, feature: Feature) -> str:
-    """What the network sees of a feature."""
+    """Describes the shape in which the network sees a feature."""
     if feature.output == "dense":
         return f"{config.spec.flow(feature.name).high} dense values in the group {feature.group}"
     length = f" of {feature.length}" if feature.pooling == "none" else ""
@@ -85,7 +85,7 @@ def _differences(before: Settings, after: Settings) -> list[str]:
         if old == new:
             continue
         if old is None or new is None:
-            # Of a table or a feature that is new or gone, one of its settings stands for all.
+            # One of its settings stands for a table or a feature that is new or gone.
             if section != "definitions" and (section != "tables" or key.endswith(".dim")):
                 name = key.removesuffix(".dim") if section == "tables" else key
                 changes.append(f"{name} was {'added' if old is None else 'removed'}")

@@ -39,24 +39,23 @@ _SAMPLE_PARTS = 8
 
 @dataclass
 class Trained:
-    """A model with its tables. sample: raw columns of some rows, for golden requests.
-
-    checkpoint: the commit of a run that it was loaded from, None when it was put together from parts.
-    """
+    """A model with its tables."""
 
     config: TrainConfig
     model: RankingModel
     tables: dict[str, EmbeddingTable]
+    #: Raw columns of some rows, for golden requests.
     sample: dict[str, Column]
+    #: The commit of a run that it was loaded from, None when it was put together from parts.
     checkpoint: Path | None = None
 
     def predict(self, data: DataPath) -> np.ndarray[Any, Any]:
-        """The scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
+        """Returns the scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
         rows = ParquetRows.open(data, Wanted(self.config.inputs))
         return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def evaluate(self, data: DataPath) -> Evaluation:
-        """Labels and scores of Parquet rows."""
+        """Returns labels and scores of Parquet rows."""
         rows = ParquetRows.open(data, Wanted(self.config.inputs, self.config.label))
         return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
@@ -72,11 +71,11 @@ class Trained:
     ) -> Path:
         """Publishes this state under repository/MODEL_NAME and returns the folder of the version or delta.
 
-        kind: "version", numbered `version` or the next; "delta", what changed since the newest snapshot of the run, or
-        since `from_snapshot` (its id, or VERSION.SEQUENCE), which it then continues; "cumulative", all changes since
-        the version; "auto", what the configuration says is next. The run remembers what it has published.
-        row_types: how rows are stored, by table and "default", instead of what the configuration says.
-        Raises CheckpointError when the run has gone on since it was loaded, NotFound for a snapshot that is not known.
+        kind: "version", numbered `version` or the next; "delta", all that changed since the newest snapshot of the run,
+        or since `from_snapshot` (its id, or VERSION.SEQUENCE), which it then continues; "cumulative", all changes since
+        the version; "auto", the next kind by the policy of the configuration. The run remembers what it has published.
+        row_types: how rows are stored, by table and "default", instead of what the configuration says. Raises
+        CheckpointError when the run has trained further since it was loaded, NotFound for an unknown snapshot.
         """
         repository = local_path(repository, "repository")
         config = self.config if row_types is None else with_row_types(self.config, row_types)
@@ -106,7 +105,7 @@ def load_trained(output: Path | str) -> Trained:
     """Opens what `train` wrote to `output`, at its newest checkpoint. Raises NotFound, CheckpointError."""
     output = local_path(output, "output")
     config, commit = read_run(output)
-    # The tables hold on to their memory, which goes with them.
+    # The tables hold a reference to their memory, which is released with them.
     tables = build_tables(config, memory_of(config, output))
     model = build_model(config, tables)
     load_checkpoint(commit, model, tables)
@@ -115,7 +114,7 @@ def load_trained(output: Path | str) -> Trained:
 
 
 def read_run(output: Path) -> tuple[TrainConfig, Path]:
-    """A run's configuration, whose inputs say what their columns held in training, and its newest commit.
+    """Returns a run's configuration, whose inputs name the column types of the training, and its newest commit.
 
     Raises NotFound when either is missing, ConfigError when config.json describes another model than the commit holds.
     """
@@ -171,7 +170,7 @@ def sample_columns(rows: ParquetRows, maker: BatchMaker, count: int = SAMPLE_ROW
 
 
 def with_newer_rows(sample: dict[str, Column], newer: dict[str, Column], spec: FeatureSpec) -> dict[str, Column]:
-    """`newer`, and so many rows of `sample`, spread over it, as still fit; raw columns by input."""
+    """Returns `newer` and as many rows of `sample`, spread over it, as still fit; raw columns by input."""
     room = max(0, SAMPLE_ROWS - max(column.rows for column in newer.values()))
     mixed: dict[str, Column] = {}
     for entry in spec.inputs:

@@ -1,4 +1,4 @@
-"""update(): a finished run goes on over newer rows, and what changed is published as deltas."""
+"""update(): continues a finished run over newer rows and publishes the changes as deltas."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def update(
 ) -> UpdateReport:
     """Trains one pass over newer rows, from the newest commit of a run, and publishes deltas of what changed.
 
-    output: what `train` wrote. data: Parquet files, or folders of them, seen in the order of their names and rows.
-    repository: where the run was published; an unpublished run begins with a version. Deltas follow the policy of the
-    configuration, or of `publish`, and one comes at the end. valid: files to evaluate on, before and after.
-    resume: goes on with the update that a crash or Ctrl-C cut short; without one it begins one, so that the same call
-    can be repeated until it returns. A snapshot that the crash left half published is published first.
-    from_snapshot: id or VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next delta
-    continues it. What came after that snapshot is no part of the model any more.
-    dram_bytes: of the tables, instead of what the configuration says (training.dram_bytes); rows beyond it lie on SSD.
-    Raises NotFound for a run or snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
+    output: the folder that `train` wrote. data: Parquet files, or folders of them, in the order of their names and
+    rows. repository: where the run was published; an unpublished run begins with a version. Deltas follow the policy of
+    the configuration, or of `publish`, and one comes at the end. valid: files to evaluate on, before and after. resume:
+    continues the update that a crash or Ctrl-C cut short; without one it begins one, so that the same call can be
+    repeated until it returns. A snapshot that the crash left half published is published first. from_snapshot: id or
+    VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next delta continues it. What came
+    after that snapshot is no part of the model any more. dram_bytes: DRAM of the tables, instead of training.dram_bytes
+    in the configuration; rows beyond it lie on SSD. Raises NotFound for a run or snapshot that is not there,
+    ConfigError for an update that cannot begin, InvalidInput.
     """
     output = local_path(output, "output")
     repository = local_path(repository, "repository")
@@ -83,7 +83,8 @@ def update(
             pass_of = start.begun(loop)
         loop.run_update(pass_of)
         if not pass_of.done or loop.published:
-            # Only now: rows that could be trained on can be scored. Ids leave, and so must the sample go with the time.
+            # The sample is renewed only now, with rows that could be trained on and so can be scored. Ids expire, so an
+            # old sample would reach too few.
             newer = sample_columns(rows, BatchMaker(config.spec, config.label), SAMPLE_ROWS // 2)
             save_sample(output, with_newer_rows(sample, newer, config.spec))
         after = loop.evaluate()
@@ -112,9 +113,10 @@ def update(
 
 
 class _Start:
-    """Where an update begins or goes on. commit: its state. lineage: what is published before it.
+    """The state where an update begins or continues.
 
-    update: the pass that goes on, None for a new one.
+    commit: the commit with that state. lineage: the snapshots published before it. update: the pass that is continued,
+    None for a new one.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Training checkpoints: everything that a resumed run needs to go on bit for bit, in safetensors and JSON only.
+"""Training checkpoints: everything a resumed run needs to continue bit for bit, in safetensors and JSON only.
 
-OUTPUT/checkpoints/commit-000000012/{state.json, dense.safetensors, tables/NAME.safetensors}. A commit holds everything
-(a full one) or what changed since another, its parent. It appears by the rename of a complete folder.
+The layout is OUTPUT/checkpoints/commit-000000012/{state.json, dense.safetensors, tables/NAME.safetensors}. A commit
+holds everything (a full commit) or what changed since another one, its parent (an increment). It appears by the rename
+of a complete folder.
 """
 
 from __future__ import annotations

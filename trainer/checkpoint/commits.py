@@ -1,4 +1,6 @@
-"""Commits on disk: a tree of folders, each full or an increment on its parent, and how one is read and checked."""
+"""Commits on disk: a tree of folders, each full or an increment on its parent, and the code that reads and
+checks them.
+"""
 
 from __future__ import annotations
 
@@ -22,33 +24,38 @@ _NAME = re.compile(r"commit-([0-9]{9,18})")
 
 @dataclass(frozen=True)
 class TableStamps:
-    """stamp: the last stamp whose changes are in the commit. forgotten: what was erased up to it is not remembered."""
+    """Stamps of one table in a commit."""
 
+    #: The last stamp whose changes are in the commit.
     stamp: int
+    #: Erased ids up to this stamp are not remembered.
     forgotten: int
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit's state.json.
-
-    number: counts up over the life of the run, also where training goes back. parent: the commit that this one adds to,
-    0 for a full one; parent_sha256: of its state.json. full: the number of the full one at the bottom. links:
-    increments from there to here. full_bytes, increment_bytes: of the full one, and of those increments. sha256: of
-    state.json. files: digest by path.
-    """
+    """The content of a commit's state.json."""
 
     folder: Path
+    #: Counts up over the life of the run, also where training goes back.
     number: int
+    #: Number of the commit that this one adds to; 0 for a full one.
     parent: int
+    #: SHA-256 of the parent's state.json.
     parent_sha256: str
+    #: Number of the full commit at the bottom of the chain.
     full: int
+    #: Increments from the full commit to this one.
     links: int
+    #: Bytes of the full commit.
     full_bytes: int
+    #: Bytes of the increments on it.
     increment_bytes: int
     tables: dict[str, TableStamps]
+    #: Digest of each file by path.
     files: dict[str, str]
     state: TrainingState
+    #: SHA-256 of state.json.
     sha256: str
 
     def check_files(self) -> None:
@@ -63,7 +70,7 @@ class Commit:
 
 
 def commit_folder(home: Path, number: int) -> Path:
-    """Where a commit lies under OUTPUT/checkpoints."""
+    """Returns the folder of a commit under OUTPUT/checkpoints."""
     return home / f"commit-{number:09d}"
 
 
@@ -104,7 +111,7 @@ def read_commit(folder: Path) -> Commit:
 
 
 def to_json_value(commit: Commit) -> dict[str, Any]:
-    """What state.json holds."""
+    """Returns the content of state.json."""
     return {
         "format": FORMAT,
         "state": commit.state.to_json_value(),
@@ -117,7 +124,7 @@ _PLAIN = ("number", "parent", "parent_sha256", "full", "links", "full_bytes", "i
 
 
 def chain_of(folder: Path) -> list[Commit]:
-    """A commit and all that it stands on, the full one first. Raises IntegrityError when one is not what it was."""
+    """Returns a commit and all that it stands on, the full one first. Raises IntegrityError when a file was changed."""
     commit = read_commit(folder)
     chain = [commit]
     while commit.parent:
@@ -133,7 +140,7 @@ def chain_of(folder: Path) -> list[Commit]:
 
 
 def read_state(folder: Path) -> TrainingState:
-    """The state of a commit, after checking every file that it needs. Raises IntegrityError, CheckpointError."""
+    """Returns the state of a commit after checking every file it needs. Raises IntegrityError, CheckpointError."""
     chain = chain_of(folder)
     for commit in chain:
         commit.check_files()

@@ -1,4 +1,4 @@
-"""From commits back to a model, its tables and its optimizer.
+"""Loads commits back into a model, its tables and its optimizer.
 
 N rows, D dim.
 """
@@ -22,7 +22,7 @@ from trainer.embedding import EmbeddingTable
 
 _BYTES_AT_ONCE = 64 << 20
 
-# What torch's optimizers keep of each weight, as we make them.
+# Keys that torch's optimizers, as this package makes them, keep for each weight.
 _OPTIMIZER_VALUES: dict[type, set[str]] = {
     torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
@@ -41,7 +41,7 @@ def load_checkpoint(
 ) -> TrainingState:
     """Puts a commit's weights and rows in place; with an optimizer also its state and torch's generator.
 
-    folder: of the commit; those that it stands on lie beside it. model, tables, optimizer: fresh, from the
+    folder: that of the commit; the commits it stands on lie beside it. model, tables, optimizer: fresh, from the
     configuration of the run. Raises IntegrityError for a changed byte, CheckpointError when they do not fit.
     """
     chain = chain_of(folder)
@@ -82,7 +82,7 @@ def _load_dense(chain: Sequence[Commit], model: nn.Module, optimizer: torch.opti
 def _check_optimizer(
     folder: Path, values: Mapping[int, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
 ) -> None:
-    # Another optimizer would take them without a word, and fail, or train differently, at the next step.
+    # Another optimizer would accept this state silently, then fail or train differently at the next step.
     wanted = _OPTIMIZER_VALUES.get(type(optimizer))
     saved = {key for entry in values.values() for key in entry}
     if wanted is not None and saved != wanted and (saved or "sum" in wanted):
@@ -129,7 +129,9 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
 
 
 def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Array) -> None:
-    """In parts, so that what is mapped need not be in memory at once. gone: ids (m,) ascending to leave out."""
+    """Restores rows in parts, so that mapped files need not be in memory at once. gone: ids (m,) ascending to leave
+    out.
+    """
     fields = [arrays[field] for field in ("ids", "rows", "slots", "counts", "stamps")]
     count = len(fields[0])
     at_once = max(1, _BYTES_AT_ONCE * count // max(1, sum(field.nbytes for field in fields)))

@@ -1,4 +1,4 @@
-"""The commits of a run while it trains: what is saved next, on top of what, and what may go."""
+"""The log of a run's commits: writes each commit on top of an earlier one and removes those no longer needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trainer.checkpoint.tables import Arrays, changed_bytes, changed_table, tabl
 from trainer.embedding import EmbeddingTable
 
 MAX_LINKS = 64
-# Increments may take so much of the full commit that they stand on before another full one is made.
+# Increments may take up to this share of the full commit's bytes before another full one is made.
 MAX_INCREMENT_SHARE = 0.5
 # Full commits, each with its increments, that always stay: the one that grows, and the one before.
 KEEP_CHAINS = 2
@@ -50,7 +50,7 @@ Dense = tuple[nn.Module, torch.optim.Optimizer]
 class CommitLog:
     """Writes the commits under OUTPUT/checkpoints. A context manager; one process at a time holds a run's log.
 
-    keep_snapshots: the states of so many published snapshots stay, the newest, beside the newest two chains. Raises
+    keep_snapshots: the states of this many of the newest published snapshots stay, beside the newest two chains. Raises
     ConfigError when another process holds the log.
     """
 
@@ -106,7 +106,7 @@ class CommitLog:
 
     @property
     def base(self) -> Commit | None:
-        """What the next commit adds to: the newest one, or that of `go_on_from`."""
+        """The commit that the next one adds to: the newest one, or that of `go_on_from`."""
         return self._base
 
     def find(self, snapshot: str) -> Commit:
@@ -120,7 +120,7 @@ class CommitLog:
         )
 
     def go_on_from(self, commit: Commit) -> None:
-        """The next commit adds to this one, whose content the tables now have."""
+        """Makes the next commit add to this one, whose content the tables now have."""
         self._base = commit
 
     def save(self, state: TrainingState, tables: Mapping[str, EmbeddingTable], dense: Dense | None = None) -> Commit:
@@ -170,7 +170,7 @@ class CommitLog:
         dense: Dense | None,
         base: Commit | None,
     ) -> Commit:
-        """base: what the commit adds to, None for a full one."""
+        """Writes one commit. base: the commit it adds to, None for a full one."""
         files: dict[str, str] = {}
         size = 0
         stamps: dict[str, TableStamps] = {}
@@ -209,7 +209,7 @@ class CommitLog:
         return replace(commit, sha256=hashlib.sha256(text).hexdigest())
 
     def _carry_dense(self, folder: Path, files: dict[str, str]) -> int:
-        """A full commit without a step since its base takes the dense weights from there. Returns their bytes."""
+        """Takes the dense weights from the base, for a full commit without a step since it. Returns their bytes."""
         commit = self._base
         while commit is not None:
             if DENSE in commit.files:
@@ -240,7 +240,7 @@ class CommitLog:
 
 
 def _slim(commit: Commit) -> Commit:
-    """Without the line of snapshots and the settings, which are long and wanted of the newest commit only."""
+    """Drops the history of snapshots and the settings, which are long and needed of the newest commit only."""
     return replace(commit, state=replace(commit.state, publishing=None, history=[], settings={}))
 
 

@@ -1,4 +1,4 @@
-"""What a training checkpoint says beside weights and rows."""
+"""The content of a training checkpoint beside weights and rows."""
 
 from __future__ import annotations
 
@@ -10,61 +10,69 @@ from storage.features.dtypes import ColumnType
 
 @dataclass(frozen=True)
 class Position:
-    """How far training is. batch: batches of `epoch`, or of the update, that are done. loss_sum: over their rows.
-
-    published_step, published_rows: step and rows at the last publish.
-    """
+    """Progress of training."""
 
     epoch: int = 0
+    #: Batches of `epoch`, or of the update, that are done.
     batch: int = 0
     step: int = 0
     rows: int = 0
+    #: Loss summed over the rows of those batches.
     loss_sum: float = 0.0
     seconds: float = 0.0
+    #: Step at the last publish.
     published_step: int = 0
+    #: Rows at the last publish.
     published_rows: int = 0
 
 
 @dataclass(frozen=True)
 class UpdateState:
-    """One pass over newer rows. number: 1 for the first of a run. origin: the snapshot it went back to, "" for none.
+    """One pass over newer rows."""
 
-    rebase: the same, until the first publish after it. done: all rows were seen. start_*: where the pass began.
-    auc_before, log_loss_before: on the validation rows before it.
-    """
-
+    #: Counts from 1, the first update of a run.
     number: int
+    #: The snapshot that training went back to; "" for none.
     origin: str = ""
+    #: As `origin`, until the first publish after it.
     rebase: str = ""
+    #: True when all rows were seen.
     done: bool = False
+    #: Steps of the run when the pass began.
     start_step: int = 0
+    #: Rows of the run when the pass began.
     start_rows: int = 0
+    #: Training seconds of the run when the pass began.
     start_seconds: float = 0.0
+    #: AUC on the validation rows before the pass.
     auc_before: float | None = None
+    #: Log-loss on the validation rows before the pass.
     log_loss_before: float | None = None
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What was saved beside the weights.
-
-    settings: the configuration that it was trained with (trainer.settings). column_types: what the training columns
-    hold, by input. data_fingerprint: of the rows that are trained on, those of the update when there is one. history:
-    the figures of the epochs so far. publishing: the publisher's line of snapshots as JSON values. snapshots: ids of
-    those that were made from this very state.
-    """
+    """State of a run that is saved beside the weights."""
 
     position: Position
+    #: The configuration of the run (trainer.settings).
     settings: dict[str, str]
+    #: Types of the training columns, by input.
     column_types: dict[str, ColumnType]
+    #: Fingerprint of the rows that are trained on; those of the update when there is one.
     data_fingerprint: str
+    #: Figures of the epochs so far.
     history: list[dict[str, Any]]
     update: UpdateState | None = None
+    #: The publisher's lineage as JSON values.
     publishing: dict[str, Any] | None = None
+    #: Ids of the snapshots that were made from this very state.
     snapshots: tuple[str, ...] = ()
 
     def published(self, publishing: dict[str, Any], snapshots: tuple[str, ...] = ()) -> TrainingState:
-        """The same state of training, of which `snapshots` are published; none: what was pending is written."""
+        """Returns the same training state after `snapshots` were published from it; none: only what was pending is
+        written.
+        """
         position, update = self.position, self.update
         if snapshots:
             position = replace(position, published_step=position.step, published_rows=position.rows)

@@ -1,4 +1,4 @@
-"""What a commit holds of a table: all of it, or what changed since the parent. N rows, D dim, S optimizer values."""
+"""The tables in a commit: whole, or what changed since the parent. N rows, D dim, S optimizer values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trainer.embedding import EmbeddingTable
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
-# Id, count and stamp of a row.
+# Bytes of the id, count and stamp of a row.
 _ROW_BYTES = 16
 # The native table knows changes of waiting counts for 64 stamps; some are left for those of the save itself.
 _WAITING_STAMPS = 60
 
 
 def table_path(name: str) -> str:
-    """Where a table lies in a commit."""
+    """Returns the path of a table within a commit."""
     return f"tables/{name}.safetensors"
 
 
 def changed_bytes(table: EmbeddingTable, since: int) -> int | None:
-    """About how many bytes the changes after a stamp take; None when they are not known so far back."""
+    """Estimates the bytes that the changes after a stamp take; None when changes are not known so far back."""
     if table.stamp - since > _WAITING_STAMPS:
         return None
     width = table.dim * (2 if table.optimizer == "adagrad" else 1)
@@ -30,13 +30,13 @@ def changed_bytes(table: EmbeddingTable, since: int) -> int | None:
 
 
 def whole_table(table: EmbeddingTable) -> Arrays:
-    """Everything in a table."""
+    """Returns everything in a table."""
     ids, rows, slots, counts, stamps = table.export_rows()
     return _arrays(table, 0, ids, rows, slots, counts, stamps, *table.export_counts())
 
 
 def changed_table(table: EmbeddingTable, since: int) -> Arrays | None:
-    """What changed after a stamp: rows, ids that were removed, counts of ids without a row. None when nothing did."""
+    """Returns what changed after a stamp: rows, removed ids, counts of ids without a row. None when nothing changed."""
     ids = table.changed_since(since)
     arrays = _arrays(table, since, ids, *table.export_ids(ids), *table.waiting_since(since))
     if not any(len(arrays[name]) for name in ("ids", "waiting_ids", "removed_ids")):

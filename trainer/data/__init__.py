@@ -1,4 +1,4 @@
-"""From Parquet files to batches of features and labels."""
+"""Reads Parquet files into batches of features and labels."""
 
 from __future__ import annotations
 

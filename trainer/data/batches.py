@@ -1,4 +1,4 @@
-"""From rows of Parquet to what a model takes: raw columns, the feature engine, tensors."""
+"""Turns rows of Parquet into model inputs: raw columns, the feature engine, tensors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, c
 
 @dataclass(frozen=True)
 class Batch:
-    """B rows. inputs: what a model takes (see trainer.models.base). labels: (B, 1) float32, 0 or 1.
+    """A batch of B rows."""
 
-    columns: the raw columns, by input.
-    """
-
+    #: Inputs of the model (see trainer.models.base).
     inputs: dict[str, Tensor]
+    #: The labels, (B, 1) float32, 0 or 1.
     labels: Tensor
     rows: int
+    #: The raw columns, by input.
     columns: dict[str, Column]
 
 
@@ -40,11 +40,11 @@ class BatchMaker:
         return {entry.name: column_from_arrow(table.column(entry.source), entry) for entry in self._spec.inputs}
 
     def inputs(self, table: Any) -> dict[str, Tensor]:
-        """What a model takes for these rows. Raises InvalidInput naming the input at fault."""
+        """Returns the model's inputs for these rows. Raises InvalidInput naming the input at fault."""
         return to_inputs(self._engine.run(self.columns(table), table.num_rows))
 
     def labels(self, table: Any) -> Tensor:
-        """(B, 1) float32. Raises InvalidInput for a null or a value other than 0 and 1."""
+        """Returns labels (B, 1) float32. Raises InvalidInput for a null or a value other than 0 and 1."""
         column = table.column(self._label)
         if column.null_count:
             raise InvalidInput(f"the label column {self._label!r} holds nulls; leave such rows out", field=self._label)
@@ -66,9 +66,10 @@ class BatchMaker:
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:
-    """The engine's arrays as tensors, without a copy: each dense group by its name, F.values and F.offsets of ids.
+    """Returns the engine's arrays as tensors, without a copy.
 
-    F.weights beside them of features with pooling weighted.
+    Keys are the name of each dense group, and F.values and F.offsets for each ids feature F, with F.weights beside them
+    when its pooling is weighted.
     """
     inputs = {group: torch.from_numpy(values) for group, values in features.dense.items()}
     for name, bags in features.ids.items():

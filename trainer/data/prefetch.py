@@ -1,4 +1,4 @@
-"""One thread ahead of the training step: reading and feature work overlap with the model's."""
+"""Prefetches one step ahead in a thread: reading and feature work overlap with the model's."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _POLL_S = 0.1
 
 
 class _End:
-    """Behind the last item; carries what the thread raised, if anything."""
+    """Marks the end of the items; carries what the thread raised, if anything."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class Prefetcher(Generic[_Item]):
-    """Iterates `items` in a background thread, at most `depth` ahead. What the thread raises is raised to the reader.
+    """Iterates `items` in a background thread, at most `depth` ahead. What the thread raises is raised in the reader.
 
-    Use as a context manager: leaving it stops the thread, wherever it is.
+    Use it as a context manager: leaving it stops the thread, wherever it is.
     """
 
     def __init__(self, items: Iterable[_Item], depth: int = 4) -> None:

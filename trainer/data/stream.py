@@ -17,7 +17,7 @@ from storage.parquet import ParquetRows, RowGroup
 class RowStream:
     """Batches of rows, epoch by epoch.
 
-    shuffle_rows: row groups, in random order, are gathered until they hold so many rows, and the rows of such a window
+    shuffle_rows: row groups are gathered in random order until they hold this many rows, and the rows of such a window
     are shuffled together; None keeps the order of the files. At most one window (or one row group, if that is larger)
     is in memory. The last batch of an epoch may be smaller.
     """
@@ -30,11 +30,13 @@ class RowStream:
 
     @property
     def batches(self) -> int:
-        """Batches of one epoch."""
+        """Number of batches in one epoch."""
         return -(-self._rows.rows // self._batch_size)
 
     def epoch(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Any]:
-        """Yields pyarrow Tables of batch_size rows. skip_batches: so many are left out, and mostly not read."""
+        """Yields pyarrow Tables of batch_size rows. skip_batches: number of batches that are left out, and mostly not
+        read.
+        """
         skip = skip_batches * self._batch_size
         left: Any = None
         for number, window in enumerate(self._windows(epoch)):

@@ -14,7 +14,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def spread_ids(numbers: Array, *, seed: int) -> Array:
-    """Small numbers to ids all over [0, 2**63), one to one. numbers: (n,) of at least 0; returns int64 (n,).
+    """Maps small numbers to ids all over [0, 2**63), one to one. numbers: (n,) of at least 0; returns int64 (n,).
 
     Odd factors and xor-shifts within 63 bits: each step can be undone, so two numbers never share an id.
     """
@@ -28,9 +28,9 @@ def spread_ids(numbers: Array, *, seed: int) -> Array:
 
 
 def zipf_ranks(generator: np.random.Generator, count: int, ids: int, exponent: float) -> Array:
-    """Ranks 0 to ids - 1, rank r drawn about as often as (r + 1) ** -exponent. int64 (count,).
+    """Draws ranks 0 to ids - 1, rank r about as often as (r + 1) ** -exponent. Returns int64 (count,).
 
-    By the inverse of the bounded Pareto distribution: no table of `ids` entries, a power each.
+    Inverts the bounded Pareto distribution, which takes one power for each draw and no table of `ids` entries.
     """
     u = generator.random(count)
     if abs(exponent - 1.0) < 1e-9:
@@ -43,9 +43,9 @@ def zipf_ranks(generator: np.random.Generator, count: int, ids: int, exponent: f
 
 
 def id_effect(numbers: Array, *, seed: int) -> Array:
-    """What an id adds to the log-odds before scaling: mean 0, variance 1, the same for the same id. float64 (n,).
+    """Returns what each id adds to the log-odds before scaling, float64 (n,): mean 0, variance 1, fixed for an id.
 
-    The sum of four uniform 16-bit numbers of a hash, so near to normal, without a table of all ids.
+    It is the sum of four uniform 16-bit numbers of a hash, so near to normal, without a table of all ids.
     """
     with np.errstate(over="ignore"):
         x = numbers.astype(np.uint64) * _ODD[0] + np.uint64(seed + 1) * _ODD[1]

@@ -77,7 +77,7 @@ def _genres(text: str) -> list[str]:
 
 
 def _before(users: Array, items: Array, times: Array, labels: Array) -> dict[str, Any]:
-    """What was known of the user before the row's second: whole pages of films were rated within one."""
+    """Returns features from the user's ratings before the row's second: whole pages of films were rated within one."""
     rated: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     liked, disliked, counts, rates = [], [], [], []
     for user, item, time, label in zip(users.tolist(), items.tolist(), times.tolist(), labels.tolist(), strict=True):

@@ -22,15 +22,17 @@ ROW_GROUP = 100_000
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """What was written. rows: of each part. facts: what is known about the data, also in dataset.json."""
+    """Report of a data set that was written."""
 
     directory: Path
+    #: Number of rows of each part.
     rows: Mapping[str, int]
+    #: Known facts about the data, also in dataset.json.
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def part_bounds(rows: int) -> dict[str, tuple[int, int]]:
-    """Part -> first row and the row behind its last: 80%, 10%, 10%. Raises ConfigError below 10 rows."""
+    """Returns part -> (first row, end row): 80%, 10%, 10%. Raises ConfigError below 10 rows."""
     if rows < 10:
         raise ConfigError(f"rows is {rows}; at least 10 are needed for three parts", field="rows")
     first, second = rows * 8 // 10, rows * 9 // 10
@@ -80,7 +82,10 @@ def write_all(
     facts: Mapping[str, Any],
     last_facts: Callable[[], Mapping[str, Any]] = dict,
 ) -> DatasetReport:
-    """Writes tables of one schema, in the order of time, as the three parts. last_facts: known at the end only."""
+    """Writes tables of one schema, in the order of time, as the three parts.
+
+    last_facts: facts known only at the end.
+    """
     writer: PartWriter | None = None
     for table in tables:
         writer = writer or PartWriter(directory, rows, table.schema)
@@ -91,5 +96,5 @@ def write_all(
 
 
 def lists(values: Any, offsets: Any) -> Any:
-    """A list column from flat values (n,) and offsets (rows + 1,)."""
+    """Returns a list column from flat values (n,) and offsets (rows + 1,)."""
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))

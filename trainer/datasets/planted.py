@@ -13,7 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class PlantedAuc:
-    """Collects the true probabilities of some ranges of rows. bounds: part -> first row and the one behind its last."""
+    """Collects the true probabilities of some ranges of rows. bounds: part -> (first row, end row)."""
 
     def __init__(self, bounds: Mapping[str, tuple[int, int]]) -> None:
         self._bounds = dict(bounds)
@@ -21,7 +21,7 @@ class PlantedAuc:
         self._kept: dict[str, list[tuple[Array, Array]]] = {part: [] for part in bounds}
 
     def add(self, probabilities: Array, labels: Array) -> None:
-        """The next rows, in order. probabilities, labels: (n,)."""
+        """Adds the next rows, in order. probabilities, labels: (n,)."""
         for part, (start, stop) in self._bounds.items():
             first, last = max(start - self._at, 0), min(stop - self._at, len(labels))
             if first < last:
@@ -29,7 +29,7 @@ class PlantedAuc:
         self._at += len(labels)
 
     def facts(self) -> dict[str, Any]:
-        """best_auc: part -> AUC of the true probabilities."""
+        """Returns `best_auc`: part -> AUC of the true probabilities."""
         best = {}
         for part, kept in self._kept.items():
             probabilities = np.concatenate([entry[0] for entry in kept])

@@ -1,4 +1,4 @@
-"""MovieLens-100k is fetched out of a wheel on the package index: recbole carries it as its example data.
+"""Fetches MovieLens-100k out of a wheel on the package index: recbole carries it as its example data.
 
 Nothing of that package is installed or run; the wheel is read as the zip that it is, after its digest was checked.
 """
@@ -31,7 +31,7 @@ _TIMEOUT_S = 300
 
 
 def find_wheel(cache: Path, given: Path | None = None) -> Path:
-    """The verified wheel: the one given, the cached one, or a fresh download into `cache`.
+    """Returns the verified wheel: the given one, the cached one, or a fresh download into `cache`.
 
     Raises NotFound when it cannot be had, IntegrityError when its bytes are not the expected ones.
     """
@@ -52,7 +52,7 @@ def find_wheel(cache: Path, given: Path | None = None) -> Path:
 
 
 def read_table(wheel: Path, kind: str) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of one of the files: kind is inter, item or user."""
+    """Returns column names and rows of one of the files: kind is inter, item or user."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             lines = archive.read(INSIDE + kind).decode("utf-8").splitlines()

@@ -1,7 +1,7 @@
 """A generated data set with huge id spaces and a planted signal, so that the best reachable AUC is known.
 
-Log-odds of a row = BIAS + what its user, its item and its tags add + what two numbers add. An id's part is a hash of
-it, so no table of effects is held, and rows are made a chunk at a time at any size.
+The log-odds of a row are BIAS plus what its user, its item, its tags and two numbers add. An id's part is a hash of it,
+so no table of effects is held, and rows are made a chunk at a time at any size.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class _Field:
-    """share: of all ids. exponent: of the power law. strength: standard deviation in log-odds. salt: of both."""
+    """One id column and the effect of its ids."""
 
     name: str
+    #: Share of all ids.
     share: float
+    #: Exponent of the power law that ids are drawn by.
     exponent: float
+    #: Standard deviation of the effect, in log-odds.
     strength: float
+    #: Salt of both the ids and their effects.
     salt: int
 
 
@@ -45,8 +49,8 @@ TAGS = _Field("tags", 0.1, 1.15, 0.5, 3)
 def write_synthetic(directory: Path, *, rows: int = 4_000_000, ids: int = 5_000_000, seed: int = 1) -> DatasetReport:
     """Writes train, valid and test.parquet and dataset.json with the planted best AUC on each of valid and test.
 
-    ids: over all three id columns. Columns: user, item int64; tags list of int64 (1 to 8); price, hour float32; label.
-    Raises ConfigError for sizes that make no sense.
+    ids: number of ids over all three id columns. Columns: user, item int64; tags list of int64 (1 to 8); price, hour
+    float32; label. Raises ConfigError for sizes that make no sense.
     """
     if ids < 1000:
         raise ConfigError(f"ids is {ids}; at least 1000 are needed for three id columns", field="ids")
@@ -94,6 +98,6 @@ def _chunks(rows: int, ids: int, seed: int, judge: PlantedAuc) -> Iterator[Any]:
 
 
 def _draw(generator: np.random.Generator, field: _Field, count: int, ids: int) -> tuple[Array, Array]:
-    """Ids and what they add to the log-odds, both (count,)."""
+    """Returns ids and what they add to the log-odds, both (count,)."""
     ranks = zipf_ranks(generator, count, max(int(ids * field.share), 1), field.exponent)
     return spread_ids(ranks, seed=field.salt), id_effect(ranks, seed=field.salt) * field.strength

@@ -73,7 +73,7 @@ def _chunks(rows: int, seed: int, judge: PlantedAuc) -> Iterator[Any]:
 
 
 def _words(numbers: Array, salt: int) -> Any:
-    """Words with letters outside ASCII; the most frequent one is the empty string."""
+    """Returns words with letters outside ASCII; the most frequent one is the empty string."""
     known, inverse = np.unique(numbers, return_inverse=True)
     names = pa.array(["" if n == 0 else f"w{salt}-\u00fc{n:x}" for n in known.tolist()], pa.string())
     return names.take(pa.array(inverse))

@@ -1,4 +1,4 @@
-"""The DRAM of a training's tables, and what lies beyond it: one budget, one store on SSD, rows read a batch ahead."""
+"""Bounds the DRAM of a training's tables: one budget, one store on SSD for the rest, rows read one batch ahead."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ _Batch = TypeVar("_Batch")
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """Of all tables together. memory_bytes: of DRAM, of dram_bytes at most. ssd_bytes: of the store.
-
-    rows_fetched: brought from SSD for a batch, rows_ahead of them read before it began. rows_written: to SSD.
-    """
+    """Memory and row traffic of all tables together."""
 
     dram_bytes: int
+    #: Bytes of DRAM in use, of dram_bytes at most.
     memory_bytes: int
     rows_in_dram: int
     rows_on_ssd: int
+    #: Bytes of the store on SSD.
     ssd_bytes: int
+    #: Rows brought from SSD for a batch.
     rows_fetched: int
+    #: Rows of `rows_fetched` that were read before their batch began.
     rows_ahead: int
+    #: Rows written to SSD.
     rows_written: int
 
     @property
@@ -43,7 +45,7 @@ class MemoryFigures:
         return self.rows_ahead / self.rows_fetched if self.rows_fetched else 1.0
 
     def short(self) -> str:
-        """What a progress bar shows."""
+        """The text that a progress bar shows."""
         share = self.rows_in_dram / max(1, self.rows_in_dram + self.rows_on_ssd)
         return f"{share:.0%} in DRAM, {self.ahead:.0%} read ahead" if self.rows_on_ssd else "all in DRAM"
 
@@ -59,9 +61,10 @@ class MemoryFigures:
 class RowMemory:
     """Lets tables take `dram_bytes` together; what does not fit lies in a store under `folder`.
 
-    dram_bytes: of rows, optimizer values, index and counts. folder: of the run; the store is made with the first row
-    that leaves DRAM, and removed by close(), by the end of the process, or, after a crash, by the next one. Tables join
-    before any of them is used. Every result is the same as with all rows in DRAM, to the bit. Closed after its tables.
+    dram_bytes: bound on rows, optimizer values, index and counts. folder: the run's; the store is made with the first
+    row that leaves DRAM, and removed by close(), by the end of the process, or, after a crash, by the next one. Tables
+    join before any of them is used. Every result is the same as with all rows in DRAM, to the bit. Close it after its
+    tables.
     """
 
     def __init__(self, dram_bytes: int, folder: Path) -> None:
@@ -105,9 +108,10 @@ class RowMemory:
         return table
 
     def held(self, batches: Iterable[_Batch], ids_of: Callable[[_Batch], Mapping[str, Ids]]) -> Iterator[_Batch]:
-        """The batches, each with its rows in DRAM; those of the next one are read from SSD meanwhile.
+        """Yields the batches, each with its rows in DRAM; those of the next one are read from SSD meanwhile.
 
-        ids_of: the ids that a batch looks up, by table. Raises ConfigError for a batch that the budget does not hold.
+        ids_of: returns the ids that a batch looks up, by table. Raises ConfigError for a batch that the budget does not
+        hold.
         """
         iterator = iter(batches)
         batch = next(iterator, None)
@@ -122,7 +126,7 @@ class RowMemory:
             batch = following
 
     def figures(self) -> MemoryFigures:
-        """How much is where, and what went between."""
+        """Returns how many rows and bytes lie where, and how many rows moved."""
         tables = self._tables.values()
         ahead = sum(table.traffic.fetched_ahead for table in tables)
         return MemoryFigures(

@@ -23,8 +23,8 @@ Weights = NDArray[np.float32]
 class EmbeddingBag(nn.Module):
     """Sum or mean of the rows of each bag, or with mode "weighted" their sum times a weight for each id.
 
-    forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds zero, an empty bag
-    is zero, and a mean divides by the number of ids given. Mode weighted takes a third argument, weights (N,) float32;
+    forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds zero, an empty bag is
+    zero, and a mean divides by the number of ids given. Mode weighted takes a third argument, weights (N,) float32;
     they are data: gradients go to the rows alone. Several layers may share a table.
     """
 

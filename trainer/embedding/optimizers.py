@@ -10,7 +10,7 @@ from trainer.embedding.table import EmbeddingTable
 
 
 class SparseOptimizer(Protocol):
-    """What the training loop asks of an optimizer of tables."""
+    """Interface of an optimizer of tables that the training loop uses."""
 
     def step(self) -> int: ...
 

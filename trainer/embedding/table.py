@@ -27,9 +27,9 @@ class EmbeddingTable:
 
     dim: values of a row. optimizer: decides how many optimizer values lie behind a row. init_scale: a new row is
     uniform in [-init_scale, init_scale), the same for the same seed, table and id. initial_accumulator: Adagrad's
-    start. Ids without a row read as zeros. Every change carries a stamp, so that what changed since can be asked for.
-    memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else changes.
-    One thread at a time. Raises ConfigError for a name or size that cannot be stored.
+    start. Ids without a row read as zeros. Every change carries a stamp, so that later changes can be listed. memory:
+    bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else changes. Not
+    thread-safe. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class EmbeddingTable:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
 
     def size(self) -> int:
-        """Rows that exist."""
+        """Number of rows."""
         return int(self._native.size())
 
     def waiting(self) -> int:
-        """Ids that were seen and have no row yet."""
+        """Number of ids that were seen and have no row yet."""
         native = self._native
         return native.waiting_size() if isinstance(native, TrainingTable) else native.waiting()
 
     def rows_on_ssd(self) -> int:
-        """Rows that are not in DRAM."""
+        """Number of rows that are not in DRAM."""
         return self._native.rows_outside if isinstance(self._native, TieredTrainingTable) else 0
 
     def memory_bytes(self) -> int:
@@ -85,13 +85,16 @@ class EmbeddingTable:
         return int(self._native.memory_bytes())
 
     def lookup(self, ids: Ids, *, train: bool) -> Rows:
-        """ids (N,) -> (N, D), zeros for ids without a row. train: counts the ids and creates the rows that are due."""
+        """Maps ids (N,) to rows (N, D), zeros for ids without a row.
+
+        train: counts the ids and creates the rows that are due.
+        """
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._native.lookup(ids, out, train, self._initial_slot)
         return out
 
     def pool(self, values: Ids, offsets: Ids, pooling: str, *, train: bool) -> Rows:
-        """Bags of values (N,), offsets (B + 1,) -> (B, D), summed in the order of the ids; see `lookup`.
+        """Pools bags of values (N,), offsets (B + 1,) to (B, D), summed in the order of the ids; see `lookup`.
 
         pooling: "sum", or "mean" over the ids given. An id without a row adds zero.
         """
@@ -104,7 +107,7 @@ class EmbeddingTable:
         self._waiting.append((ids, gradients))
 
     def take_gradients(self) -> tuple[Ids, Rows]:
-        """All gradients kept so far, in the order in which they came, and none are kept any more."""
+        """Returns all gradients kept so far, in the order in which they came, and forgets them."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return np.empty(0, dtype=np.int64), np.empty((0, self.dim), dtype=np.float32)
@@ -121,7 +124,7 @@ class EmbeddingTable:
         return int(self._native.adagrad(ids, gradients, lr, eps))
 
     def sgd(self, ids: Ids, gradients: Rows, *, lr: float) -> int:
-        """As `adagrad`, without optimizer values."""
+        """Steps as `adagrad` does, without optimizer values."""
         return int(self._native.sgd(ids, gradients, lr))
 
     @property
@@ -134,23 +137,26 @@ class EmbeddingTable:
         return int(self._native.advance())
 
     def set_stamp(self, stamp: int) -> None:
-        """The stamp of later changes. Raises ValueError for one below the table's own."""
+        """Sets the stamp of later changes. Raises ValueError for one below the table's own."""
         self._native.set_stamp(stamp)
 
     def changed_since(self, stamp: int) -> Ids:
-        """Ids (N,) ascending of rows that were created, stepped or looked up in training after a stamp."""
+        """Returns ids (N,) ascending of rows that were created, stepped or looked up in training after a stamp."""
         return self._native.changed_since(stamp)
 
     def removed_since(self, stamp: int) -> Ids:
-        """Ids (N,) ascending that were erased after a stamp and have no row now."""
+        """Returns ids (N,) ascending that were erased after a stamp and have no row now."""
         return self._native.removed_since(stamp)
 
     def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
-        """Ids (N,) without a row whose count changed after a stamp, one of the last 64, and counts; 0: not waiting."""
+        """Returns ids (N,) without a row whose count changed after a stamp, and the counts; 0: not waiting.
+
+        The stamp is one of the last 64.
+        """
         return self._native.waiting_since(stamp)
 
     def expired(self, stamp: int) -> Ids:
-        """Ids (N,) ascending of rows that changed last at that stamp or before."""
+        """Returns ids (N,) ascending of rows that changed last at that stamp or before."""
         return self._native.expired(stamp)
 
     def erase(self, ids: Ids) -> int:
@@ -158,11 +164,11 @@ class EmbeddingTable:
         return int(self._native.erase(ids))
 
     def removed(self) -> tuple[Ids, Counts]:
-        """Ids (N,) ascending that were erased and have no row now, and the stamps at which."""
+        """Returns ids (N,) ascending that were erased and have no row now, and the stamps at which they were erased."""
         return self._native.removed()
 
     def forget_removed(self, stamp: int) -> None:
-        """Nobody will ask any more for ids that were erased at this stamp or before.
+        """Forgets the ids that were erased at this stamp or before, when no caller will ask for them again.
 
         What no training checkpoint holds yet is kept until one does: a row must not come back on resume.
         """
@@ -170,24 +176,27 @@ class EmbeddingTable:
         self._native.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
 
     def saved(self, stamp: int) -> None:
-        """A training checkpoint holds every change up to this stamp."""
+        """Notes that a training checkpoint holds every change up to this stamp."""
         self._saved = stamp
         self._native.forget_removed(min(self.forgotten, stamp))
 
     def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
-        """rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,). ValueError for an id without a row."""
+        """Returns rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,).
+
+        Raises ValueError for an id without a row.
+        """
         return self._native.export_ids(ids)
 
     def export_rows(self) -> tuple[Ids, Rows, Rows, Counts, Counts]:
-        """ids (N,) ascending, rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,)."""
+        """Returns ids (N,) ascending, rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,)."""
         return self._native.export_rows()
 
     def export_counts(self) -> tuple[Ids, Counts]:
-        """Ids that were seen and have no row yet, ascending, and how often."""
+        """Returns ids that were seen and have no row yet, ascending, and their counts."""
         return self._native.export_counts()
 
     def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts) -> None:
-        """Puts back what `export_rows` gave; `set_stamp` goes before it."""
+        """Puts back what `export_rows` gave; call `set_stamp` first."""
         self._native.restore(ids, rows, slots, counts, stamps)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:

@@ -1,8 +1,8 @@
-"""What all models of the zoo share: their inputs, their output, and the layers that nobody wants to write twice.
+"""The base of all models of the zoo: their inputs, their output, and the layers that they share.
 
 A model's inputs are a dict: each dense group by its name, (B, W) float32; and for each ids feature F its bags,
-`F.values` (N,) int64 and `F.offsets` (B + 1,) int64, with pooling weighted `F.weights` (N,) float32.
-Shape letters: B batch, W columns, N ids, D dim, L length.
+`F.values` (N,) int64 and `F.offsets` (B + 1,) int64, with pooling weighted `F.weights` (N,) float32. Shape letters: B
+batch, W columns, N ids, D dim, L length.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class FeatureEmbeddings(nn.Module):
         )
 
     def pooled(self, inputs: Inputs) -> list[Tensor]:
-        """One (B, D) for each name in pooled_names."""
+        """Returns one (B, D) for each name in pooled_names."""
         return [
             layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"], inputs.get(f"{name}.weights"))
             for name, layer in zip(self.pooled_names, self.pooled_layers, strict=True)
         ]
 
     def sequences(self, inputs: Inputs) -> list[tuple[Tensor, Tensor]]:
-        """One pair of rows (B, L, D) and lengths (B,) for each name in sequence_names."""
+        """Returns rows (B, L, D) and lengths (B,) for each name in sequence_names."""
         return [
             layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"])
             for name, layer in zip(self.sequence_names, self.sequence_layers, strict=True)
         ]
 
     def dense(self, inputs: Inputs) -> list[Tensor]:
-        """The dense groups, (B, W) each; none when the spec has no dense feature."""
+        """Returns the dense groups, (B, W) each; an empty list when the spec has no dense feature."""
         return [inputs[group] for group in self.groups]
 
     def expect_pooled(self, model: str, *, same_dim: bool) -> int:
-        """The dim of the features. Raises ConfigError when the model cannot take them as they are."""
+        """Returns the dim of the features. Raises ConfigError when the model cannot take them as they are."""
         if self.sequence_names:
             raise ConfigError(
                 f"feature {self.sequence_names[0]!r} has pooling none; {model} takes sum, mean or weighted (din takes "
@@ -84,7 +84,7 @@ class FeatureEmbeddings(nn.Module):
 
 
 def mlp(width: int, hidden: Sequence[int], *, dropout: float = 0.0, out: int | None = None) -> nn.Sequential:
-    """(B, width) -> hidden layers with ReLU -> (B, out), or (B, last hidden) without `out`."""
+    """Builds an MLP: (B, width) -> hidden layers with ReLU -> (B, out), or (B, last hidden) without `out`."""
     layers: list[nn.Module] = []
     for size in hidden:
         layers += [nn.Linear(width, size), nn.ReLU()]

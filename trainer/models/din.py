@@ -1,7 +1,7 @@
 """DIN: the target item attends over the user's sequence of items; the weighted sum joins the other features in an MLP.
 
-Source: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", 2018. Differs in that the weights of a
-sequence are normalised (softmax), which keeps the sum's size independent of the sequence's length.
+Source: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", 2018. It differs in that the weights of
+a sequence are normalised (softmax), which keeps the sum's size independent of the sequence's length.
 """
 
 from __future__ import annotations

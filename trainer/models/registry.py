@@ -1,4 +1,4 @@
-"""From configuration to model: the one place that knows all models of the zoo."""
+"""Builds models from configurations: the one place that knows all models of the zoo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.models.dlrm import Dlrm
 
 
 def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[str, EmbeddingTable]:
-    """Empty tables by name, ready for the sparse optimizer of the configuration. memory: bounds their DRAM."""
+    """Builds empty tables by name, ready for the sparse optimizer of the configuration. memory: bounds their DRAM."""
     sparse = config.optimizer.sparse
     return {
         table.name: EmbeddingTable(
@@ -31,9 +31,9 @@ def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[s
 
 
 def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> RankingModel:
-    """The model of the configuration over these tables. Raises ConfigError when the features do not suit the model.
+    """Builds the model of the configuration over these tables.
 
-    Dense weights are drawn from torch's generator: seed it before.
+    Dense weights are drawn from torch's generator: seed it before. Raises ConfigError when the features do not suit it.
     """
     match config.model:
         case DlrmConfig():

@@ -1,4 +1,4 @@
-"""From a trained module to published versions and deltas.
+"""Publishes a trained module as versions and deltas.
 
 A module is cut at its embedding layers, the rest is exported, and both halves are shown to agree with the whole.
 """

@@ -1,7 +1,7 @@
-"""Where an id can be put into a raw request so that it comes out of the features as it is.
+"""Finds the places of a raw request where an id can be put so that it leaves the features unchanged.
 
-A feature without hashes, crosses or vocabularies hands its integers on. Ids of the others can only be met by rows that
-hold the raw values they came from.
+A feature without hashes, crosses or vocabularies passes its integers on. Ids of other features can only be reached by
+rows that hold the raw values they came from.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ _BAG = 8
 
 @dataclass(frozen=True)
 class Carrier:
-    """One place of one input. position: in a fixed input; -1 for a bag. ids: how many it takes at once."""
+    """A place of one input that can carry ids."""
 
     table: str
     input: InputSpec
+    #: Position in a fixed input; -1 for a bag.
     position: int
+    #: Number of ids that the place takes at once.
     ids: int
 
     def put(self, row: dict[str, Any], ids: Sequence[int]) -> None:
@@ -47,7 +49,7 @@ class Carrier:
 
 
 def carriers(spec: FeatureSpec, inputs: Sequence[InputSpec]) -> dict[str, list[Carrier]]:
-    """Table -> its carriers; each place of an input stands once, for the first table that reads it.
+    """Returns table -> its carriers; each place of an input appears once, for the first table that reads it.
 
     inputs: those of the spec, with the dtypes in which they are sent.
     """

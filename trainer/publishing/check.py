@@ -1,4 +1,4 @@
-"""Both halves of a module against the module itself, and golden requests scored by the module."""
+"""Checks both halves of a module against the module itself, and scores golden requests with it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainer.publishing.subject import Subject
 
 
 class Checker:
-    """tables: where the lookup half reads rows. codecs: with which they are published. graph: the dense half as a
-    server has it.
+    """Compares the lookup half and the dense half with the module.
 
-    tolerance: how far outputs may differ, times the largest output if that is above 1.
+    tables: the rows that the lookup half reads. codecs: those with which the tables are published. graph: the dense
+    half as a server has it. tolerance: how far outputs may differ, times the largest output if that is above 1.
     """
 
     def __init__(
@@ -39,19 +39,21 @@ class Checker:
         self._graph = graph
 
     def sample_tensors(self) -> list[Tensor]:
-        """What the dense half takes for the sample, out of the rows as they were trained: the module's own."""
+        """Returns the dense half's inputs for the sample, from the rows as they were trained: the module's own."""
         subject = self._subject
         plan = subject.plan
         return graph_tensors(subject.engine.run(plan.columns, plan.rows), plan, self._tables)
 
     def check_sample(self, tensors: list[Tensor]) -> None:
-        """The module's own outputs against its cut self, fed by the lookup half."""
+        """Compares the module's own outputs with those of its cut self, fed by the lookup half."""
         got = self._module_outputs(tensors)
         shaped = {name: value.reshape(got[name].shape).numpy() for name, value in self._subject.wanted.items()}
         self._compare(shaped, got, "the two halves do not give the module's own outputs")
 
     def check_graph(self, graph: DenseGraph, tensors: list[Tensor]) -> None:
-        """The exported half against the module, on the sample and at batch 1 and 2; a row must not see the others."""
+        """Checks the exported half against the module, on the sample and at batch 1 and 2; a row must not see the
+        others.
+        """
         self._graph = graph
         whole = self._module_outputs(tensors)
         self._compare(whole, self._graph_outputs(tensors), "the exported graph, on the sample")
@@ -64,7 +66,9 @@ class Checker:
             self._compare(within, alone, f"the first rows alone (batch {rows})", factor=10.0)
 
     def golden(self, columns: Mapping[str, Column], rows: int) -> Golden:
-        """The golden requests with the module's outputs over the published rows; the exported half must give them."""
+        """Scores the golden requests with the module over the published rows; the exported half must give the same
+        outputs.
+        """
         features = self._subject.engine.run(columns, rows)
         tensors = graph_tensors(features, self._subject.plan, self._tables, self._codecs)
         outputs = self._module_outputs(tensors)

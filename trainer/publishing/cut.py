@@ -27,9 +27,10 @@ _DTYPES = {
 
 
 class DenseHalf(nn.Module):
-    """forward(*tensors), in the order of plan.graph_inputs(), -> the module's outputs, in the order of output_names.
+    """The module without its embedding layers: forward(*tensors) in the order of plan.graph_inputs().
 
-    container: holds the module as its child `module`. Inside `cut()` alone.
+    Returns the module's outputs in the order of output_names. container: holds the module as its child `module`. Usable
+    inside `cut()` only.
     """
 
     def __init__(self, container: nn.Module, sample: Sample, plan: CutPlan, output_names: Sequence[str]) -> None:
@@ -42,7 +43,7 @@ class DenseHalf(nn.Module):
 
     @contextmanager
     def cut(self) -> Iterator[DenseHalf]:
-        """Takes the embedding layers out for the block."""
+        """Removes the embedding layers for the block."""
         layers = embedding_layers(self.container)
         with replaced(self.container, {layer: _Answered(path, layer, self) for path, layer in layers.items()}):
             yield self
@@ -67,7 +68,7 @@ class DenseHalf(nn.Module):
         return tuple(_at_least_two_dimensions(outputs[name]) for name in self.output_names)
 
     def answer(self, path: str) -> Any:
-        """What the next call of an embedding layer returns."""
+        """Returns the result of the next call of an embedding layer."""
         expected, answer = next(self._answers, ("", None))
         if expected != path:
             raise Unsupported(f"the module calls its embedding layers in another order each time (now {path!r})")
@@ -75,7 +76,7 @@ class DenseHalf(nn.Module):
 
 
 class _Answered(StandIn):
-    """Answers with what the dense half holds for this call."""
+    """Returns the result that the dense half holds for this call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         path, _, half = self._held
@@ -83,7 +84,7 @@ class _Answered(StandIn):
 
 
 def named_outputs(value: Any) -> dict[str, Tensor]:
-    """Outputs by name: a tensor is "score", a mapping keeps its names, a sequence counts from output_0."""
+    """Returns outputs by name: a tensor is "score", a mapping keeps its names, a sequence counts from output_0."""
     if isinstance(value, Tensor):
         return {"score": value}
     if isinstance(value, Mapping):
@@ -103,7 +104,10 @@ def named_outputs(value: Any) -> dict[str, Tensor]:
 
 
 def graph_outputs(outputs: Mapping[str, Tensor]) -> list[GraphOutput]:
-    """The outputs as the manifest says them. Raises Unsupported for a dtype that is not served, or without a batch."""
+    """Describes the outputs as the manifest does.
+
+    Raises Unsupported for a dtype that is not served, or without a batch.
+    """
     batch = next(iter(outputs.values())).shape[:1]
     result: list[GraphOutput] = []
     for name, value in outputs.items():
@@ -119,7 +123,7 @@ def graph_outputs(outputs: Mapping[str, Tensor]) -> list[GraphOutput]:
 
 
 def output_arrays(names: Sequence[str], values: Sequence[Tensor]) -> dict[str, np.ndarray]:
-    """Outputs as numpy arrays by name."""
+    """Returns outputs as numpy arrays by name."""
     return {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""What a delta holds, read out of the live module: the rows that changed, the ids that went, the dense weights.
+"""Reads the content of a delta out of the live module: changed rows, removed ids, dense weights.
 
 The dense graph is that of the version; its weights have the same names in the module, so nothing is exported again.
 """
@@ -22,12 +22,15 @@ from trainer.publishing.layers import frequency_byte
 def changed_tables(
     tables: Mapping[str, EmbeddingTable], since: Mapping[str, int], row_types: Mapping[str, str]
 ) -> list[DeltaTable]:
-    """Rows that changed and ids that went after the stamps of `since`, by table; row_types: those of the version."""
+    """Returns, for each table, the rows that changed and the ids that were removed after the stamps of `since`.
+
+    row_types: those of the version.
+    """
     return [_changed(name, table, since.get(name, 0), row_types[name]) for name, table in tables.items()]
 
 
 def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> bool:
-    """Whether no row changed and no id went after the stamps of `since`."""
+    """Returns whether no row changed and no id was removed after the stamps of `since`."""
     return not any(
         len(table.changed_since(since.get(name, 0))) or len(table.removed_since(since.get(name, 0)))
         for name, table in tables.items()
@@ -35,7 +38,7 @@ def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int])
 
 
 def live_weights(half: DenseHalf, graph: DenseGraph) -> dict[str, Tensor]:
-    """The weights of a published graph as they are in the module now; constants of the graph are its own.
+    """Returns the weights of a published graph as they are in the module now; constants of the graph are its own.
 
     Raises CheckpointError for a weight that the module does not have any more.
     """
@@ -58,7 +61,7 @@ def live_weights(half: DenseHalf, graph: DenseGraph) -> dict[str, Tensor]:
 
 
 def weight_arrays(weights: Mapping[str, Tensor]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Weights as numpy arrays, and the safetensors names of those whose numpy type does not say it."""
+    """Returns weights as numpy arrays, and the safetensors names of those whose numpy type does not say it."""
     arrays: dict[str, np.ndarray] = {}
     dtypes: dict[str, str] = {}
     for key, value in weights.items():

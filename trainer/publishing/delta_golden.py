@@ -1,7 +1,7 @@
 """Golden requests of a delta: at least half of them reach rows that it changed, beside the cases that break servers.
 
-Ids that a request can carry as they are are put into it: so every changed row of a small delta is scored. Of features
-that hash, those raw rows of the pools are taken whose ids changed. The cost is that of the delta and of the pools; no
+An id that a request can carry unchanged is put into one, so every changed row of a small delta is scored. For features
+that hash, the raw rows of the pools whose ids changed are taken. The cost is that of the delta and of the pools; no
 table is read whole.
 """
 
@@ -29,7 +29,7 @@ from trainer.publishing.golden import (
 from trainer.publishing.reach import missed_tables, reached, rows_holding
 
 REQUESTS_AT_MOST = 1024
-# Of each pool; more would only make it slower.
+# Rows taken of each pool; more would only make it slower.
 POOL_ROWS = 2048
 _CASES_AT_MOST = 192
 _REMOVED_ROWS = 64
@@ -42,11 +42,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DeltaRequests:
-    """reaching: how many requests hold an id that the delta changed. ids_reached: how many such ids they hold."""
+    """Golden requests of a delta, as raw columns."""
 
     columns: dict[str, Column]
     rows: int
+    #: Requests that hold an id that the delta changed.
     reaching: int
+    #: Changed ids that they hold.
     ids_reached: int
 
 
@@ -58,10 +60,11 @@ def delta_requests(
     count: int,
     spare: Callable[[], Pool],
 ) -> DeltaRequests:
-    """At least `count` raw rows. pools: raw rows by input, those last trained on first. spare: rows that reach every
-    table, for tables that nothing else reaches; only called then.
+    """Makes at least `count` raw rows.
 
-    When no raw row is known that leads to any changed row, none reaches one; `reaching` says so.
+    pools: raw rows by input, those last trained on first. spare: returns rows that reach every table, for tables that
+    nothing else reaches; only called then. When no known raw row leads to any changed row, none reaches one; `reaching`
+    is then 0.
     """
     source = _Source(engine, [_first_rows(pool) for pool in pools], changed)
     reachable = source.reachable
@@ -87,7 +90,7 @@ def delta_requests(
 class _Source:
     """Rows number 0, 1, ... of raw values, each reaching changed rows where that is possible.
 
-    needed: how many it takes until every changed id that can be reached was.
+    needed: number of rows it takes until every changed id that can be reached was.
     """
 
     def __init__(self, engine: FeatureEngine, pools: Sequence[Pool], changed: Sequence[DeltaTable]) -> None:
@@ -122,11 +125,11 @@ class _Source:
 
     @property
     def reachable(self) -> bool:
-        """Whether any changed row can be reached."""
+        """True if any changed row can be reached."""
         return bool(self._changed) or len(self._natural) > 0
 
     def row(self, place: int, rows: int) -> Row:
-        """Row `place` of so many, a new dict."""
+        """Returns row `place` of `rows`, a new dict."""
         row = self._base(place)
         for table in self._changed:
             self._fill(row, table.name, table.ids, place, rows)

@@ -48,7 +48,7 @@ class DeltaWriter:
         metadata: Mapping[str, Any],
         display: Display,
     ) -> PublishedDelta:
-        """Writes it under the sequence that it has drawn, or the next one that is free.
+        """Writes the delta under the sequence that was drawn for it, or the next free one.
 
         pools: raw rows that were trained on lately, to draw golden requests from beside the sample.
         """

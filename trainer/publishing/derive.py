@@ -1,8 +1,7 @@
-"""A feature spec out of the sample batch, for modules that know nothing of ours.
+"""Derives a feature spec from the sample batch, for modules that know nothing of our types.
 
-Every float tensor becomes a dense input, every tensor of ids an input whose columns (or bags) are features.
-A module knows no nulls, so its inputs take none.
-B rows of the batch, W columns of a tensor, n ids of a row.
+Every float tensor becomes a dense input, every tensor of ids an input whose columns (or bags) are features. A module
+knows no nulls, so its inputs take none. B rows of the batch, W columns of a tensor, n ids of a row.
 """
 
 from __future__ import annotations
@@ -28,23 +27,22 @@ _LENGTH_AT_LEAST = 1024
 
 @dataclass(frozen=True)
 class _Use:
-    """How one call uses a sample tensor: some columns of it, or (columns None) its bags.
-
-    weights: the sample tensor that holds a weight for each id, "" for none.
-    """
+    """One call's use of a sample tensor."""
 
     leaf: str
+    #: The columns that it reads; None for bags.
     columns: tuple[int, int] | None
     pooling: str
     length: int
     shape: Shape
+    #: The sample tensor that holds a weight for each id, "" for none.
     weights: str = ""
 
 
 def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
-    """The plan of a module that takes the sample's tensors. rows: B.
+    """Plans the cut of a module that takes the sample's tensors. rows: B.
 
-    Raises Unsupported, naming the layer and the tensor, for a use that no feature can say.
+    Raises Unsupported, naming the layer and the tensor, for a use that no feature can describe.
     """
     names = TableNames()
     inputs: dict[str, InputSpec] = {}
@@ -143,7 +141,7 @@ def _use(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int)
 
 
 def _weights(call: LayerCall, ids: Tensor, leaves: Mapping[str, Tensor], columns: tuple[int, int] | None) -> str:
-    """The tensor that holds the weights of a call, "" for none: one for each id, in the place of the id."""
+    """Returns the tensor that holds the weights of a call, "" for none: one for each id, in the place of the id."""
     view = call.weights
     if view is None:
         return ""
@@ -160,7 +158,7 @@ def _weights(call: LayerCall, ids: Tensor, leaves: Mapping[str, Tensor], columns
 
 
 def _bags(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int) -> np.ndarray:
-    """The bags' offsets with the end behind the last, (B + 1,) int64."""
+    """Returns the bags' offsets with the end behind the last, (B + 1,) int64."""
     assert call.offsets is not None
     view = call.offsets
     values = torch.as_strided(leaves[view.leaf], view.shape, view.strides, view.start).to(torch.int64).numpy()

@@ -1,4 +1,4 @@
-"""torch.export of the dense half, without what torch prints when it fails."""
+"""Runs torch.export on the dense half and silences what torch prints when it fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what torch says, and the line of the user's that it is about."""
+    """Returns the first line of torch's message, and the line of the user's code that it is about."""
     text = str(error).strip()
     first = (text.splitlines() or [type(error).__name__])[0].rstrip(". ")
     place = _PLACE.search(text)
@@ -52,7 +52,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _without_dumps() -> Iterator[None]:
-    """Keeps warnings, and the graph that torch prints to standard error beside raising an error, from the terminal.
+    """Keeps torch's output from the terminal: warnings, and the graph printed to standard error beside an error.
 
     What a module itself prints there is passed on when the export succeeds.
     """

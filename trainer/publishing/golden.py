@@ -1,6 +1,6 @@
-"""Golden requests: varied raw rows out of the sample, and beside them the cases that break servers.
+"""Golden requests: varied raw rows out of the sample, and the cases that break servers.
 
-Nulls in every input that takes them, ids that no table has, empty lists, and at least one row of every table.
+These are nulls in every input that takes them, ids that no table has, empty lists, and at least one row of every table.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def golden_columns(
     count: int,
     pools: Sequence[Mapping[str, Column]] = (),
 ) -> tuple[dict[str, Column], int]:
-    """At least `count` rows of raw features; returns the columns and how many rows they have.
+    """Makes at least `count` rows of raw features; returns the columns and how many rows they have.
 
-    pools: raw rows that were trained on lately, asked for tables that no row of the sample reaches any more. Raises
+    pools: raw rows that were trained on lately, used for tables that no row of the sample reaches any more. Raises
     CheckpointError when none of all these rows reaches some table.
     """
     inputs = [as_sent(entry, [sample, *pools]) for entry in spec.inputs]
@@ -55,13 +55,13 @@ def golden_columns(
 
 
 def as_sent(entry: InputSpec, pools: Sequence[Mapping[str, Column]]) -> InputSpec:
-    """The input with the own integer or float type of the raw rows, which a request may send, if they have one."""
+    """Returns the input with the integer or float type of the raw rows, which a request may send, if they have one."""
     dtypes = {pool[entry.name].dtype for pool in pools}
     return entry.model_copy(update={"dtype": dtypes.pop()}) if len(dtypes) == 1 else entry
 
 
 def drawn_rows(values: Mapping[str, list[Any]], count: int) -> list[Row]:
-    """`count` rows spread over the sample. A small sample is repeated, each input in another order."""
+    """Draws `count` rows spread over the sample. A small sample is repeated, each input in another order."""
     rows = max(len(column) for column in values.values())
     picked = np.linspace(0, rows - 1, min(rows, count)).round().astype(int).tolist()
     drawn = [{name: column[row % len(column)] for name, column in values.items()} for row in picked]
@@ -75,7 +75,7 @@ def drawn_rows(values: Mapping[str, list[Any]], count: int) -> list[Row]:
 def hard_cases(
     rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, copies: int = _ROWS_A_CASE
 ) -> list[Row]:
-    """Nulls in all inputs that take them and in each, empty lists, absent ids: `copies` of `rows` a case."""
+    """Makes `copies` rows a case: nulls in all inputs that take them and in each, empty lists, absent ids."""
     feeds = {name: {f.output for f in spec.features if name in f.inputs} for name in (entry.name for entry in inputs)}
     nulls = {entry.name: None for entry in inputs if entry.nulls == "allow"}
     cases: list[Row] = [{**rows[0], **nulls}] if nulls else []
@@ -94,7 +94,7 @@ def hard_cases(
 
 
 def _absent_values(entry: InputSpec) -> list[Any]:
-    """Values that no training data holds, as the input sends them; functions take the row's own value."""
+    """Returns values that no training data holds, as the input sends them; functions take the row's own value."""
     if entry.dtype in INTEGERS:
         low, high = integer_range(entry.dtype)
         absent: list[Any] = [high - _ABSENT_OFFSET, low + _ABSENT_OFFSET]
@@ -115,7 +115,7 @@ def _absent_values(entry: InputSpec) -> list[Any]:
 def _reaching_rows(
     rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, tables: Sequence[TableData]
 ) -> list[Row]:
-    """A row for each table that `rows` do not reach and whose ids can be sent as they are."""
+    """Returns a row for each table that `rows` do not reach and whose ids can be sent unchanged."""
     missed = _missed(columns_of_rows(inputs, rows, spec), len(rows), spec, tables)
     by_name = {entry.name: entry for entry in inputs}
     extra: list[Row] = []
@@ -135,7 +135,7 @@ def _reaching_rows(
 
 
 def spare_rows(engine: FeatureEngine, pool: Mapping[str, Column], missed: Sequence[TableRows]) -> list[Row]:
-    """Some rows of `pool` for each table, each reaching a row of it; none when the pool has none."""
+    """Returns some rows of `pool` for each table, each reaching a row of it; empty when the pool has none."""
     count = max(column.rows for column in pool.values())
     batch = engine.run(pool, count)
     rows: list[Row] = []
@@ -179,6 +179,6 @@ def _missed(
 
 
 def columns_of_rows(inputs: Sequence[InputSpec], rows: Sequence[Row], spec: FeatureSpec) -> dict[str, Column]:
-    """Rows of raw values by input as columns; weights are made to match the ids that a row was given."""
+    """Turns rows of raw values by input into columns; weights are made to match the ids that a row was given."""
     matched = [matched_weights(spec, row) for row in rows]
     return {entry.name: column_from_rows(entry, [row[entry.name] for row in matched]) for entry in inputs}

@@ -1,4 +1,4 @@
-"""What the publisher takes for an embedding layer, and which table lies behind it."""
+"""The embedding layers that the publisher recognises, and the table behind each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 
 EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
 LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
-# Those whose rows lie in an EmbeddingTable, which says what changed.
+# Layers whose rows lie in an EmbeddingTable, which tracks changes.
 TABLE_LAYERS = (Embedding, EmbeddingBag)
 
 
@@ -24,9 +24,9 @@ _CODED_AT_ONCE = 1 << 20
 
 
 class StandIn(nn.Module):
-    """Stands where an embedding layer was, while a module is looked at; its attributes are the layer's.
+    """Replaces an embedding layer while a module is examined; its attributes are the layer's.
 
-    asked: who answers its calls.
+    asked: answers its calls.
     """
 
     def __init__(self, path: str, layer: EmbeddingLayer, asked: Any) -> None:
@@ -43,16 +43,19 @@ class StandIn(nn.Module):
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table to publish: `trained` is ours, `weight` a plain layer's. hidden: an id whose row stays out."""
+    """A table to publish."""
 
     name: str
     dim: int
+    #: The table of our own layers, or None.
     trained: EmbeddingTable | None = None
+    #: The weight of a plain torch layer, or None.
     weight: torch.Tensor | None = None
+    #: An id whose row is left out.
     hidden: int | None = None
 
     def data(self, row_type: str = "fp32") -> TableData:
-        """All rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
+        """Returns all rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
             ids, rows, _, counts, _ = self.trained.export_rows()
             return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type)
@@ -66,7 +69,7 @@ class TableSource:
 
 
 def frequency_byte(counts: np.ndarray) -> np.ndarray:
-    """How often an id was seen, (N,) uint32, in the coding of the DRAM table's use counts (cuda/line.cuh, count_code).
+    """Encodes how often an id was seen, (N,) uint32, as the DRAM table's use counts (cuda/line.cuh, count_code).
 
     Exact to 31, then four bits of mantissa behind an exponent, rounded down; half a million and more is 255.
     """
@@ -80,7 +83,10 @@ def frequency_byte(counts: np.ndarray) -> np.ndarray:
 
 
 def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
-    """Every embedding layer once, by its first path in container.module. Raises Unsupported for one that cannot go."""
+    """Returns every embedding layer once, by its first path in container.module.
+
+    Raises Unsupported for one that cannot be published.
+    """
     found: dict[str, EmbeddingLayer] = {}
     for full_path, module in container.named_modules():
         path = full_path.removeprefix("module.")
@@ -112,12 +118,14 @@ def check_layer(path: str, layer: EmbeddingLayer) -> None:
 
 
 def table_key(layer: EmbeddingLayer) -> object:
-    """Equal for layers that read the same table: ours by the table, plain ones by their weight."""
+    """Returns a key that is equal for layers that read the same table: ours by the table, plain ones by their
+    weight.
+    """
     return layer.table if isinstance(layer, Embedding | EmbeddingBag) else layer.weight.data_ptr()
 
 
 def layer_dim(layer: EmbeddingLayer) -> int:
-    """Values of a row."""
+    """Number of values of a row."""
     return layer.table.dim if isinstance(layer, Embedding | EmbeddingBag) else layer.embedding_dim
 
 
@@ -129,7 +137,7 @@ class TableNames:
         self._users: dict[object, list[tuple[str, EmbeddingLayer]]] = {}
 
     def name(self, path: str, layer: EmbeddingLayer, wanted: str | None = None) -> str:
-        """The name of the table behind a layer that is called. wanted: the name that a given spec uses for it."""
+        """Names the table behind a layer that is called. wanted: the name that a given spec uses for it."""
         key = table_key(layer)
         users = self._users.setdefault(key, [])
         if all(user is not layer for _, user in users):
@@ -144,7 +152,10 @@ class TableNames:
         return source.name
 
     def sources(self) -> list[TableSource]:
-        """All tables named so far, in order. Raises Unsupported when two layers need different rows of one table."""
+        """Returns all tables named so far, in order.
+
+        Raises Unsupported when two layers need different rows of one table.
+        """
         return [self._with_hidden(key, source) for key, source in self._sources.items()]
 
     def _source(self, path: str, layer: EmbeddingLayer, wanted: str | None) -> TableSource:
@@ -175,7 +186,7 @@ class TableNames:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or with the first number behind it that is free."""
+    """Returns `name`, or `name` followed by the first number that makes it free."""
     if name not in taken:
         return name
     number = 2

@@ -1,7 +1,7 @@
-"""What a trainer has published and from which state: a line of snapshots, each made from the one before.
+"""The lineage of a run: which snapshots it published, each made from the one before, and from which state.
 
-The line is a value. It lies in every training checkpoint, so that after a crash the trainer knows what it had promised
-to publish (`pending`) and which changes the next delta must hold (`stamps`: the last stamp of changes that a snapshot
+The lineage is a value. It lies in every training checkpoint, so that after a crash the trainer knows which snapshot it
+had prepared (`pending`) and which changes the next delta must hold (`stamps`: the last stamp of changes that a snapshot
 holds, by table).
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from storage.errors import CheckpointError, NotFound
 
-# Snapshots that a delta can start from (`from_snapshot`); older ones are known by their ids alone.
+# Number of snapshots that a delta can start from (`from_snapshot`); older ones are known by their ids alone.
 MAX_PUBLISHED = 512
-# As many as a version's manifest may name in descends_from.
+# The most ids that a version's manifest may name in descends_from.
 MAX_ANCESTORS = 4096
 
 Kind = Literal["version", "delta", "cumulative"]
@@ -23,60 +23,67 @@ Kind = Literal["version", "delta", "cumulative"]
 
 @dataclass(frozen=True)
 class Published:
-    """One snapshot of the line. sequence: 0 for a version itself. dense: fingerprint of the dense weights, hex."""
+    """One snapshot of the lineage."""
 
     snapshot: str
     version: int
+    #: Number of the delta; 0 for a version itself.
     sequence: int
+    #: The last stamp whose changes the snapshot holds, by table.
     stamps: Mapping[str, int]
+    #: Fingerprint of the dense weights, hex.
     dense: str = ""
 
     @property
     def name(self) -> str:
-        """As people write it: VERSION.SEQUENCE."""
+        """The name as shown to users: VERSION.SEQUENCE."""
         return f"{self.version}.{self.sequence}"
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A snapshot that was promised: drawn, its changes closed, perhaps not written yet.
-
-    version, sequence: as drawn; another publisher may take the number first, then the next one is used. parent: the
-    snapshot it was made from, "" for the first. since: changes after these stamps are in it, by table.
-    from_sequence, applies_to: of a delta. compaction: the snapshot of a version with the same content that is written
-    behind the delta, "" for none. created_unix_ms: when it was drawn; written again, it gets the same time.
-    """
+    """A prepared snapshot: drawn, its changes closed, perhaps not written yet."""
 
     kind: Kind
     snapshot: str
+    #: Number of the version as drawn; when another publisher takes it first, the next one is used.
     version: int
+    #: Number of the delta as drawn; when another publisher takes it first, the next one is used.
     sequence: int
+    #: The snapshot it was made from, "" for the first.
     parent: str
     stamps: Mapping[str, int]
+    #: Changes after these stamps are in it, by table.
     since: Mapping[str, int] = field(default_factory=dict)
+    #: Sequence that a delta starts from.
     from_sequence: int = 0
+    #: Snapshots that a delta applies to.
     applies_to: tuple[str, ...] = ()
+    #: The snapshot of a version with the same content that is written behind the delta, "" for none.
     compaction: str = ""
+    #: Time at which it was drawn; written again, it gets the same time.
     created_unix_ms: int = 0
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """The line so far; empty before the first version.
+    """The snapshots so far; empty before the first version."""
 
-    version, base: number and snapshot of the version that deltas lie in. published: oldest first, the newest
-    MAX_PUBLISHED. ancestors: ids of the newest snapshots before those. last_sequence: the largest drawn for a delta of
-    `version`. version_bytes: of the version's rows; delta_bytes: of those in the deltas that lead from it to the newest
-    snapshot, so a cumulative one begins anew. deltas: how many were published since the version.
-    """
-
+    #: Number of the version that deltas lie in.
     version: int = 0
+    #: Snapshot of that version.
     base: str = ""
+    #: Oldest first, the newest MAX_PUBLISHED.
     published: tuple[Published, ...] = ()
+    #: Ids of the newest snapshots before those.
     ancestors: tuple[str, ...] = ()
+    #: The largest sequence drawn for a delta of `version`.
     last_sequence: int = 0
+    #: Bytes of the version's rows.
     version_bytes: int = 0
+    #: Bytes of the rows in the deltas from the version to the newest snapshot, so a cumulative one begins anew.
     delta_bytes: int = 0
+    #: Deltas published since the version.
     deltas: int = 0
     pending: Pending | None = None
 
@@ -98,15 +105,15 @@ class Lineage:
         )
 
     def base_of(self, entry: Published) -> Published:
-        """The version that a snapshot is a delta of; the entry itself when it is one."""
-        # The nearest before it: in a repository that was made anew, numbers come again.
+        """Returns the version that a snapshot is a delta of; the entry itself when it is one."""
+        # Take the nearest before it: in a repository that was made anew, numbers come again.
         for other in reversed(self.published[: self.published.index(entry) + 1]):
             if other.version == entry.version and other.sequence == 0:
                 return other
         raise NotFound(f"snapshot {entry.name}: its version is not known any more; publish a version")
 
     def up_to(self, snapshot: str) -> Lineage:
-        """The line as it was when `snapshot` was its newest. Numbers that were drawn since are not drawn again."""
+        """Returns the lineage as it was when `snapshot` was its newest. Numbers drawn since are not drawn again."""
         entry = self.find(snapshot)
         kept, base = self.published[: self.published.index(entry) + 1], self.base_of(entry)
         deltas = len(kept) - 1 - kept.index(base)
@@ -126,7 +133,7 @@ class Lineage:
         )
 
     def since_base(self, entry: Published) -> tuple[Published, ...]:
-        """A snapshot's version and all of the line that came after it."""
+        """Returns a snapshot's version and everything published after it."""
         return self.published[self.published.index(self.base_of(entry)) :]
 
     def line(self) -> tuple[str, ...]:
@@ -134,7 +141,7 @@ class Lineage:
         return (*self.ancestors, *(entry.snapshot for entry in self.published))[-MAX_ANCESTORS:]
 
     def with_published(self, entry: Published, *, row_bytes: int, cumulative: bool = False) -> Lineage:
-        """The line with a snapshot that was written. row_bytes: of its rows and removed ids."""
+        """Returns the lineage with a snapshot that was written. row_bytes: bytes of its rows and removed ids."""
         published = (*self.published, entry)
         cut = max(0, len(published) - MAX_PUBLISHED)
         # A version stays for as long as one of its deltas does: they are found by it.
@@ -159,7 +166,7 @@ class Lineage:
         )
 
     def to_json_value(self) -> dict[str, Any]:
-        """The line as JSON values; `from_json_value` reads them. Stamps stand in the order of `tables`."""
+        """Returns the lineage as JSON values; `from_json_value` reads them. Stamps are in the order of `tables`."""
         tables = sorted({name for entry in self.published for name in entry.stamps})
         return {
             "version": self.version,

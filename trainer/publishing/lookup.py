@@ -1,7 +1,7 @@
-"""The lookup half in plain numpy: slow, obvious, and over the rows as published what the golden scores rest on.
+"""The lookup half in plain numpy: slow, obvious, over the rows as published. The golden scores rest on it.
 
-For a delta the rows are read out of the trained table itself, so that the cost is that of the ids asked for.
-B rows, N ids, D dim, L length.
+For a delta the rows are read out of the trained table itself, so that the cost is that of the ids asked for. B rows, N
+ids, D dim, L length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TableRows = TableData | EmbeddingTable
 def graph_tensors(
     features: FeatureBatch, plan: CutPlan, tables: Mapping[str, TableRows], codecs: Mapping[str, RowCodec] | None = None
 ) -> list[Tensor]:
-    """What the dense half takes for these features, in the order of plan.graph_inputs().
+    """Returns the dense half's inputs for these features, in the order of plan.graph_inputs().
 
     codecs: rows as they are when they were published with these; None takes them as they were trained.
     """
@@ -47,7 +47,7 @@ def graph_tensors(
 
 
 def find_rows(table: TableRows, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """ids (N,) -> rows (N, D), zeros where the table has none, and found (N,) bool.
+    """Maps ids (N,) to rows (N, D), zeros where the table has none, and found (N,) bool.
 
     In a trained table a row of zeros counts as not found; no score can tell the two apart.
     """
@@ -64,12 +64,12 @@ def find_rows(table: TableRows, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def rounded(codec: RowCodec, rows: np.ndarray) -> np.ndarray:
-    """Rows (N, D) as they come back when they were stored."""
+    """Returns rows (N, D) as they read back after they were stored."""
     return codec.decode(codec.encode(rows))
 
 
 def pooled_rows(rows: np.ndarray, bags: Jagged, pooling: str) -> np.ndarray:
-    """rows (N, D) of the ids of bags -> (B, D), summed in their order; a mean divides by the ids given."""
+    """Pools rows (N, D) of the ids of bags to (B, D), summed in their order; a mean divides by the ids given."""
     lengths, offsets = bags.lengths(), bags.offsets
     if pooling == "weighted":
         assert bags.weights is not None
@@ -84,7 +84,7 @@ def pooled_rows(rows: np.ndarray, bags: Jagged, pooling: str) -> np.ndarray:
 
 
 def padded_rows(rows: np.ndarray, bags: Jagged, length: int) -> np.ndarray:
-    """rows (N, D) of the ids of bags -> (B, L, D): the first `length` of each, padded with zeros."""
+    """Pads rows (N, D) of the ids of bags to (B, L, D): the first `length` of each, then zeros."""
     lengths, offsets = bags.lengths(), bags.offsets
     out = np.zeros((len(lengths), length, rows.shape[1]), np.float32)
     for step in range(min(length, int(lengths.max(initial=0)))):

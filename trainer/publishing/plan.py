@@ -18,13 +18,13 @@ from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.layers import TableNames, TableSource, layer_dim
 from trainer.publishing.record import LayerCall, Recording
 
-# What a layer returns: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
+# Shapes of a layer's result: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
 Shape = Literal["pooled", "single", "rows", "rows_lengths"]
 
 
 @dataclass(frozen=True)
 class CutCall:
-    """One call, in the order of the run: the feature whose lookup answers it."""
+    """One call of an embedding layer, in the order of the run, and the feature whose lookup replaces it."""
 
     path: str
     feature: str
@@ -33,23 +33,27 @@ class CutCall:
 
 @dataclass(frozen=True)
 class DenseInput:
-    """A float tensor of the sample. group: the dense group that fills it, (B, width). shape: the sample's own."""
+    """A float tensor of the sample."""
 
     leaf: str
+    #: The dense group that fills it, (B, width).
     group: str
     width: int
+    #: Shape of the sample's own tensor.
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class CutFeature:
-    """A feature as the graph takes it. length: of pooling none, else 0. with_lengths: the graph takes them too."""
+    """A feature as the graph takes it."""
 
     name: str
     table: str
     dim: int
     pooling: str
+    #: Length of a sequence with pooling none, else 0.
     length: int
+    #: True if the graph takes the lengths too.
     with_lengths: bool
 
 
@@ -66,7 +70,9 @@ class CutPlan:
     rows: int
 
     def graph_inputs(self) -> list[GraphInput]:
-        """The inputs of the dense half, in order: dense groups, then for each feature its lookup and its lengths."""
+        """Returns the inputs of the dense half, in order: dense groups, then for each feature its lookup and its
+        lengths.
+        """
         inputs = [
             GraphInput(name=f"{entry.group}.dense", kind="dense", source=entry.group, shape=(-1, entry.width))
             for entry in self.dense
@@ -92,7 +98,7 @@ class CutPlan:
 def plan_with_spec(
     spec: FeatureSpec, columns: Mapping[str, Column], rows: int, recording: Recording, leaves: Mapping[str, Tensor]
 ) -> CutPlan:
-    """The plan of a module that takes what the feature engine makes of `spec`: groups, F.values and F.offsets.
+    """Plans the cut of a module that takes the feature engine's results for `spec`: groups, F.values and F.offsets.
 
     Raises Unsupported or ConfigError, naming the layer, when module and spec disagree.
     """
@@ -129,7 +135,7 @@ def plan_with_spec(
 
 
 def layer_pooling(call: LayerCall) -> tuple[str, int]:
-    """Pooling and length of a layer over bags. Raises Unsupported for nn.Embedding, which has no bags."""
+    """Returns pooling and length of a layer over bags. Raises Unsupported for nn.Embedding, which has no bags."""
     layer = call.layer
     if isinstance(layer, Embedding):
         return "none", layer.length

@@ -1,4 +1,4 @@
-"""When a trainer publishes, and what: the numbers of the configuration's `publish` section."""
+"""Decides when a trainer publishes, and what: the numbers of the configuration's `publish` section."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ Due = Literal["version", "delta", "cumulative", "compaction"]
 
 @dataclass(frozen=True)
 class DeltaPolicy:
-    """delta_every_*: a delta after so many steps, rows or seconds; 0 is off.
+    """Rules for deltas, versions and retention."""
 
-    cumulative_every: each n-th delta of a version holds all changes since the version; 0 never. version_every_deltas,
-    version_at_share: a delta is followed by a full version of the same content after so many deltas, or when the rows
-    in those that lead from the version to the newest snapshot exceed this share of the version's, in bytes; 0 is off.
-    keep_deltas, keep_versions: what stays in the repository, beside what these need. expire_after: table -> publishes
-    after which a row that nobody touched is erased; tables that are not named keep their rows.
-    """
-
+    #: Steps after which a delta is published; 0 is off.
     delta_every_steps: int = 0
+    #: Rows after which a delta is published; 0 is off.
     delta_every_rows: int = 0
+    #: Seconds after which a delta is published; 0 is off.
     delta_every_seconds: float = 0.0
+    #: Each n-th delta of a version holds all changes since the version; 0 never.
     cumulative_every: int = 16
+    #: A delta is followed by a full version of the same content after this many deltas; 0 is off.
     version_every_deltas: int = 256
+    #: A full version follows a delta when the rows in the deltas from the version to the newest snapshot exceed this
+    #: share of the version's, in bytes; 0 is off.
     version_at_share: float = 0.5
+    #: Deltas that stay in the repository, beside those that they need.
     keep_deltas: int = 32
+    #: Versions that stay in the repository.
     keep_versions: int = 2
+    #: Table -> publishes after which a row that was not touched is erased; tables that are not named keep their rows.
     expire_after: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def publishes_deltas(self) -> bool:
-        """Whether a run publishes deltas on its way."""
+        """True if a run publishes deltas on its way."""
         return self.delta_every_steps > 0 or self.delta_every_rows > 0 or self.delta_every_seconds > 0
 
     def delta_due(self, *, steps: int, rows: int, seconds: float) -> bool:
-        """Whether it is time for a delta, so many steps, rows and seconds after the last one."""
+        """Returns whether a delta is due, this many steps, rows and seconds after the last one."""
         return (
             0 < self.delta_every_steps <= steps
             or 0 < self.delta_every_rows <= rows
@@ -46,7 +49,7 @@ class DeltaPolicy:
         )
 
     def next_kind(self, lineage: Lineage) -> Due:
-        """What comes next on a line. "compaction": a delta, and a version of the same content behind it."""
+        """Returns the kind of the next snapshot. "compaction": a delta, and a version of the same content behind it."""
         if lineage.newest is None:
             return "version"
         if 0 < self.version_every_deltas <= lineage.deltas + 1:

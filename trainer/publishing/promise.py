@@ -1,4 +1,4 @@
-"""A promise to publish: drawing the next snapshot of a line, and what became of one that a crash left open."""
+"""Draws the next snapshot of a lineage, and settles one that a crash left pending."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from trainer.publishing.shelf import find_delta, find_version, row_bytes
 def drawn(
     due: Due, lineage: Lineage, model_dir: Path, stamps: Mapping[str, int], version: int | None = None
 ) -> Pending:
-    """A new snapshot at the end of the line. stamps: the last whose changes it holds. version: its number, if given."""
+    """Draws a new snapshot at the end of the lineage.
+
+    stamps: the last stamps whose changes it holds. version: its number, if given.
+    """
     parent = lineage.newest
     pending = Pending(
         kind="delta" if due == "compaction" else due,
@@ -47,7 +50,7 @@ def drawn(
 
 
 def expire(lineage: Lineage, tables: Mapping[str, EmbeddingTable], after: Mapping[str, int]) -> None:
-    """Erases the rows that nobody touched for so many publishes, by table."""
+    """Erases the rows that were not touched for `after` publishes, by table."""
     for name, publishes in after.items():
         # A compaction has the stamps of its delta and is no publish of its own.
         stamps = sorted({entry.stamps.get(name, 0) for entry in lineage.published})
@@ -56,7 +59,7 @@ def expire(lineage: Lineage, tables: Mapping[str, EmbeddingTable], after: Mappin
 
 
 def settled(lineage: Lineage, model_dir: Path) -> Lineage:
-    """The line without anything pending: what was written is of it, what was not is dropped."""
+    """Returns the lineage without anything pending: what was written is added to it, what was not is dropped."""
     pending = lineage.pending
     if pending is None:
         return lineage
@@ -70,13 +73,13 @@ def settled(lineage: Lineage, model_dir: Path) -> Lineage:
 
 
 def with_version(lineage: Lineage, pending: Pending, version: PublishedVersion) -> Lineage:
-    """The line with a version that was written."""
+    """Returns the lineage with a version that was written."""
     entry = Published(version.snapshot, version.version, 0, pending.stamps, version.manifest.dense_fingerprint)
     return lineage.with_published(entry, row_bytes=row_bytes(version.manifest.files))
 
 
 def with_delta(lineage: Lineage, pending: Pending, delta: PublishedDelta) -> Lineage:
-    """The line with a delta that was written."""
+    """Returns the lineage with a delta that was written."""
     manifest = delta.manifest
     entry = Published(delta.snapshot, delta.version, delta.sequence, pending.stamps, manifest.dense_fingerprint)
     return lineage.with_published(entry, row_bytes=row_bytes(manifest.files), cumulative=manifest.cumulative)

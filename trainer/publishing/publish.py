@@ -1,4 +1,4 @@
-"""publish(): a module becomes a version in a model repository.
+"""publish(): turns a module into a version in a model repository.
 
 The embedding layers are taken out and become tables; the rest is exported. Both halves together must give the module's
 own outputs, on the sample, on every golden request, and at batch 1, or nothing is published.
@@ -27,7 +27,7 @@ from trainer.publishing.row_types import RowTypes, rounding_metadata
 from trainer.publishing.subject import Subject, unwrapped
 
 GOLDEN_REQUESTS_AT_LEAST = 256
-# What write_subject advances a display by.
+# Steps by which write_subject advances a display.
 STEPS = 4
 
 
@@ -49,14 +49,13 @@ def publish(
     """Publishes a module with embedding layers as repository/name/VERSION and returns that folder.
 
     module: any nn.Module whose embedding layers are ours, nn.Embedding or nn.EmbeddingBag. It is published as in eval()
-    and left in the mode in which it was.
-    sample_batch: two rows or more. Without a spec: what forward() takes (a tensor, a tuple of arguments, a mapping of
-    names), ids as int64 or int32, dense features as float32; names of inputs come from it. With a spec: raw columns by
-    input (storage.features.Column); the module is called with what the feature engine makes of them.
-    version: None takes the next number. golden_requests: rows drawn from the sample, 256 or more.
-    tolerance: how far a served output may be from the module's own, times the largest output if that is above 1.
-    row_types: how rows are stored: fp32, fp16, bf16 or int8, for all tables or by table ("default" for the rest).
-    Raises Unsupported for a module that cannot be cut, ParityError when the halves do not give the module's outputs.
+    and left in its mode. sample_batch: two rows or more. Without a spec: the argument of forward() (a tensor, a tuple
+    of arguments, a mapping of names), ids as int64 or int32, dense features as float32; names of inputs come from it.
+    With a spec: raw columns by input (storage.features.Column); the module is called with what the feature engine makes
+    of them. version: None takes the next number. golden_requests: rows drawn from the sample, 256 or more. tolerance:
+    how far a served output may be from the module's own, times the largest output if that is above 1. row_types: how
+    rows are stored: fp32, fp16, bf16 or int8, for all tables or by table ("default" for the rest). Raises Unsupported
+    for a module that cannot be cut, ParityError when the halves do not give the module's outputs.
     """
     check_golden_requests(golden_requests)
     check_model_name(name)
@@ -94,10 +93,10 @@ def write_subject(
     pools: Sequence[Mapping[str, Column]] = (),
     **described: Any,
 ) -> Path:
-    """Writes a subject as a version; `described`: what else write_version takes. Inside eval() and no_grad().
+    """Writes a subject as a version. Call it inside eval() and no_grad().
 
-    before: a version whose row types go on where `row_types` asks for none. pools: raw rows that were trained on
-    lately, for golden requests where the sample reaches too little.
+    described: the other arguments of write_version. before: a version whose row types are kept where `row_types` asks
+    for none. pools: raw rows that were trained on lately, for golden requests where the sample reaches too little.
     """
     plan = subject.plan
     names = [source.name for source in plan.tables]
@@ -132,7 +131,7 @@ def write_subject(
 
 
 def check_golden_requests(golden_requests: int) -> None:
-    """Raises InvalidInput when they are fewer than a server wants."""
+    """Raises InvalidInput when there are fewer golden requests than a server requires."""
     if golden_requests < GOLDEN_REQUESTS_AT_LEAST:
         raise InvalidInput(
             f"golden_requests is {golden_requests}, expected {GOLDEN_REQUESTS_AT_LEAST} or more",
@@ -143,7 +142,7 @@ def check_golden_requests(golden_requests: int) -> None:
 def _loaded(
     program: torch.export.ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[GraphOutput]
 ) -> DenseGraph:
-    """The graph as a server will have it: packed, checked, rebuilt."""
+    """Returns the graph as a server will have it: packed, checked, rebuilt."""
     from storage.checkpoint.archive import MAX_GRAPH_BYTES
     from storage.checkpoint.document import parse_document
     from storage.checkpoint.graph import build_graph

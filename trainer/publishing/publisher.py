@@ -1,8 +1,8 @@
-"""Publisher: versions and deltas of a module that goes on training.
+"""Publisher: versions and deltas of a module that continues to train.
 
-A snapshot is published in two steps, so that what is published and what the trainer would resume from are one state:
-prepare() closes the tables' changes and draws the snapshot; the caller saves a training checkpoint with `lineage`;
-write() writes it. After a crash in between, the checkpoint's lineage has it pending and write() makes it anew.
+A snapshot is published in two steps, so that the published state is one that the trainer can resume from: prepare()
+closes the tables' changes and draws the snapshot; the caller saves a training checkpoint with `lineage`; write() writes
+it. After a crash in between, the checkpoint's lineage has it pending and write() makes it anew.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ WantedKind = Literal["auto", "version", "delta", "cumulative"]
 
 
 class Publisher:
-    """Publishes snapshots of `module` into repository/name. One thread; nothing trains inside a call.
+    """Publishes snapshots of `module` into repository/name. Not thread-safe, and nothing may train during a call.
 
     module, sample, name, spec, max_batch_size, golden_requests, tolerance, metadata: as for `publish`. row_types too,
-    and tables that it does not name go on as they were published last.
-    policy: what "auto" makes, and what stays in the repository. lineage: of the checkpoint that is resumed.
+    and tables that it does not name keep the row type of the last publish. policy: decides what "auto" makes, and what
+    stays in the repository. lineage: that of the checkpoint that is resumed.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class Publisher:
         self._subject: Subject | None = None
         self._writer: DeltaWriter | None = None
         self._written: tuple[Path, ...] = ()
-        # Drawn here and never tried to write: it cannot lie in the repository.
+        # True if the pending snapshot was drawn here and never written: it cannot lie in the repository.
         self._fresh = False
 
     @property
     def lineage(self) -> Lineage:
-        """What was published so far, and what is pending. Save it with the training state."""
+        """The snapshots published so far and the pending one. Save it with the training state."""
         return self._lineage
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """The folders of the snapshot that was written last, a delta before the version of its content."""
+        """Folders of the snapshot that was written last, a delta before the version of its content."""
         return self._written
 
     def offer(self, columns: Mapping[str, Column]) -> None:
@@ -113,7 +113,7 @@ class Publisher:
             self._offered.popleft()
 
     def forget_offered(self) -> None:
-        """Forgets the rows that were offered: others are trained on from here."""
+        """Forgets the rows that were offered; call it when training continues on other rows."""
         self._offered.clear()
 
     def prepare(
@@ -123,13 +123,13 @@ class Publisher:
         from_snapshot: str | None = None,
         version: int | None = None,
     ) -> Pending:
-        """Erases rows that expired, closes the changes so far and draws the next snapshot, then `lineage.pending`.
+        """Erases expired rows, closes the changes so far and draws the next snapshot, which becomes `lineage.pending`.
 
         from_snapshot: the snapshot, by id or VERSION.SEQUENCE, that the new one continues; default: the newest.
-        version: the number of a version; default: the next free one.
-        What was pending and never written is dropped: its changes are in the new snapshot.
-        Raises NotFound for a snapshot that nothing is known of, Unsupported for a delta of nn.Embedding layers,
-        CheckpointError when nothing can be written to the repository: then nothing is pending either.
+        version: the number of a version; default: the next free one. What was pending and never written is dropped: its
+        changes are in the new snapshot. Raises NotFound for an unknown snapshot, Unsupported for a delta of
+        nn.Embedding layers, CheckpointError when nothing can be written to the repository: then nothing is pending
+        either.
         """
         make_place(self._model_dir)
         lineage = settled(self._lineage, self._model_dir)
@@ -157,12 +157,11 @@ class Publisher:
         return pending
 
     def write(self) -> Path:
-        """Writes what is pending and returns its folder; again, it finds what lies there already.
+        """Writes the pending snapshot and returns its folder; called again, it finds the folder that is already there.
 
-        A delta that is followed by a version of the same content gives the version; `written` names both.
-
-        Raises ParityError when the module's scores are not those of the halves that are published, CheckpointError
-        when nothing was prepared.
+        For a delta that is followed by a version of the same content it returns the version; `written` names both.
+        Raises ParityError when the module's scores are not those of the halves that are published, CheckpointError when
+        nothing was prepared.
         """
         pending, lineage = self._lineage.pending, self._lineage
         if pending is None:
@@ -192,18 +191,18 @@ class Publisher:
     def publish(
         self, kind: WantedKind = "auto", *, from_snapshot: str | None = None, version: int | None = None
     ) -> Path:
-        """prepare() and write() in one, for a loop that keeps no training checkpoints."""
+        """Calls prepare() and write(), for a loop that keeps no training checkpoints."""
         self.prepare(kind, from_snapshot=from_snapshot, version=version)
         return self.write()
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The module in eval() and without gradients for the block."""
+        """Puts the module in eval() and disables gradients for the block."""
         with evaluation_mode(self._module), torch.no_grad():
             yield
 
     def _ready(self, lineage: Lineage) -> Subject:
-        """The planned module; the first time, its tables' stamps are set behind all that the line knows."""
+        """Returns the planned module; the first call sets its tables' stamps behind all that the lineage knows."""
         if self._subject is None:
             with self._quiet():
                 self._subject = Subject.of(self._module, self._sample, self._spec)
@@ -230,7 +229,7 @@ class Publisher:
         return kind
 
     def _has_our_spec(self, version: PublishedVersion) -> bool:
-        """Whether a version makes the same features of raw columns as the module takes now."""
+        """Returns whether a version makes the same features of raw columns as the module takes now."""
         assert self._subject is not None
         return version.spec == self._subject.plan.spec
 
@@ -243,7 +242,7 @@ class Publisher:
             )
 
     def _base(self, lineage: Lineage) -> PublishedVersion | None:
-        """The version that deltas of the line lie in; None when it is not in this repository."""
+        """Returns the version that deltas of the lineage lie in; None when it is not in this repository."""
         version = read_version(self._model_dir, lineage.version) if lineage.version else None
         return version if version is not None and version.snapshot == lineage.base else None
 
@@ -274,11 +273,11 @@ class Publisher:
         return delta.path, with_delta(lineage, pending, delta)
 
     def _pools(self) -> tuple[Mapping[str, Column], ...]:
-        """The raw rows that were offered, the last ones first."""
+        """Returns the raw rows that were offered, the last ones first."""
         return tuple(reversed(self._offered))
 
     def _delta_writer(self, lineage: Lineage) -> DeltaWriter:
-        """Holds the graph of the line's version, which takes long to load."""
+        """Returns the writer that holds the graph of the lineage's version, which takes long to load."""
         assert self._subject is not None
         writer = self._writer
         if writer is None or writer.version.snapshot != lineage.base or writer.subject is not self._subject:
@@ -300,7 +299,7 @@ class Publisher:
         version = find_version(self._model_dir, snapshot) if again else None
         if version is None:
             equals = self._equal_snapshot(lineage)
-            # Planned anew, with the outputs that the module gives now.
+            # Plan again, with the outputs that the module gives now.
             self._subject = Subject.of(self._module, self._sample, self._spec)
             display.begin(f"publishing {self._model_dir.name}", STEPS)
             parent = lineage.newest
@@ -328,7 +327,7 @@ class Publisher:
         return version.path, with_version(lineage, pending, version)
 
     def _equal_snapshot(self, lineage: Lineage) -> str | None:
-        """The newest snapshot if tables and weights are still what they were in it."""
+        """Returns the newest snapshot if tables and weights are still what they were in it."""
         newest = lineage.newest
         base = self._base(lineage)
         if newest is None or base is None or self._row_types.first_other(base) is not None:

@@ -1,4 +1,4 @@
-"""Which raw rows reach which ids, asked of the feature engine. B rows of a batch."""
+"""Finds which raw rows reach which ids, with the feature engine. B rows of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.publishing.lookup import find_rows
 
 
 def rows_holding(batch: FeatureBatch, engine: FeatureEngine, table: str, ids: np.ndarray) -> np.ndarray:
-    """For each of `ids` (ascending) that the batch holds, one row that holds it."""
+    """Returns, for each of `ids` (ascending) that the batch holds, one row that holds it."""
     found = [np.empty(0, np.int64)]
     for feature in engine.spec.ids_features:
         if feature.table == table:
@@ -26,7 +26,7 @@ def rows_holding(batch: FeatureBatch, engine: FeatureEngine, table: str, ids: np
 
 
 def reached(batch: FeatureBatch, engine: FeatureEngine, changed: Sequence[DeltaTable]) -> tuple[np.ndarray, int]:
-    """Which rows hold a changed id, (B,) bool, and how many different changed ids they hold."""
+    """Returns which rows hold a changed id, (B,) bool, and how many different changed ids they hold."""
     reaching = np.zeros(batch.batch, dtype=bool)
     count = 0
     for table in changed:
@@ -44,7 +44,7 @@ def reached(batch: FeatureBatch, engine: FeatureEngine, changed: Sequence[DeltaT
 def missed_tables(
     batch: FeatureBatch, engine: FeatureEngine, tables: Mapping[str, EmbeddingTable]
 ) -> list[EmbeddingTable]:
-    """Tables with rows that no id of the batch reaches."""
+    """Returns the tables with rows that no id of the batch reaches."""
     missed: list[EmbeddingTable] = []
     for name, table in tables.items():
         features = [feature.name for feature in engine.spec.ids_features if feature.table == name]
@@ -54,7 +54,7 @@ def missed_tables(
 
 
 def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Whether each of `values` is one of `ids` (ascending, not empty)."""
+    """Returns whether each of `values` is one of `ids` (ascending, not empty)."""
     places = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
     here: np.ndarray = ids[places] == values
     return here

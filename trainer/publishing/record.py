@@ -22,19 +22,23 @@ from trainer.publishing.layers import EmbeddingLayer, StandIn, embedding_layers
 
 @dataclass(frozen=True)
 class View:
-    """A tensor that is a view of a sample tensor: which, and where in it."""
+    """A tensor that is a view of a sample tensor."""
 
+    #: Name of the sample tensor.
     leaf: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    #: First element of the view in it.
     start: int
 
     def is_whole(self, leaf: Tensor) -> bool:
-        """Whether it is the sample tensor itself, or that with a last dimension of 1 added."""
+        """Returns whether it is the sample tensor itself, or that with a last dimension of 1 added."""
         return self.start == 0 and self.shape in (tuple(leaf.shape), (*leaf.shape, 1)) and leaf.numel() == _count(self)
 
     def columns(self, leaf: Tensor) -> tuple[int, int] | None:
-        """The columns start to stop that it shows of a (B, W) or (B,) sample tensor, None if it is no such view."""
+        """Returns the columns start to stop that it shows of a (B, W) or (B,) sample tensor, None if it is no such
+        view.
+        """
         if leaf.dim() == 1:
             return (0, 1) if self.is_whole(leaf) else None
         if leaf.dim() != 2 or not self.shape or len(self.shape) > 2 or self.shape[0] != leaf.shape[0]:
@@ -51,7 +55,7 @@ class View:
 class LayerCall:
     """One call of an embedding layer. values, offsets, weights: views of sample tensors.
 
-    No offsets for ids (B,) and (B, n); weights only where the layer takes them.
+    There are no offsets for ids (B,) and (B, n), and weights only where the layer takes them.
     """
 
     path: str
@@ -63,19 +67,18 @@ class LayerCall:
 
 @dataclass
 class Recording:
-    """What one run showed. used: sample tensors that any operator took outside the embedding layers.
-
-    computed: integer sample tensor -> the operator that computed with it there.
-    """
+    """Observations of one run."""
 
     outputs: Any = None
     calls: list[LayerCall] = field(default_factory=list)
+    #: Sample tensors that any operator took outside the embedding layers.
     used: set[str] = field(default_factory=set)
+    #: Integer sample tensor -> the operator that computed with it there.
     computed: dict[str, str] = field(default_factory=dict)
 
 
 class _Watch(StandIn):
-    """Tells the watcher of every call, which then calls the layer itself."""
+    """Reports every call to the watcher, which then calls the layer itself."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         path, layer, watcher = self._held
@@ -135,7 +138,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Recording:
     """Runs `call()` with all embedding layers of `container` watched. leaves: the sample tensors that it uses.
 
-    Raises Unsupported, naming the layer or the input, for what cannot be cut.
+    Raises Unsupported, naming the layer or the input, for a module that cannot be cut.
     """
     layers = embedding_layers(container)
     watcher = _Watcher(leaves)

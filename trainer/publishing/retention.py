@@ -1,7 +1,7 @@
-"""What goes from a repository when something newer stands in for it.
+"""Removes older versions and deltas from a repository once newer ones replace them.
 
-A folder goes by a rename to a name that no reader looks at, then its files: nobody ever sees half of one. Versions of
-other trainers stay; so do deltas that a delta which stays is reached by.
+A folder is renamed to a name that no reader looks at before its files are removed, so no reader sees half of one.
+Versions of other trainers stay, and so do the deltas through which a kept delta is reached.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from trainer.publishing.shelf import read_deltas, read_version, version_numbers
 
 logger = logging.getLogger("emberline.trainer")
 
-# As a publisher calls its unfinished folders: readers pass them by.
+# The prefix that a publisher gives its unfinished folders; readers skip them.
 _UNFINISHED = ".publish-"
-# An unfinished folder of this age belongs to a publisher that is no more.
+# An unfinished folder of this age belongs to a publisher that has ended.
 _ABANDONED_S = 24 * 3600.0
 
 
 def retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
-    """Removes the older versions of this line, and older deltas of those that stay. What cannot be removed stays.
+    """Removes the older versions of this lineage, and older deltas of those that stay. What cannot be removed stays.
 
     Nothing is removed when a folder cannot be read now: what else is needed would be unknown.
     """
@@ -63,7 +63,8 @@ def _retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
 
 
 def needed_deltas(deltas: Sequence[PublishedDelta], keep: int) -> set[int]:
-    """Sequences of the newest `keep` deltas, and of those that one of them is reached by from the version.
+    """Returns sequences of the newest `keep` deltas, and of those through which one of them is reached from the
+    version.
 
     deltas: all of one version, in the order of their sequences.
     """

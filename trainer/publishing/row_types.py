@@ -1,4 +1,4 @@
-"""How the rows of each table are published, and what that costs in accuracy.
+"""Row types: how the rows of each table are published, and what that costs in accuracy.
 
 A table keeps the row type that it was published with last, unless another is asked for; the first time it is fp32. A
 delta has the row types of its version, always: a server holds all rows of a table alike.
@@ -16,20 +16,24 @@ from storage.features.strict_model import did_you_mean
 from storage.rows import RowCodec
 from storage.specs import RowType, check_row_type
 
-# In a mapping of row types, what stands for every table that is not named.
+# The key of a mapping of row types that stands for every table that is not named.
 DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class RowTypes:
-    """What was asked for. default: of tables that are not named; None leaves them as they are."""
+    """The row types that the caller asked for."""
 
+    #: Row type of tables that are not named; None leaves them as they are.
     default: RowType | None = None
     tables: Mapping[str, RowType] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: str | Mapping[str, str] | None) -> RowTypes:
-        """One row type for all tables, or by table, the key "default" for the rest. Raises ConfigError."""
+        """Reads one row type for all tables, or one by table, with the key "default" for the rest.
+
+        Raises ConfigError.
+        """
         entries = {DEFAULT: given} if isinstance(given, str) else dict(given or {})
         checked = {
             name: check_row_type(row_type, what=f"row_types.{name}", field=f"row_types.{name}")
@@ -47,16 +51,18 @@ class RowTypes:
                 )
 
     def asked(self, table: str) -> RowType | None:
-        """What was asked for a table; None for nothing."""
+        """Returns the row type asked for a table; None when none was."""
         return self.tables.get(table, self.default)
 
     def resolved(self, names: Iterable[str], before: PublishedVersion | None) -> dict[str, RowType]:
-        """The row type of each table in a version that follows `before`."""
+        """Returns the row type of each table in a version that follows `before`."""
         last = row_types_of(before)
         return {name: self.asked(name) or last.get(name, "fp32") for name in names}
 
     def first_other(self, version: PublishedVersion) -> tuple[str, RowType, RowType] | None:
-        """A table of a version for which another row type was asked: its name, that one, the version's."""
+        """Returns a table for which another row type was asked than a version has: its name, that one, the
+        version's.
+        """
         for name, has in row_types_of(version).items():
             asked = self.asked(name)
             if asked is not None and asked != has:
@@ -65,17 +71,19 @@ class RowTypes:
 
 
 def row_types_of(version: PublishedVersion | None) -> dict[str, RowType]:
-    """The row types of a version's tables; none for no version."""
+    """Returns the row types of a version's tables; empty for no version."""
     return {} if version is None else {entry.name: entry.row_type for entry in version.manifest.tables}
 
 
 def codecs_of(version: PublishedVersion) -> dict[str, RowCodec]:
-    """What encodes the rows of a version's tables."""
+    """Returns the codecs that encode the rows of a version's tables."""
     return {entry.name: RowCodec(entry.row_type, entry.dim) for entry in version.manifest.tables}
 
 
 def rounding_metadata(tables: Iterable[TableData | DeltaTable]) -> dict[str, Any]:
-    """For a manifest's metadata: of each table with rounded rows the largest and mean absolute error, and bytes."""
+    """Describes, for a manifest's metadata, each table with rounded rows: largest and mean absolute error, and
+    bytes.
+    """
     report: dict[str, Any] = {}
     for entry in tables:
         table = entry.changed if isinstance(entry, DeltaTable) else entry

@@ -1,4 +1,4 @@
-"""The sample batch: its tensors by name, and how they go back into a call of the module."""
+"""The sample batch: its tensors by name, and how they are put back into a call of the module."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from storage.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Sample:
-    """leaves: the sample's tensors by name, each in storage of its own."""
+    """A sample batch taken apart."""
 
+    #: The sample's tensors by name, each in storage of its own.
     leaves: dict[str, Tensor]
     _positions: tuple[str | None, ...]
     _constants: tuple[Any, ...]

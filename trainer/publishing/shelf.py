@@ -1,4 +1,4 @@
-"""What of a model lies in a repository: its versions and their deltas, found by snapshot."""
+"""Reads the contents of a model's repository folder: its versions and their deltas, found by snapshot."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from storage.errors import CheckpointError, NotFound
 
 
 def version_numbers(model_dir: Path) -> list[int]:
-    """The numbers of the folders that are called like a version, ascending."""
+    """Returns the numbers of the folders that are named like a version, ascending."""
     if not model_dir.is_dir():
         return []
     return sorted(int(entry.name) for entry in model_dir.iterdir() if is_version(entry.name))
 
 
 def read_version(model_dir: Path, number: int) -> PublishedVersion | None:
-    """A version, or None when it is not there or unusable. Raises ReadError or OSError when it cannot be read now."""
+    """Opens a version, or returns None when it is not there or unusable.
+
+    Raises ReadError or OSError when it cannot be read now.
+    """
     try:
         return open_version(model_dir / str(number), verify=False)
     except (CheckpointError, NotFound):
@@ -29,7 +32,7 @@ def read_version(model_dir: Path, number: int) -> PublishedVersion | None:
 
 
 def find_version(model_dir: Path, snapshot: str) -> PublishedVersion | None:
-    """The version with this snapshot, the newest looked at first."""
+    """Returns the version with this snapshot, looking at the newest first."""
     for number in reversed(version_numbers(model_dir)):
         version = read_version(model_dir, number)
         if version is not None and version.snapshot == snapshot:
@@ -38,7 +41,7 @@ def find_version(model_dir: Path, snapshot: str) -> PublishedVersion | None:
 
 
 def read_deltas(version_dir: Path) -> list[PublishedDelta]:
-    """The deltas of a version in the order of their sequences; those that are unusable are left out.
+    """Returns the deltas of a version in the order of their sequences; those that are unusable are left out.
 
     Raises ReadError or OSError when one cannot be read now.
     """
@@ -52,7 +55,7 @@ def read_deltas(version_dir: Path) -> list[PublishedDelta]:
 
 
 def find_delta(version_dir: Path, snapshot: str) -> PublishedDelta | None:
-    """The delta that leads to this snapshot."""
+    """Returns the delta that leads to this snapshot."""
     return next((delta for delta in reversed(read_deltas(version_dir)) if delta.snapshot == snapshot), None)
 
 

@@ -1,4 +1,4 @@
-"""What is published: a module planned on a sample, its tables known, its dense half at hand.
+"""A module prepared for publishing: planned on a sample, with its tables and its dense half.
 
 B rows of the sample.
 """
@@ -25,12 +25,14 @@ from trainer.publishing.sample import Sample
 
 @dataclass(frozen=True)
 class Subject:
-    """wanted: the module's own outputs on the sample, as it was when the subject was made. engine: of plan.spec."""
+    """A module planned on a sample, with all that writing a version needs."""
 
     plan: CutPlan
     half: DenseHalf
     outputs: tuple[GraphOutput, ...]
+    #: The module's own outputs on the sample, as it was when this was made.
     wanted: Mapping[str, Tensor]
+    #: The feature engine of plan.spec.
     engine: FeatureEngine
 
     @classmethod
@@ -49,17 +51,19 @@ class Subject:
 
     @property
     def tables(self) -> dict[str, EmbeddingTable]:
-        """Our own tables by name, in the order of the plan."""
+        """The tables of our own layers by name, in the order of the plan."""
         return {source.name: source.trained for source in self.plan.tables if source.trained is not None}
 
     def plain_layer(self) -> str | None:
-        """The path of an embedding layer whose rows lie in a weight, which nobody tracks; None when there is none."""
+        """Returns the path of an embedding layer whose rows lie in a weight, where changes are not tracked; None
+        without one.
+        """
         layers = embedding_layers(self.half.container)
         return next((path for path, layer in layers.items() if not isinstance(layer, TABLE_LAYERS)), None)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module that torch.compile wraps, or the module itself."""
+    """Returns the module that torch.compile wraps, or the module itself."""
     inner = getattr(module, "_orig_mod", module)
     assert isinstance(inner, nn.Module)
     return inner
