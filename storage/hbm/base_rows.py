@@ -1,4 +1,4 @@
-"""Rows of a snapshot, as a card's slots take them, read on the way that requests take."""
+"""Reads rows of a snapshot in the encoding of a GPU's slots, in the same way as requests read them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.overlays import Overlay
 from storage.tiers.tiered import TieredStore
 
-# What is looked up and brought to a card at once.
+# Bytes that are looked up and brought to a GPU at once.
 _PIECE_BYTES = 32 << 20
 _PIECE_IDS = 1 << 16
-# Rows of the differences are waited for so long; those that SSD has not delivered by then stay on the host.
+# Rows of the differences are waited for this long; those that SSD has not delivered by then stay on the host.
 DIFFERENCE_TIMEOUT_S = 5.0
-# What an overlay says of an id, as CoverState of storage/native/table/overlay.h. A spilled row lies on SSD.
+# States of an id in an overlay, as CoverState of storage/native/table/overlay.h. A spilled row lies on SSD.
 _NONE, _REMOVED, _SPILLED = 0, 2, 3
 
 
 class SnapshotRows:
-    """Of one store. Any thread; uses are not counted."""
+    """Rows of the snapshots of one store. Thread-safe; uses are not counted."""
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
@@ -34,12 +34,15 @@ class SnapshotRows:
         self._threads = usable_threads()
 
     def pieces(self, table: int, ids: Ids, most: int = _PIECE_IDS) -> Iterator[slice]:
-        """Slices that cover so many ids of a table, each of bounded size. most: ids of one."""
+        """Yields slices that cover the given ids of a table, each of bounded size. most: ids of one slice."""
         step = max(1, min(_PIECE_IDS, most, _PIECE_BYTES // (4 * self._store.tables[table].dim)))
         return (slice(start, min(start + step, len(ids))) for start in range(0, len(ids), step))
 
     def find(self, mask: int, table: int, ids: Ids, timeout_s: float | None) -> tuple[Encoded, np.ndarray]:
-        """Encoded rows (m, row_bytes) of the ids that were found, and which were (n,) bool. Raises StoreError."""
+        """Returns encoded rows (m, row_bytes) of the ids that were found, and which were found, (n,) bool.
+
+        Raises StoreError.
+        """
         spec = self._store.tables[table]
         entry = (LookupSpec(spec.name, spec.name, "none", 1), table, spec.dim)
         plan = LookupPlan(self._store, [entry], LookupTotals.of(len(self._store.tables)))
@@ -54,9 +57,10 @@ class SnapshotRows:
     def take(
         self, mask: int, table: int, ids: Ids, space: Encoded, timeout_s: float | None
     ) -> tuple[Ids, Encoded, Ids]:
-        """What `find` gives, in any order: ids that were found (m,), their rows in `space` (m, stride), and the ids
-        that were not. space: (n, stride) or more; what lies behind a row
-        is zeros or was before. Raises StoreError.
+        """Finds rows as `find` does, in any order, and writes them to `space`.
+
+        Returns the ids that were found (m,), their rows in `space` (m, stride), and the ids that were not found. space:
+        (n, stride) or more; the bytes behind a row are zeros or keep their value. Raises StoreError.
 
         Rows that overlays hold in memory are taken as they are: what is encoded was read from rows that encode to it.
         """
@@ -73,7 +77,7 @@ class SnapshotRows:
         taken = ids[at[:count]]
         if count == len(ids):
             return taken, space[:count], ids[:0]
-        # An entry that moves into the base meanwhile is found by the ordinary way, which asks the overlays again.
+        # An entry that moves into the base meanwhile is found by `find`, which asks the overlays again.
         others = ids[(states == _NONE) | (states == _SPILLED)]
         missing = ids[states == _REMOVED]
         if len(others):
@@ -83,7 +87,7 @@ class SnapshotRows:
         return taken, space[: len(taken)], missing
 
     def covered(self, table: int, ids: Ids, overlays: Iterable[Overlay]) -> np.ndarray:
-        """(n,) bool: which ids one of the overlays says something of."""
+        """Returns which ids one of the overlays covers, (n,) bool."""
         slots = 0
         for overlay in overlays:
             slots |= 1 << overlay.slot
@@ -94,7 +98,7 @@ class SnapshotRows:
         return np.asarray(states != 0)
 
     def ids(self, table: int, overlays: Iterable[Overlay]) -> Ids:
-        """(n,) what overlays say something of, each once."""
+        """Returns the ids (n,) that overlays cover, each once."""
         parts = [self._store.overlay_tables[table].ids(overlay.slot)[0] for overlay in overlays]
         if len(parts) <= 1:
             return parts[0] if parts else np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""The HBM tiers of one store, one a card."""
+"""The HBM tiers of one store, one for each GPU."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from storage.tiers.tiered import TieredStore
 
 
 def cards_of(store: TieredStore) -> Cards:
-    """The HBM tiers of a store; they are plugged into it by the first call. Any thread."""
+    """Returns the HBM tiers of a store; the first call registers them with it. Thread-safe."""
     return store.listeners.plugged(Cards, lambda: Cards(store))
 
 
 class Cards:
-    """By the index of the card. A listener of its store, see `cards_of`. Any thread."""
+    """HBM tiers by the index of their GPU. A listener of its store, see `cards_of`. Thread-safe."""
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
@@ -35,27 +35,27 @@ class Cards:
         self._workers: dict[int, HbmWorker] = {}
         self._closed = False
         self._placement: Placement | None = None
-        # By owner, the last one last.
+        # Wishes by owner, the latest last.
         self._wishes: dict[object, Placement | None] = {}
         self._turn = 0
 
     @property
     def placement(self) -> Placement | None:
-        """Which card has which row; None where each has those that are asked of it."""
+        """The placement of rows on the GPUs; None where each GPU has the rows that are asked of it."""
         return self._placement
 
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
-        """Those that are open, given up or not."""
+        """The open tiers, given up or not."""
         return self._tiers
 
     def open(self, device: Device, hbm_bytes: int) -> HbmTier:
-        """Caches the store's hottest rows on a card, from now on. Filling goes on in the background.
+        """Caches the store's hottest rows on a GPU from this call on. Filling continues in the background.
 
-        hbm_bytes: what rows, index and marks may take there. Raises ConfigError, DeviceError, StoreError.
+        hbm_bytes: bytes that rows, index and marks may take there. Raises ConfigError, DeviceError, StoreError.
         """
         index = device.info.index
-        with self._lock:  # no tier is told of what retires meanwhile
+        with self._lock:  # the lock keeps retirements from reaching a tier meanwhile
             if self._closed:
                 raise StoreError("the store is closed")
             if index in self._tiers:
@@ -66,49 +66,49 @@ class Cards:
         return tier
 
     def close(self, index: int) -> None:
-        """Gives a card's memory back; without effect where there is no cache."""
+        """Frees a GPU's memory; no effect where there is no cache."""
         with self._lock:
             worker = self._workers.pop(index, None)
         if worker is None:
             return
         worker.close()
-        with self._lock:  # merges tell the tier as long as lanes may ask it
+        with self._lock:  # merges notify the tier for as long as sessions may ask it
             self._tiers[index].close()
             self._tiers = {number: each for number, each in self._tiers.items() if number != index}
 
     def close_all(self) -> None:
-        """As `close`, of every card; none is opened any more."""
+        """Closes the tiers of every GPU; none can be opened any more."""
         with self._lock:
             self._closed = True
         for index in list(self._tiers):
             self.close(index)
 
     def prepare(self, mask: int) -> None:
-        """Brings what a snapshot has otherwise to every card, before it is served. Raises StoreError."""
+        """Brings the rows in which a snapshot differs to every GPU, before it is served. Raises StoreError."""
         for tier in self._tiers.values():
             tier.prepare(mask)
 
     def retire(self, overlay: Overlay, *, merged: bool) -> None:
-        """See HbmTier. What is opened later finds it in the store's `retiring_now`."""
+        """Notifies every tier, see HbmTier. A tier opened later finds the overlay in the store's `retiring_now`."""
         with self._lock:
             for tier in self._tiers.values():
                 tier.retire(overlay, merged=merged)
 
     @property
     def in_use(self) -> bool:
-        """Whether a card has a cache."""
+        """True if a GPU has a cache."""
         return bool(self._tiers)
 
     def held(self) -> Held:
-        """What all cards hold."""
+        """Returns the totals over all GPUs."""
         return held_of([tier.stats() for tier in self._tiers.values()], self._store.tables)
 
     def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
-        """From now on hot rows are on each of these cards, and cold ones on one of them; fewer than two: each card has
-        its own. Before `open`, or while lookups go on: what is elsewhere then is missed until it has come.
+        """Keeps hot rows on each of these GPUs and cold rows on one of them; fewer than two: each GPU has its own.
 
-        owner: who wishes so; the wish of the last owner holds, until `leave`. Raises ConfigError, DeviceError where one
-        card cannot read another's memory: nothing is shared then.
+        Call it before `open`, or while lookups run: a row that then belongs elsewhere is missed until it has arrived.
+        owner: identifies the caller's wish; the wish of the latest owner holds, until `leave`. Raises ConfigError, or
+        DeviceError where one GPU cannot read another's memory: nothing is shared then.
         """
         placement = None
         try:
@@ -125,7 +125,7 @@ class Cards:
         self._wish(owner, placement)
 
     def leave(self, owner: object) -> None:
-        """Takes an owner's wish back: the one before it holds. Without effect where there is none."""
+        """Withdraws an owner's wish: the one before it holds. No effect where there is none."""
         with self._lock:
             self._wishes.pop(owner, None)
         self._place()
@@ -146,19 +146,22 @@ class Cards:
             worker.refill()
 
     def reader(self, tier: HbmTier) -> SharedReader:
-        """For one lane of a card, which may read from the others too."""
+        """Returns a reader for one session of a GPU, which may read from the other GPUs too."""
         return SharedReader(tier.reader(), tier.device.info.index, self)
 
-    # What tiers ask.
+    # The methods below are called by tiers.
 
     def share(self, tier: HbmTier) -> tuple[int, int]:
-        """How many cards share rows with this one, itself among them, and the number of its part."""
+        """Returns how many GPUs share rows with this one, itself included, and the number of its part."""
         placement = self._placement
         part = None if placement is None else placement.part_of(tier.device.info.index)
         return (1, 0) if placement is None or part is None else (len(placement.cards), part)
 
     def next_clock(self, tier: HbmTier) -> HbmTier:
-        """Whose policy hears of a batch of this card's: where cards share rows, each in turn, since each is asked."""
+        """Returns the tier whose policy counts a batch of this GPU.
+
+        GPUs that share rows take turns, since each is asked.
+        """
         placement = self._placement
         if placement is None or tier.device.info.index not in placement.cards:
             return tier
@@ -167,8 +170,9 @@ class Cards:
         return tier if heard.replica is None else heard
 
     def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
-        """Those of some missed ids that this card takes; the others are offered to the cards whose part they are. Ids
-        of a card without a cache everybody takes for himself.
+        """Returns the missed ids that this GPU takes; the others are offered to the GPUs whose part they are.
+
+        Ids of a GPU without a cache are taken by every GPU for itself.
         """
         parts, part = self._parts(tier, table, ids)
         if parts is None:
@@ -187,7 +191,7 @@ class Cards:
         return kept
 
     def own(self, tier: HbmTier, table: int, ids: Ids) -> np.ndarray:
-        """(n,) bool: which ids are of this card's part; all where cards share nothing."""
+        """Returns which ids belong to this GPU's part, (n,) bool; all where GPUs share nothing."""
         parts, part = self._parts(tier, table, ids)
         return np.ones(len(ids), np.bool_) if parts is None else parts == part
 
@@ -199,7 +203,7 @@ class Cards:
         return placement.parts(table, ids), part
 
     def resize(self, index: int, hbm_bytes: int) -> None:
-        """Another size while lookups go on. Raises ConfigError, DeviceError, StoreError where there is no cache."""
+        """Changes the size while lookups run. Raises ConfigError, DeviceError, StoreError where there is no cache."""
         with self._lock:
             tier, worker = self._tiers.get(index), self._workers.get(index)
         if tier is None or worker is None:
@@ -208,7 +212,7 @@ class Cards:
         worker.refill()
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
-        """Until every card holds the hottest rows that fit; False when one does not by then."""
+        """Waits until every GPU holds the hottest rows that fit; returns False when one does not by then."""
         with self._lock:
             workers = list(self._workers.values())
         return all(worker.wait_filled(timeout_s) for worker in workers)

@@ -1,4 +1,7 @@
-"""How entries of a difference come to a card, become the base's, and go. `tier` says when, and why in this order."""
+"""Brings entries of a difference to a GPU, makes them the base's, and removes them.
+
+`tier` says when, and why in this order.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,32 @@ from storage.hbm.threads import usable_threads
 from storage.tiers.base import Encoded, Ids
 from storage.tiers.overlays import Overlay
 
-# Ids whose rows the base takes over in one set.
+# Number of ids whose rows the base takes over in one set.
 _ADOPTED_IDS = 1 << 20
-# Room is kept for as many rows as the largest of so many differences had, and some to spare, at most a share of all.
+# Room is kept for as many rows as the largest of the last _REMEMBERED differences had, and _SPARE more, at most
+# _MOST_KEPT of all.
 _REMEMBERED, _SPARE, _MOST_KEPT = 8, 1 / 8, 1 / 8
-# Lines that are read one behind the other while one at random is.
+# Buckets that are read sequentially in the time of one random read.
 _SCAN = 4
 
 
 class Differences:
-    """Of one card. Under the tier's lock; number: of a difference, whose rows stand under `Replica.virtual`."""
+    """The differences of one GPU. Called under the tier's lock.
+
+    number: identifies a difference, whose rows stand under `Replica.virtual`.
+    """
 
     def __init__(self, rows: SnapshotRows, publisher: Publisher) -> None:
         self._rows = rows
         self._publisher = publisher
         self._threads = usable_threads()
-        # Rows of the last differences, by bytes of a row.
+        # Numbers of rows of the last differences, by bytes of a row.
         self._sizes: dict[int, deque[int]] = {}
 
     def bring(self, replica: Replica, mask: int, number: int, overlays: Sequence[Overlay]) -> int:
-        """Makes entries under a free number for what the overlays change and the card has; returns how many.
+        """Makes entries under a free number for the rows on the GPU that the overlays change; returns how many.
 
-        Raises StoreError: some of them are there.
+        Raises StoreError when only some of them were made.
         """
         entries = 0
         rows_of = dict.fromkeys((slab.row_bytes for slab in replica.slabs), 0)
@@ -52,7 +59,7 @@ class Differences:
                 asking = slab.cache.insert_ask_host(virtual, missing)
                 placed = self._insert(slab, virtual, taken, rows)
                 if not (asking.all() and placed.all()):
-                    # The card has no place for what this snapshot says of them: no snapshot finds them there.
+                    # The GPU has no place for this snapshot's rows of these ids: no snapshot may find them there.
                     slab.cache.erase(table, np.concatenate([missing[~asking], taken[~placed]]))
                 rows_of[slab.row_bytes] += int(np.count_nonzero(placed))
                 entries += int(np.count_nonzero(asking)) + int(np.count_nonzero(placed))
@@ -62,25 +69,31 @@ class Differences:
         return entries
 
     def keep_room(self, replica: Replica) -> None:
-        """Leaves room for a difference like those before, so that rows do not go for each and come back behind it."""
+        """Leaves room for a difference like those before, so that rows are not evicted for each one and brought back
+        after it.
+        """
         for slab in replica.slabs:
             largest = max(self._sizes.get(slab.row_bytes, (0,)))
             slab.cache.reserve(int(min(largest * (1 + _SPARE), slab.cache.capacity_rows * _MOST_KEPT)))
 
     def adopt(self, replica: Replica, number: int, overlays: Sequence[Overlay]) -> None:
-        """The base's entries take the rows of a difference. overlays: in which it differs from the base."""
+        """Replaces the base entries' rows by those of a difference.
+
+        overlays: those in which it differs from the base.
+        """
         for table in range(replica.base_tables):
             slab = replica.slab(table)
             ids = self._rows.ids(table, overlays)
-            # Each set waits for the lanes, and brings no rows: so it may be large.
+            # Each set waits for the sessions, and brings no rows: so it may be large.
             for start in range(0, len(ids), _ADOPTED_IDS):
                 piece = ids[start : start + _ADOPTED_IDS]
                 slab.cache.adopt(replica.virtual(table, number), table, piece, self._threads)
                 self._publisher.publish(slab)
 
     def clear(self, replica: Replica, number: int, overlays: Sequence[Overlay] = ()) -> None:
-        """Takes away entries that no lane was told of, or whose rows the base has too. overlays: where their ids are
-        known from; without them every line is looked at.
+        """Removes entries that no session was given, or whose rows the base has too.
+
+        overlays: cover their ids; without them every bucket is searched.
         """
         for slab in replica.slabs:
             gone = 0
@@ -93,7 +106,7 @@ class Differences:
                 self._publisher.publish(slab)
 
     def _insert(self, slab: CardSlab, table: int, ids: Ids, rows: Encoded) -> np.ndarray:
-        """(n,) bool: which are on the card now."""
+        """Inserts rows and returns which are on the GPU now, (n,) bool."""
         placed = np.zeros(len(ids), np.bool_)
         for piece in slab.pieces(len(ids)):
             placed[piece] = slab.cache.insert_absent(table, ids[piece], rows[piece], self._threads)

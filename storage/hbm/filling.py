@@ -1,4 +1,4 @@
-"""Fills a card with the rows of DRAM that are used most."""
+"""Chooses the rows of DRAM that are used most, to fill a GPU with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from storage.tiers.dram_cache import DramCache
 
 
 def hottest(cache: DramCache, tables: Sequence[int], rows: int) -> Iterator[tuple[int, Ids, Flags]]:
-    """At most about `rows` ids of some tables with their counts of use, in pieces, a table at a time.
+    """Yields about `rows` ids of some tables with their use counts, in pieces, a table at a time.
 
-    Two passes over DRAM, while it changes: what is not there any more when it is fetched is left out.
+    It passes over DRAM twice while it changes: a row that is no longer there when it is fetched is left out.
     """
     counts = np.zeros(256, np.int64)
     total = 0
@@ -25,7 +25,7 @@ def hottest(cache: DramCache, tables: Sequence[int], rows: int) -> Iterator[tupl
     if total > rows:
         above = np.cumsum(counts[::-1])[::-1]  # used at least so often
         threshold = int(np.argmax(above <= rows)) if (above <= rows).any() else 256
-        # Of those just below, as many as fit.
+        # Of the ids just below the threshold, take as many as fit.
         left = rows - (int(above[threshold]) if threshold < 256 else 0)
     for table in tables:
         for shard in cache.exported(table):

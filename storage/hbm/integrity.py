@@ -1,4 +1,4 @@
-"""Whether a card holds what the host thinks, and that is what the store says."""
+"""Checks that a GPU holds what the host's index says, and that its rows are those of the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDS = 1 << 14
 
 
 def check_replica(view: View, publisher: Publisher, rows: SnapshotRows) -> None:
-    """Nothing changes meanwhile. Raises StoreError."""
+    """Compares a replica with the store. Nothing may change meanwhile. Raises StoreError."""
     assert view.base is not None
     for slab in view.replica.slabs:
         try:

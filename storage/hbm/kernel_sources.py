@@ -1,10 +1,10 @@
-"""Which sources of cuda/ hold which kernels of lookups, and how many threads a block of any kernel has."""
+"""The sources of cuda/ that hold the kernels of lookups, and the threads in a block of any kernel."""
 
 from __future__ import annotations
 
-# Of each block; __launch_bounds__ of the kernels say the same.
+# Threads of each block; __launch_bounds__ of the kernels say the same.
 THREADS = 256
-# Of each source. The kernels of an output type end with its name.
+# Kernels of each source. The kernels of an output type end with its name.
 SOURCES = {
     "lookup_gather": ("lookup_gather_fp32", "lookup_gather_fp16", "lookup_gather_bf16"),
     "lookup_pool": ("lookup_pool",),
@@ -13,5 +13,5 @@ SOURCES = {
     "late_rows": ("late_rows_fp32", "late_rows_fp16", "late_rows_bf16", "late_rows_add"),
     "publish": ("publish_rows", "publish_stores"),
 }
-# Those that only GPUs which share rows need.
+# Kernels that only GPUs which share rows need.
 ACROSS = ("lookup_gather_across", "lookup_pool_across")

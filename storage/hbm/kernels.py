@@ -1,8 +1,9 @@
-"""The kernels of cuda/: compiled for a card, kept on disk, launched. Nothing else reads that folder at run time.
+"""Compiles the kernels of cuda/ for a GPU, keeps them on disk and launches them.
 
-NVRTC compiles them, through CuPy; neither a CUDA toolkit nor a GPU is needed for that. A compiled kernel is kept under
-a key over all that it could depend on: the bytes of every source in cuda/ (of what is included no less than of the
-kernel), the options, the card's architecture, and the versions of CuPy and of NVRTC.
+Nothing else reads that folder at run time. NVRTC compiles them, through CuPy; neither a CUDA toolkit nor a GPU is
+needed for that. A compiled kernel is kept under a key over all that it could depend on: the bytes of every source in
+cuda/ (of included files as well as of the kernel), the options, the GPU's architecture, and the versions of CuPy and of
+NVRTC.
 
 CuPy is imported when it is first needed.
 """
@@ -27,8 +28,8 @@ from storage.hbm.kernel_sources import ACROSS, SOURCES, THREADS
 
 logger = logging.getLogger("emberline.storage")
 
-# No -ftz, which CuPy's own way to compile would add. --no-source-include: what is included comes from cuda/ only, never
-# from the folder that the process runs in.
+# The options leave out -ftz, which CuPy's own way to compile would add. --no-source-include: included files come from
+# cuda/ only, never from the folder that the process runs in.
 OPTIONS = ("--std=c++17", "--no-source-include")
 # Units of 16 bytes for each thread of `assemble`, and blocks for each input: a first guess, not measured.
 _UNITS_EACH = 4
@@ -48,12 +49,15 @@ def _default_cache() -> Path | None:
         return None
 
 
-# None where the user has no home.
+# The default folder for compiled kernels; None where the user has no home.
 DEFAULT_CACHE = _default_cache()
 
 
 def source_folder() -> Path:
-    """Where the sources lie: in the package in a wheel, beside the package in a checkout. Raises NotFound."""
+    """Returns the folder of the sources: in the package in a wheel, beside the package in a checkout.
+
+    Raises NotFound.
+    """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "cuda", package.parent / "cuda"):
         if next(folder.glob("*.cu"), None) is not None:
@@ -62,7 +66,7 @@ def source_folder() -> Path:
 
 
 def read_sources(folder: Path) -> dict[str, bytes]:
-    """Name -> bytes of every .cu and .cuh file of a folder, in order of names."""
+    """Returns name -> bytes of every .cu and .cuh file of a folder, in order of names."""
     paths = (path for pattern in ("*.cu", "*.cuh") for path in folder.glob(pattern))
     return {path.name: path.read_bytes() for path in sorted(paths)}
 
@@ -70,9 +74,9 @@ def read_sources(folder: Path) -> dict[str, bytes]:
 def compile_source(
     name: str, arch: str, sources: Mapping[str, bytes], options: Sequence[str] = OPTIONS
 ) -> tuple[bytes, str]:
-    """The cubin of NAME.cu, and what the compiler said. arch: such as "sm_90". Needs no GPU and keeps nothing.
+    """Compiles NAME.cu and returns the cubin and the compiler's messages. Needs no GPU and keeps nothing.
 
-    Raises ConfigError without CuPy or NVRTC, DeviceError when the compiler refuses.
+    arch: such as "sm_90". Raises ConfigError without CuPy or NVRTC, DeviceError when the compiler refuses.
     """
     nvrtc = _compiler()
     if re.fullmatch(r"sm_\d+", arch) is None or int(arch[3:]) not in nvrtc.getSupportedArchs():
@@ -96,11 +100,11 @@ def compile_source(
 def compile_kernel(
     name: str, arch: str, cache: Path | None, *, folder: Path | None = None, options: Sequence[str] | None = None
 ) -> bytes:
-    """The cubin of a kernel, from the cache when it is there. Needs no GPU.
+    """Returns the cubin of a kernel, from the cache when it is there. Needs no GPU.
 
     cache: a folder, made when it is missing; None to keep nothing. One that cannot be written to costs a compilation at
-    each start. folder: of the sources, options: of the compiler; None for ours. Raises NotFound for a name that no
-    source has, else as compile_source does.
+    each start. folder: that of the sources, options: those of the compiler; None for the defaults. Raises NotFound for
+    a name that no source has, else as compile_source does.
     """
     folder = source_folder() if folder is None else folder
     options = OPTIONS if options is None else options
@@ -120,7 +124,7 @@ def compile_kernel(
 
 
 def is_kept(name: str, capability: tuple[int, int], cache: Path | None, options: Sequence[str] = OPTIONS) -> bool:
-    """Whether compile_kernel has nothing to compile. Raises ConfigError, DeviceError, as card_arch does."""
+    """Returns whether compile_kernel has nothing to compile. Raises ConfigError, DeviceError, as card_arch does."""
     if cache is None:
         return False
     arch = card_arch(capability)
@@ -129,9 +133,9 @@ def is_kept(name: str, capability: tuple[int, int], cache: Path | None, options:
 
 
 def card_arch(capability: tuple[int, int]) -> str:
-    """What to compile for: the card's own architecture, or the last before it of the same generation.
+    """Returns the architecture to compile for: the GPU's own, or the last before it of the same generation.
 
-    capability: such as (9, 0). Raises ConfigError without CuPy or NVRTC, DeviceError for a card that it does not know.
+    capability: such as (9, 0). Raises ConfigError without CuPy or NVRTC, DeviceError for a GPU that it does not know.
     """
     major, minor = capability
     supported = _compiler().getSupportedArchs()
@@ -145,38 +149,42 @@ def card_arch(capability: tuple[int, int]) -> str:
 
 
 class Kernels:
-    """The kernels on one card. Any thread whose current card it is.
+    """The kernels on one GPU. Thread-safe, for threads whose current GPU it is.
 
-    What was loaded stays: graphs may hold it. Once a kernel is loaded, work is put on the given stream and nothing else
-    happens: no allocation, no waiting, so that a stream may be capturing. Every call may raise DeviceError, caused by
-    CuPy's CUDADriverError when it is the card that refuses.
+    A loaded kernel stays loaded: graphs may hold it. Once a kernel is loaded, work is put on the given stream and
+    nothing else happens: no allocation, no waiting, so that a stream may be capturing. Every call may raise
+    DeviceError, caused by CuPy's CUDADriverError when the GPU refuses.
     """
 
     def __init__(self, device: int, capability: tuple[int, int], cache: Path | None = DEFAULT_CACHE) -> None:
-        """device: as CUDA counts the visible cards. capability: such as (9, 0). cache: see compile_kernel."""
+        """Prepares the kernels of a GPU.
+
+        device: index among the GPUs that CUDA sees. capability: such as (9, 0). cache: see compile_kernel.
+        """
         self.device = device
         self._capability = capability
         self._cache = cache
         self._lock = threading.Lock()
         self._assemble: int | None = None
-        # Of lookups, by name; replaced whole.
+        # Functions of lookups by name; replaced whole.
         self._others: Mapping[str, int] = {}
 
     def load(self) -> None:
-        """Compiles and loads what every session needs. Before the first capture: loading does not belong into a graph.
+        """Compiles and loads the kernels that every session needs. Call it before the first capture: a graph cannot
+        load them.
 
         Raises ConfigError without CuPy or NVRTC.
         """
         self._load_assemble()
 
     def load_lookups(self) -> None:
-        """The same for the kernels of storage.hbm.lookup_kernels."""
+        """Compiles and loads the kernels of storage.hbm.lookup_kernels."""
         for source in SOURCES:
             if source not in ACROSS:
                 self._load_source(source)
 
     def load_across(self) -> None:
-        """The same for those that look into the memory of other cards."""
+        """Compiles and loads the kernels that read the memory of other GPUs."""
         for source in ACROSS:
             self._load_source(source)
 
@@ -192,9 +200,10 @@ class Kernels:
         widest: int,
         stream: int,
     ) -> None:
-        """Unpacks a batch; see cuda/assemble.cuh. Addresses are the card's, the stream is a cudaStream_t.
+        """Unpacks a batch; see cuda/assemble.cuh. Addresses are in device memory, the stream is a cudaStream_t.
 
-        inputs: rows of the table, at most 65535. rows: of every target tensor. widest: bytes of the longest row.
+        inputs: rows of the table, at most 65535. rows: number of rows of every target tensor. widest: bytes of the
+        longest row.
         """
         function = self._assemble
         if function is None:
@@ -204,9 +213,9 @@ class Kernels:
         self.launch("assemble", function, (blocks, max(inputs, 1)), values, stream)
 
     def call(self, name: str, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
-        """Starts a kernel of storage.hbm.lookup_kernels; values: its arguments, addresses are the card's.
+        """Starts a kernel of storage.hbm.lookup_kernels. values: its arguments; addresses are in device memory.
 
-        Raises NotFound for a name that there is not.
+        Raises NotFound for an unknown name.
         """
         function = self._others.get(name)
         if function is None:
@@ -214,7 +223,10 @@ class Kernels:
         self.launch(name, function, blocks, values, stream)
 
     def launch(self, name: str, function: int, blocks: tuple[int, int], values: Sequence[int], stream: int) -> None:
-        """Starts a kernel that takes values of eight bytes each. name: for errors. blocks: of the grid, x and y."""
+        """Starts a kernel that takes values of eight bytes each.
+
+        name: for errors. blocks: those of the grid, x and y.
+        """
         count = len(values)
         # The call copies the values, so they need not outlive it.
         held = (ctypes.c_int64 * count)(*values)
@@ -247,7 +259,7 @@ class Kernels:
             return self._assemble
 
     def _load_source(self, source: str) -> Mapping[str, int]:
-        """Gives all functions of lookups that are loaded."""
+        """Returns all functions of lookups that are loaded."""
         names = SOURCES[source]
         with self._lock:
             if not self._others.keys() >= set(names):
@@ -274,7 +286,7 @@ def _driver() -> Any:
 
 @functools.cache
 def _compiler() -> Any:
-    """CuPy's binding of NVRTC. Raises ConfigError."""
+    """Returns CuPy's binding of NVRTC. Raises ConfigError."""
     try:
         from cupy.cuda import nvrtc
     except ImportError as error:
@@ -288,7 +300,9 @@ def _compiler() -> Any:
 
 @functools.cache
 def _versions() -> str:
-    """Of CuPy and of NVRTC, with its build, which only the head of a compiled empty program tells."""
+    """Returns the versions of CuPy and of NVRTC, with its build, which only the head of a compiled empty program
+    names.
+    """
     import cupy
 
     nvrtc = _compiler()
@@ -306,14 +320,14 @@ def _cache_key(name: str, arch: str, sources: Mapping[str, bytes], options: Sequ
     parts = [name, arch, _versions(), *options]
     for part in (*(part.encode() for part in parts), *(part for item in sources.items() for part in item)):
         encoded = part.encode() if isinstance(part, str) else part
-        # Lengths keep apart what would read the same one after the other.
+        # Lengths separate parts that would read the same when joined.
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.digest()
 
 
 def _read_entry(path: Path, key: bytes) -> bytes | None:
-    """A cubin that is whole and under its own key; None otherwise."""
+    """Reads a cubin that is whole and under its own key; None otherwise."""
     try:
         entry = path.read_bytes()
     except OSError:
@@ -326,7 +340,7 @@ def _read_entry(path: Path, key: bytes) -> bytes | None:
 
 
 def _write_entry(path: Path, key: bytes, cubin: bytes) -> None:
-    # A name of its own, so that processes that compile the same do not write into each other's.
+    # A unique name keeps processes that compile the same source from writing into each other's file.
     part = path.with_name(f"kernel-{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -337,13 +351,13 @@ def _write_entry(path: Path, key: bytes, cubin: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         return
-    # What another process drops meanwhile is no concern.
+    # Another process may have removed the entry already.
     with contextlib.suppress(OSError):
         _drop_oldest(path.parent)
 
 
 def _drop_oldest(cache: Path) -> None:
-    """Every change of a source or a version leaves an entry that nobody asks for again; a killed process, a part."""
+    """Removes the oldest entries: each change of a source or version leaves an unused one, a killed process a part."""
     entries = [(path.stat().st_mtime_ns, path) for path in cache.iterdir() if _ENTRY.fullmatch(path.name)]
     for _, path in sorted(entries, reverse=True)[_ENTRIES_AT_MOST:]:
         path.unlink()

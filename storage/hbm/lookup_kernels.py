@@ -1,8 +1,8 @@
-"""Launches of the kernels of a card's replica of a cache: lookups, rows that come late, lists that change the replica.
+"""Launches the kernels of a GPU's replica of a cache: lookups, missed rows, lists that change the replica.
 
-What they read and write is in cuda/lookup.cuh, cuda/late_rows.cuh and cuda/publish.cuh, each at its top. All tensors
-lie in the card's memory. Sizes are bounds: what a batch or a list really holds is read on the card, so that every
-launch may be part of a graph.
+Their arguments are described in cuda/lookup.cuh, cuda/late_rows.cuh and cuda/publish.cuh, each at its top. All tensors
+lie in device memory. Sizes are bounds: the actual size of a batch or a list is read on the device, so that every launch
+may be part of a graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.hbm.kernel_sources import THREADS
 
 OutputType = Literal["fp32", "fp16", "bf16"]
 
-# As in lookup.cuh: the table of the features, and the header of a batch.
+# Sizes as in lookup.cuh: the table of the features, and the header of a batch.
 FEATURE_WORDS = 16
 FEATURE_SHIFT = 48
 CHAIN_LENGTH_WORD = 2
@@ -31,14 +31,14 @@ PEER_CHAIN_WORDS = 1 + MOST_CHAIN
 MOST_FEATURES = 65535
 
 _WARP = 32
-# Blocks for each feature or list: threads stride over what is more. A first guess, not measured.
+# Blocks for each feature or list: threads stride over the rest. A first guess, not measured.
 _BLOCKS_AT_MOST = 1024
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 def header_words(feature_count: int) -> int:
-    """Length of a batch's header, in int64 words."""
+    """Returns the length of a batch's header, in int64 words."""
     return PACKED_FEATURE_WORD + PACKED_FEATURE_WORDS * feature_count
 
 
@@ -58,15 +58,15 @@ def gather(
     shared: Tensors,
     peers: torch.Tensor | None = None,
 ) -> KernelCall:
-    """Unpooled features: rows of ids, decoded, to their places.
+    """Writes the decoded rows of unpooled features to their places.
 
     features: (feature_count, 16) int64. header: begins with the header of a batch and has all that it refers to. rows:
-    of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64,
-    how many there were, set to 0 before on the same stream; several launches may append to one list. use_every: which
-    lookups mark their row as used: every so many, a power of two; 0 for none. outputs: outputs and states of the
-    features, written in full. shared: index lines, slabs and marks of use. peers: what the features have of other
-    cards (lookup.cuh), which are then asked for what this one has not; for outputs of fp32. Their memory is nobody's
-    here: a lookup is inside at each of them.
+    rows of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count:
+    int64, the number of misses, set to 0 before on the same stream; several launches may append to one list. use_every:
+    every use_every-th lookup marks its row as used, a power of two; 0 for none. outputs: outputs and states of the
+    features, written in full. shared: index buckets, slabs and marks of use. peers: entries of the features on other
+    GPUs (lookup.cuh), which are then searched for ids that this one does not have; for outputs of fp32. No buffer here
+    owns their memory: a lookup is inside at each of those GPUs.
 
     Raises ConfigError for another use_every, for no feature or too many, and for peers with another type of output.
     """
@@ -94,7 +94,7 @@ def pool(
     shared: Tensors,
     peers: torch.Tensor | None = None,
 ) -> KernelCall:
-    """Pooled features: bags summed in float32, in the order of the ids. Arguments and errors as those of gather."""
+    """Sums the bags of pooled features in float32, in the order of the ids. Arguments and errors as those of gather."""
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
     blocks = _blocks(rows * _WARP, _across(feature_count))
     reads, writes = (features, header, misses, miss_count, *_given(peers)), (misses, miss_count, *outputs)
@@ -114,7 +114,7 @@ def scatter_late(
     staging: torch.Tensor,
     outputs: Tensors,
 ) -> KernelCall:
-    """Rows that gather missed, to their places.
+    """Writes the rows that gather missed to their places.
 
     entries: (room, 2) int64. count: int64, how many of them are given. staging: decoded rows, float32.
     """
@@ -135,9 +135,9 @@ def add_late(
     weights: torch.Tensor | None,
     outputs: Tensors,
 ) -> KernelCall:
-    """Rows that pool missed, added to their bags, within the rounding that late_rows.cuh states.
+    """Adds the rows that pool missed to their bags, within the rounding that late_rows.cuh states.
 
-    entries: (room, 4) int64. weights: float32 of the late rows, None where no feature is weighted; the rest as in
+    entries: (room, 4) int64. weights: float32 of the missed rows, None where no feature is weighted; the rest as in
     scatter_late.
     """
     reads = (features, header, entries, count, staging, *_given(weights), *outputs)
@@ -156,10 +156,10 @@ def publish_rows(
     slots: int,
     stride: int,
 ) -> KernelCall:
-    """Rows of staging into slots of the slab. staged: rows in staging. stride: bytes from row to row in both.
+    """Copies rows of staging into slots of the slab.
 
-    entries: (room, 2) int64. Before the list of words that name the slots, and never into a slot that a lookup can
-    hold: see publish.cuh.
+    staged: rows in staging. stride: bytes from row to row in both. entries: (room, 2) int64. Launch it before the list
+    of words that name the slots, and never for a slot that a lookup can hold: see publish.cuh.
     """
     values = (entries, count, room, staging, staged, slab, slots, stride)
     blocks = _blocks(room * (stride // 16 or 1))
@@ -169,13 +169,13 @@ def publish_rows(
 def publish_stores(
     *, entries: torch.Tensor, count: torch.Tensor, room: int, lines: torch.Tensor, line_count: int
 ) -> KernelCall:
-    """Words or ids of the index; entries: (room, 2) int64. Which of them together, and when: see publish.cuh."""
+    """Stores words or ids of the index. entries: (room, 2) int64. publish.cuh says which of them together, and when."""
     values = (entries, count, room, lines, line_count)
     return KernelCall("publish_stores", _blocks(room), values, (entries, count), (), (lines,))
 
 
 def _blocks(threads: int, across: int = 1) -> tuple[int, int]:
-    """Of the grid; it has no side of 0."""
+    """Returns the grid, which has no side of 0."""
     return min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST), across
 
 

@@ -1,4 +1,4 @@
-"""Ids that lanes tell a card's cache of, until its worker has the time. Any thread; never waits."""
+"""Ids that sessions report to a GPU's cache, kept until its worker has the time. Thread-safe; never waits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from storage.tiers.base import Ids
 
-# What came first is forgotten beyond so many pieces: it is asked for again.
+# The oldest pieces beyond these bounds are forgotten: their ids are asked for again.
 _MISSED, _USED = 256, 1024
 
 
 class Offers:
-    """Pieces are ids of one table."""
+    """Pieces of ids, each of one table."""
 
     def __init__(self) -> None:
         self._missed: deque[tuple[int, Ids]] = deque(maxlen=_MISSED)
@@ -22,8 +22,10 @@ class Offers:
         self._alone: deque[tuple[int, Ids]] = deque(maxlen=_MISSED)
 
     def put(self, missed: Sequence[tuple[int, Ids]], used: Sequence[tuple[int, Ids]] | None) -> None:
-        """missed: were not found. used: a sample of what was asked for, as often as it was; None of a lane that finds
-        rows on this card alone.
+        """Adds the ids of a batch.
+
+        missed: ids that were not found. used: a sample of the ids asked for, as often as they were; None from a session
+        that finds rows on this GPU alone.
         """
         if used is None:
             self._alone.extend(missed)
@@ -32,15 +34,19 @@ class Offers:
         self._used.extend(used)
 
     def alone(self) -> Iterator[tuple[int, Ids]]:
-        """Missed by lanes that find rows on this card alone: by table, each id once; those that were put before."""
+        """Yields ids missed by sessions that find rows on this GPU alone: by table, each id once, those put before the
+        call.
+        """
         return ((table, np.unique(ids)) for table, ids in _taken(self._alone))
 
     def missed(self) -> Iterator[tuple[int, Ids]]:
-        """Missed by lanes that look on other cards too: by table, each id once; those that were put before."""
+        """Yields ids missed by sessions that look on other GPUs too: by table, each id once, those put before
+        the call.
+        """
         return ((table, np.unique(ids)) for table, ids in _taken(self._missed))
 
     def used(self) -> Iterator[tuple[int, Ids]]:
-        """By table, as often as they were put; those that were put before."""
+        """Yields used ids by table, as often as they were put; those put before the call."""
         return _taken(self._used)
 
 

@@ -1,4 +1,4 @@
-"""Which snapshot takes a card's base over, and after how long."""
+"""Chooses when another snapshot becomes the base of a GPU: a switch with exponential backoff."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections import deque
 from storage.hbm.replica import MOST_DIFFERENCES
 from storage.hbm.sight import Difference, View
 
-# A snapshot that nobody has asked for so long gives its place on the card to one that is asked for.
+# A base that no session has asked for this long is replaced by a snapshot that is asked for.
 SETTLE_AFTER_S = 3.0
 MOST_FACTOR = 64
 
 
 class Patience:
-    """Of one tier. One thread at a time.
+    """Backoff of the base switches of one tier. Not thread-safe.
 
-    Snapshots that are asked for in turn, each less often than SETTLE_AFTER_S, would take the base from each other every
-    time, and the one that lost it would be looked up by the host until it is brought again. So one that had the base
-    before gets it back after twice as long with each change back, MOST_FACTOR times as long at most; meanwhile the card
-    answers for both. One that never had it, as after a delta, waits no longer than ever, and the count begins anew.
+    Snapshots that are asked for in turn, each less often than every SETTLE_AFTER_S, would evict each other from the
+    base every time, and the evicted one would be looked up by the host until it is brought again. So a snapshot that
+    was the base before becomes it again only after a time that doubles with each switch back, up to MOST_FACTOR times;
+    meanwhile the GPU answers for both. One that never was the base, as after a delta, waits no longer than usual, and
+    resets the count.
     """
 
     def __init__(self) -> None:
@@ -27,9 +28,9 @@ class Patience:
         self._before: deque[int] = deque(maxlen=MOST_DIFFERENCES)
 
     def heir(self, view: View | None, live: int, now: float, after_s: float) -> Difference | None:
-        """The difference that may take the base over at a moment: asked for since the base was, and that is long ago.
+        """Returns the difference that may become the base now: asked for since the base was, which is long enough ago.
 
-        live: mask of the overlays that the store has. after_s: how long, for one that never had the base.
+        live: mask of the overlays that the store has. after_s: the wait for one that never was the base.
         """
         if view is None or view.base is None or not view.differences:
             return None
@@ -38,7 +39,7 @@ class Patience:
         return wanted if wanted.use.last > view.use.last <= now - least_s else None
 
     def changed(self, base: int, mask: int, live: int) -> None:
-        """A snapshot takes the base over from another one."""
+        """Notes that a snapshot has replaced another one as the base."""
         self._factor = min(2 * self._factor, MOST_FACTOR) if self._had_it(mask, live) else 1
         self._before.append(base)
 

@@ -1,10 +1,10 @@
-"""Which card has which row, where several cards share the rows of a store.
+"""Places rows on GPUs, where several GPUs share the rows of a store.
 
-    hot rows    on every card that asks for them often
-    cold rows   on the card whose part they are, by a hash of table and id; others read them there
+    hot rows    on every GPU that asks for them often
+    cold rows   on the GPU whose part they are, by a hash of table and id; others read them there
 
-Where a row lies is a matter of speed alone: each card's cache has the rows of the snapshots that it answers for, or
-says nothing, and what is found on no card is a miss.
+The place of a row affects speed alone: each GPU's cache has the rows of the snapshots that it answers for, or finds
+nothing, and an id that is found on no GPU is a miss.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from storage._table import CardCache
 from storage.errors import ConfigError
 from storage.tiers.base import Ids
 
-# As many as a batch's header has room for.
+# The number of GPUs that a batch's header has room for.
 MOST_CARDS = 16
 
 
 @dataclass(frozen=True)
 class Placement:
-    """cards: their indexes, ascending, 2 to 16; a card's part has the number of its place among them."""
+    """The GPUs that share rows."""
 
+    #: Their indexes, ascending, 2 to 16; a GPU's part is numbered by its place among them.
     cards: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError for too few, too many or unordered indexes."""
         if not 2 <= len(self.cards) <= MOST_CARDS or list(self.cards) != sorted(set(self.cards)):
             raise ConfigError(
                 f"hbm_placement: rows are shared by 2 to {MOST_CARDS} GPUs, got {', '.join(map(str, self.cards))}",
@@ -36,9 +37,9 @@ class Placement:
             )
 
     def part_of(self, card: int) -> int | None:
-        """The part of a card; None where it has none."""
+        """Returns the part of a GPU; None where it has none."""
         return self.cards.index(card) if card in self.cards else None
 
     def parts(self, table: int, ids: Ids) -> np.ndarray:
-        """(n,) uint8: whose each id is."""
+        """Returns the part of each id, (n,) uint8."""
         return CardCache.parts_of(table, ids, len(self.cards))

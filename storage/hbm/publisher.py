@@ -1,13 +1,13 @@
-"""Brings the changes of a cache's index to the card, set by set, in the order of cuda/publish.cuh.
+"""Brings the changes of a cache's index to the GPU, set by set, in the order of cuda/publish.cuh.
 
     1 rows      into slots that no lookup can hold
     2 emptied   words that lose their owner, or whose owner's row lies elsewhere now
-      grace     2 is complete, then every lane that was inside has come out
+      grace     2 is complete, then every session that was inside has come out
     3 ids       of new owners
     4 words     of new owners
 
 Lists and rows go through the halves of a pinned buffer in turn, in pieces where they are larger: one is filled while
-the card reads the other. Rows may also be put into `space`, where the card reads them itself. One thread at a time.
+the GPU reads the other. Rows may also be put into `space`, where the GPU reads them itself. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ if TYPE_CHECKING:
 
 _COUNT_BYTES = 16
 _ENTRY_BYTES = 16
-# Of the buffer: a half keeps the bus from a lane's copy for less than a tenth of a millisecond; or a sixteenth of a
-# small cache.
+# The most bytes of the buffer, or a sixteenth of a small cache: a half delays a session's copy on the bus by less than
+# a tenth of a millisecond.
 _MOST_STAGING = 8 << 20
 _LEAST_STAGING = 1 << 18
 _LEAST_ENTRIES = 1024
-# Of the pinned memory that rows of a set are put into, from which the card fetches them.
+# The most bytes of pinned memory that rows of a set are put into, from which the GPU fetches them.
 _MOST_SPACE = 16 << 20
 _ALIGNMENT = 256
 
 
 class _Half:
-    """Of the buffer, on both sides. done: behind its last use; pending: that has not been waited for."""
+    """One half of the buffer, on host and device.
+
+    done: behind its last use; pending: true until that was waited for.
+    """
 
     def __init__(self, device: Device, host: torch.Tensor, staging: torch.Tensor) -> None:
         self.host, self.staging = host, staging
@@ -51,10 +54,13 @@ class _Half:
 
 
 class Publisher:
-    """Of one card. rows, entries: that it has put there."""
+    """The publisher of one GPU. rows, entries: numbers of those that it has put there."""
 
     def __init__(self, device: Device, turns: Turns, widest_stride: int, cache_bytes: int) -> None:
-        """widest_stride: of all slabs. cache_bytes: what they take. Raises DeviceError."""
+        """Allocates the buffers.
+
+        widest_stride: the widest of all slabs. cache_bytes: bytes of the slabs. Raises DeviceError.
+        """
         self.rows = 0
         self.entries = 0
         self._device = device
@@ -77,9 +83,9 @@ class Publisher:
         self._threads = usable_threads()
 
     def publish(self, slab: CardSlab) -> None:
-        """Takes what changed since the last time, brings it to the card, and waits until every lookup sees it.
+        """Brings the changes since the last call to the GPU, and waits until every lookup sees them.
 
-        Raises DeviceError: the card must not be asked any more then.
+        Raises DeviceError: the GPU must not be asked any more then.
         """
         changes = slab.cache.take_set(self._threads)
         if len(changes.emptied) + len(changes.ids) + len(changes.words) == 0:
@@ -95,15 +101,18 @@ class Publisher:
         slab.cache.complete_set()
 
     def space(self, slab: CardSlab) -> np.ndarray:
-        """(n, stride): rows of a set may be put there, to be brought to the card without another copy by the host.
+        """Returns a buffer (n, stride) for rows of a set, which the host need not copy again to bring them to the GPU.
 
-        Until the set is published. The same memory for all slabs.
+        The buffer may be used until the set is published. All slabs share its memory.
         """
         rows = len(self._space_bytes) // slab.stride
         return self._space_bytes[: rows * slab.stride].reshape(rows, slab.stride)
 
     def read(self, source: torch.Tensor, zero_after: torch.Tensor | None = None) -> np.ndarray:
-        """Bytes of the card, at most the buffer's; the array holds until the next call. zero_after: cleared then."""
+        """Reads bytes of the GPU, at most the buffer's; the array is valid until the next call.
+
+        zero_after: cleared then.
+        """
         target = self._host[: source.nbytes]
         self._device.copy(target, source, self._stream)
         if zero_after is not None:
@@ -113,17 +122,17 @@ class Publisher:
 
     @property
     def buffer_bytes(self) -> int:
-        """The most that `read` takes at once."""
+        """Returns the most bytes that `read` takes at once."""
         return len(self._host_bytes)
 
     def drain(self) -> None:
-        """Waits for the stream; a card that is lost has nothing to wait for."""
+        """Waits for the stream; a lost GPU has nothing to wait for."""
         with contextlib.suppress(DeviceError):
             self._device.enter_thread()
             self._wait()
 
     def close(self) -> None:
-        """Gives the memory back; nothing may be asked any more."""
+        """Frees the memory; no method may be called any more."""
         self.drain()
         del self._halves, self._space, self._space_bytes, self._host_bytes, self._host, self._staging
 
@@ -187,14 +196,14 @@ class Publisher:
         self.entries += len(entries)
 
     def _free_half(self) -> _Half:
-        """The one that was filled longer ago, when the card has read it."""
+        """Returns the half that was filled longer ago, when the GPU has read it."""
         half = self._halves[0]
         self._halves.reverse()
         self._await(half)
         return half
 
     def _space_of(self, changes: CardSet, slab: CardSlab) -> torch.Tensor | None:
-        """The set's rows, by number, where `space` has them."""
+        """Returns the set's rows, by number, where `space` has them."""
         if len(changes.rows) == 0 or changes.staged.strides[0] != slab.stride:
             return None
         start = changes.staged.ctypes.data - self._space_bytes.ctypes.data
@@ -214,7 +223,7 @@ class Publisher:
             half.pending = False
 
     def _finish(self) -> None:
-        """Waits until the card has done all that it was given."""
+        """Waits until the GPU has done all its work."""
         for half in self._halves:
             self._await(half)
 

@@ -1,6 +1,6 @@
-"""Who looks into a card's replica at this moment: how a publisher learns that nobody holds what it took away.
+"""Tracks the sessions inside a GPU's replica, so that a publisher knows when none holds what it took away.
 
-A lane is inside from before it puts a lookup on its stream until it has waited for it. Marks and turns are plain
+A session is inside from before it puts a lookup on its stream until it has waited for it. Marks and turns are plain
 attributes: the GIL orders the writes of one thread before the reads of another, as in `storage.tiers.overlays`.
 """
 
@@ -12,43 +12,43 @@ import weakref
 
 from storage.errors import DeviceError
 
-# A lane is inside for as long as its lookup is on the card; one that is not out by then never will be.
+# A session is inside for as long as its lookup is on the GPU; one that is not out by then never will be.
 _MOST_S = 30.0
 
 
 class Turn:
-    """Of one lane. inside: between `begin` and `end`. over: how often it has come out."""
+    """Marks of one session. inside: between `begin` and `end`. over: number of times it has come out."""
 
     def __init__(self) -> None:
         self.inside = False
         self.over = 0
 
     def begin(self) -> None:
-        """Before anything is read that says where rows lie."""
+        """Enters; call it before reading anything that says where rows lie."""
         self.inside = True
 
     def end(self) -> None:
-        """When nothing of it is on a stream any more."""
+        """Leaves; call it when none of its work is on a stream any more."""
         self.over += 1
         self.inside = False
 
 
 class Turns:
-    """All lanes of one replica. Any thread."""
+    """The turns of all sessions of one replica. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
 
     def new(self) -> Turn:
-        """For one lane; forgotten with it."""
+        """Creates a turn for one session; it is forgotten when the session drops it."""
         turn = Turn()
         with self._lock:
             self._turns.add(turn)
         return turn
 
     def wait(self, most_s: float = _MOST_S) -> None:
-        """Until every lane that is inside now has come out once, or is no more. No lane waits for whoever calls this.
+        """Waits until every session that is inside now has come out once, or is gone. No session waits for the caller.
 
         Raises DeviceError when one does not come out.
         """

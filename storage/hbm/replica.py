@@ -1,6 +1,6 @@
-"""A card's copy of a cache: index lines, a slab of rows by slot, marks of use; one set of them for each size of rows.
+"""A GPU's copy of a cache: index buckets, a slab of rows by slot, marks of use; one set of them for each size of rows.
 
-The index that counts is the host's (`CardCache`); `publisher` brings its changes here.
+The authoritative index is the host's (`CardCache`); `publisher` brings its changes here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("emberline.storage")
 
-# As kRow* of cuda/row_decode.cuh.
+# Row types as kRow* of cuda/row_decode.cuh.
 ROW_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "fp8": 4}
-# Snapshots beside the base that a card can answer for at once; as the kernels' chain.
+# Snapshots beside the base that a GPU can answer for at once; the length of the kernels' chain.
 MOST_DIFFERENCES = 8
 LINE_BYTES = 64
-# A cache for all rows has room for one in so many beside them: those that two snapshots have otherwise.
+# A cache for all rows has room for a further 1 / SPARE of them: for the rows that differ between two snapshots.
 SPARE = 4
-# Every so many lookups mark their row.
+# Every USE_EVERY-th lookup marks its row.
 USE_EVERY = 8
 
 _MOST_ROWS = (1 << 31) - 2
@@ -39,23 +39,29 @@ _generations = itertools.count(1)
 
 @dataclass(frozen=True)
 class CardSlab:
-    """Tables of one row size. lines, rows, uses: the card's. stride: bytes from row to row."""
+    """Tables of one row size on the GPU."""
 
     cache: CardCache
     members: tuple[int, ...]
     row_bytes: int
+    #: Bytes from row to row.
     stride: int
+    #: Index buckets in device memory.
     lines: torch.Tensor
+    #: Rows in device memory.
     rows: torch.Tensor
+    #: Marks of use in device memory.
     uses: torch.Tensor
 
     @property
     def device_bytes(self) -> int:
-        """What it takes of the card."""
+        """Bytes that it takes of the GPU."""
         return self.lines.nbytes + self.rows.nbytes + self.uses.nbytes
 
     def pieces(self, count: int) -> Iterator[slice]:
-        """What of so many rows goes into one set: slots that are given up in a set are free only when it is over."""
+        """Yields slices of `count` rows that fit into one set each: slots given up in a set are free only when it is
+        over.
+        """
         start = 0
         while start < count:
             end = min(count, start + max(1, self.cache.free_slots))
@@ -64,14 +70,18 @@ class CardSlab:
 
 
 class Replica:
-    """All slabs of one store on one card. Immutable but for what they hold.
+    """All slabs of one store on one GPU. Immutable except for their contents.
 
-    generation: of the addresses; a lookup's table of features is written anew for another one. base_tables: how many
-    tables the store has; a difference's rows of table t lie under t + number * base_tables. use_every: see the kernels.
+    generation: identifies the addresses; a lookup's table of features is written anew for another one. base_tables:
+    number of tables of the store; a difference's rows of table t lie under t + number * base_tables. use_every: see the
+    kernels.
     """
 
     def __init__(self, device: Device, tables: Sequence[TableSpec], hbm_bytes: int) -> None:
-        """hbm_bytes: what lines, rows and marks may take together. Raises ConfigError, DeviceError."""
+        """Allocates the slabs. hbm_bytes: bytes that buckets, rows and marks may take together.
+
+        Raises ConfigError, DeviceError.
+        """
         count = len(tables)
         if count * (MOST_DIFFERENCES + 1) > _MOST_TABLES:
             most = _MOST_TABLES // (MOST_DIFFERENCES + 1)
@@ -98,12 +108,12 @@ class Replica:
         self.shared = tuple(part for slab in self.slabs for part in (slab.lines, slab.rows, slab.uses))
 
     def slab(self, table: int) -> CardSlab:
-        """Where the rows of a table lie."""
+        """Returns the slab that holds the rows of a table."""
         return self._slab_of[table]
 
     def words(self, table: int) -> list[int]:
-        """The first words of a feature of this table: lines, their number, slab, highest slot, stride, row type, dim,
-        table, use marks (cuda/lookup.cuh).
+        """Returns the first words of a feature of this table: buckets, their number, slab, highest slot, stride, row
+        type, dim, table, use marks (cuda/lookup.cuh).
         """
         slab, spec = self._slab_of[table], self.tables[table]
         return [
@@ -119,21 +129,21 @@ class Replica:
         ]
 
     def peer_words(self, table: int) -> list[int]:
-        """What other cards have to know of the table's rows here (cuda/lookup.cuh)."""
+        """Returns the words by which other GPUs find the table's rows here (cuda/lookup.cuh)."""
         words = self.words(table)
         return [*words[:4], words[8]]
 
     def virtual(self, table: int, number: int) -> int:
-        """The table number of a difference's rows; number 0 is the base."""
+        """Returns the table number of a difference's rows; number 0 is the base."""
         return table + number * self.base_tables
 
     @property
     def device_bytes(self) -> int:
-        """What it takes of the card."""
+        """Bytes that it takes of the GPU."""
         return sum(slab.device_bytes for slab in self.slabs)
 
     def hot_ids(self, most: int | None = None) -> Iterator[tuple[int, Ids, Flags]]:
-        """By table what the base has, hottest first, with counts of use; at most about `most` ids together."""
+        """Yields by table the base's ids, hottest first, with use counts; about `most` ids in all at most."""
         rows = sum(slab.cache.size() for slab in self.slabs)
         for slab in self.slabs:
             size = slab.cache.size()
@@ -145,14 +155,14 @@ class Replica:
 
     @property
     def host_bytes(self) -> int:
-        """What the indexes take of the host's memory."""
+        """Bytes that the indexes take of host memory."""
         return sum(slab.cache.memory_bytes() for slab in self.slabs)
 
 
 def check_rows(tables: Sequence[TableSpec], rows: Mapping[int, int]) -> None:
-    """Raises ConfigError where no table says that it has rows: the cache would hold one, and miss nearly every id.
+    """Raises ConfigError where every table has no rows: the cache would hold one row and miss nearly every id.
 
-    rows: how many there are, by bytes of a row; a size of which there are none is told in the log.
+    rows: number of rows, by bytes of a row; a size with none is logged.
     """
     if tables and not any(rows.values()):
         raise ConfigError(
@@ -168,27 +178,29 @@ def check_rows(tables: Sequence[TableSpec], rows: Mapping[int, int]) -> None:
 
 
 def stride_of(row_bytes: int) -> int:
-    """Bytes from row to row on a card: loads of 16 bytes where a row has that many."""
+    """Returns the bytes from row to row on a GPU: loads of 16 bytes where a row has that many."""
     return row_bytes if row_bytes < 16 else -(-row_bytes // 16) * 16
 
 
 def bytes_of(row_bytes: int, capacity_rows: int) -> int:
-    """What a cache for so many rows takes of the card, to within a thousandth."""
+    """Returns the GPU memory of a cache for that many rows, to within a thousandth."""
     slots = capacity_rows + max(64, capacity_rows * 3 // 100) + 1
     lines = max(2, (capacity_rows + 2) // 3)
     return lines * LINE_BYTES + slots * (stride_of(row_bytes) + 1)
 
 
 def divide(hbm_bytes: int, rows: dict[int, int]) -> dict[int, int]:
-    """Capacities in rows by bytes of a row. rows: how many there are of each size; by their bytes, at most all of them
-    and some to spare, at least one.
+    """Divides memory into capacities in rows, by bytes of a row.
+
+    rows: number of rows of each size; a size gets memory in proportion to its bytes, at most for all its rows and some
+    spare, at least for one row.
     """
     least = {size: bytes_of(size, 1) for size in rows}
     left = max(0, hbm_bytes - sum(least.values()))
     capacities: dict[int, int] = {}
     wanted = {size: bytes_of(size, max(1, count)) for size, count in rows.items()}
     total = sum(wanted.values())
-    # The sizes that take least first: what they do not need is the others'.
+    # The sizes that take the fewest bytes come first: what they do not need is left to the others.
     for size in sorted(rows, key=lambda size: wanted[size]):
         share = left * wanted[size] // max(1, total)
         most = max(1, rows[size] + rows[size] // SPARE)

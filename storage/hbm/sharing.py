@@ -1,4 +1,6 @@
-"""How a lane looks up where several cards share rows: inside at its own card, and at each that it may read from."""
+"""Lookups of a session where several GPUs share rows: it is inside at its own GPU, and at each that it may read
+from.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,25 @@ from storage.hbm.tier import HbmTier
 
 
 class SharingTiers(Protocol):
-    """What a reader asks of the tiers of a store."""
+    """Interface to the tiers of a store that a reader uses."""
 
     @property
     def placement(self) -> Placement | None:
-        """Which card has which row; None where each has those that are asked of it."""
+        """The placement of rows on the GPUs; None where each GPU has the rows that are asked of it."""
 
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
-        """Those that are open, by the index of the card."""
+        """The open tiers, by the index of the GPU."""
 
 
 class SharedReader:
-    """As Reader: of one lane, one thread at a time. Of a card that does not answer for a snapshot nothing is found."""
+    """A Reader over several GPUs, for one session. Not thread-safe.
+
+    On a GPU that does not answer for a snapshot nothing is found.
+    """
 
     def __init__(self, own: Reader, card: int, cards: SharingTiers) -> None:
-        """own: of the lane's card, whose index is `card`."""
+        """Wraps `own`, the reader of the session's GPU, whose index is `card`."""
         self._own = own
         self._card = card
         self._cards = cards
@@ -35,12 +40,12 @@ class SharedReader:
         self._inside: list[Reader] = []
 
     def enter(self, mask: int) -> Sight | None:
-        """As of Reader; None where the own card does not answer."""
+        """Enters as Reader does; returns None where the session's own GPU does not answer."""
         placement = self._cards.placement
         part = None if placement is None else placement.part_of(self._card)
         if placement is None or part is None:
             return self._own.enter(mask)
-        # Before it is inside anywhere: whoever is inside waits for nobody.
+        # Readers are made before it is inside anywhere: a session that is inside waits for nobody.
         readers = [None if card == self._card else self._reader(card) for card in placement.cards]
         sight = self._own.enter(mask)
         if sight is None:
@@ -59,7 +64,7 @@ class SharedReader:
         return replace(sight, peers=tuple(peers), part=part)
 
     def leave(self) -> None:
-        """As of Reader."""
+        """Leaves as Reader does."""
         self._own.leave()
         for reader in self._inside:
             reader.leave()

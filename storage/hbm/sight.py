@@ -1,7 +1,7 @@
-"""Which snapshots a card can answer for at a moment, and how a lane gets to know.
+"""The snapshots that a GPU can answer for at a moment, and the reader that tells a session.
 
 The base of a replica holds the rows of one snapshot. Another one is a *difference*: the rows of the ids that the
-overlays hold in which the two differ, under virtual tables that a lookup asks first.
+overlays hold in which the two differ, under virtual tables that a lookup searches first.
 """
 
 from __future__ import annotations
@@ -17,47 +17,48 @@ from storage.tiers.overlays import Overlay, Overlays, OverlayView
 
 @dataclass
 class Use:
-    """By time.monotonic(). last: when a lane last asked, 0 for never. made: when it was brought to the card."""
+    """Times of use, by time.monotonic()."""
 
+    #: When a session last asked, 0 for never.
     last: float = 0.0
+    #: When it was brought to the GPU.
     made: float = field(default_factory=time.monotonic)
 
     @property
     def latest(self) -> float:
-        """Of the two."""
+        """The later of `last` and `made`."""
         return max(self.last, self.made)
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What a lookup on the card needs for one snapshot. chain: numbers of differences that are asked before the base,
-    the first one first; at most 8.
+    """Data that a lookup on the GPU needs for one snapshot."""
 
-    peers: the same of the cards that it shares rows with, by part; None for its own part, and for a card that does not
-    answer for the snapshot. Empty where it shares with none. part: its own.
-    """
-
+    #: Numbers of the differences that are searched before the base, the first one first; at most 8.
     chain: tuple[int, ...]
     replica: Replica
+    #: As this, for the GPUs that it shares rows with, by part; None for its own part, and for a GPU that does not
+    #: answer for the snapshot. Empty where it shares with none.
     peers: tuple[Sight | None, ...] = ()
+    #: Number of this GPU's part.
     part: int = 0
 
     @property
     def generations(self) -> tuple[int, ...]:
-        """Of the addresses that a lookup goes by."""
+        """Generations of the addresses that a lookup uses."""
         if not self.peers:
             return (self.replica.generation,)
         return (self.replica.generation, self.part, *(0 if s is None else s.replica.generation for s in self.peers))
 
     def peer_words(self, table: int) -> list[int]:
-        """What the cards have of a table, five words for each (cuda/lookup.cuh)."""
+        """Returns the words of a table on the other GPUs, five for each GPU (cuda/lookup.cuh)."""
         return [
             word for sight in self.peers for word in ([0] * 5 if sight is None else sight.replica.peer_words(table))
         ]
 
     @property
     def peer_chains(self) -> list[int]:
-        """Nine words for each card (cuda/lookup.cuh)."""
+        """The chains of the other GPUs, nine words for each GPU (cuda/lookup.cuh)."""
         words: list[int] = []
         for sight in self.peers:
             chain = () if sight is None else sight.chain
@@ -67,58 +68,67 @@ class Sight:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """A snapshot beside the base. overlays: those in which they differ. entries: on the card, under its number."""
+    """A snapshot beside the base."""
 
     mask: int
     number: int
+    #: The overlays in which the two differ.
     overlays: tuple[Overlay, ...]
+    #: Entries on the GPU, under its number.
     entries: int
     use: Use = field(default_factory=Use)
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """Of a lookup."""
+        """Numbers of the differences that a lookup searches, in order."""
         return (self.number,) if self.entries else ()
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What lanes go by; replaced as a whole. base: mask of the snapshot that the base holds, None while it changes."""
+    """The state that sessions look up by; replaced as a whole."""
 
     replica: Replica
+    #: Mask of the snapshot that the base holds, None while it changes.
     base: int | None
     differences: tuple[Difference, ...] = ()
     use: Use = field(default_factory=Use)
 
     def find(self, mask: int, live: int) -> tuple[Sight, Use] | None:
-        """live: mask of the overlays that the store has now. What was merged is in all snapshots that are in use."""
+        """Finds the visibility of a mask and its times of use; None where the GPU does not answer for it.
+
+        live: mask of the overlays that the store has now. A merged overlay is in all snapshots that are in use.
+        """
         if self.base is not None and (self.base ^ mask) & live == 0:
             return Sight((), self.replica), self.use
         difference = self.difference(mask, live)
         return None if difference is None else (Sight(difference.chain, self.replica), difference.use)
 
     def difference(self, mask: int, live: int) -> Difference | None:
-        """The one for a mask."""
+        """Returns the difference for a mask, None where there is none."""
         return next((each for each in self.differences if (each.mask ^ mask) & live == 0), None)
 
 
 def live_mask(view: OverlayView) -> int:
-    """Of the overlays that can be shown."""
+    """Returns the mask of the overlays that can be shown."""
     return sum(1 << overlay.number for overlay in view.live)
 
 
 def can_be_shown(mask: int, view: OverlayView) -> bool:
-    """Whether the store answers for a mask: it shows nothing that was discarded, or is not there yet."""
+    """Returns whether the store answers for a mask: it shows nothing that was discarded, or is not there yet."""
     return mask >= 0 and not mask >> view.following and not mask & view.discarded
 
 
 class Reader:
-    """Of one lane; one thread at a time. Between `enter` and `leave` nothing that it can find is taken away."""
+    """Finds rows for one session.
+
+    Not thread-safe. Between `enter` and `leave` nothing that it can find is taken away.
+    """
 
     def __init__(
         self, turn: Turn, overlays: Overlays, view: Callable[[], View | None], ask: Callable[[int], None]
     ) -> None:
-        """ask: told of a mask that the card cannot answer for."""
+        """Makes a reader. ask: called with a mask that the GPU cannot answer for."""
         self._turn = turn
         self._overlays = overlays
         self._view = view
@@ -126,9 +136,10 @@ class Reader:
         self._known: tuple[View | None, OverlayView | None, int, tuple[Sight, Use] | None] = (None, None, 0, None)
 
     def enter(self, mask: int) -> Sight | None:
-        """What to look up by until `leave`; None, and not inside, where the host has to."""
+        """Returns the visibility to look up by until `leave`; None, and not inside, where the host has to look up."""
         self._turn.begin()
-        # In this order: a merged overlay is let go only when the card's base has it, and no lane goes by a view before.
+        # The view is read first: a merged overlay is released only when the GPU's base has it, and no session uses an
+        # older view.
         view = self._view()
         overlays = self._overlays.view
         known_view, known_overlays, known_mask, found = self._known
@@ -147,9 +158,9 @@ class Reader:
         return sight
 
     def forget(self) -> None:
-        """Keeps no replica alive; any thread, while it is not inside."""
+        """Drops the reference to a replica. Thread-safe, while it is not inside."""
         self._known = (None, None, 0, None)
 
     def leave(self) -> None:
-        """When nothing that was launched meanwhile is on a stream any more."""
+        """Leaves; call it when nothing that was launched meanwhile is on a stream any more."""
         self._turn.end()

@@ -1,4 +1,4 @@
-"""What a card's cache was asked, and what it holds."""
+"""Counts of a GPU's cache: what it was asked, and what it holds."""
 
 from __future__ import annotations
 
@@ -18,42 +18,47 @@ _TOTALS = ("admitted", "rejected", "evicted")
 
 @dataclass(frozen=True)
 class HbmTableStats:
-    """One table. rows: on the card, for the base's snapshot. lookups, misses: occurrences of ids. admitted: rows that
-    came in because they were asked for, or to fill the card.
-    """
+    """Figures of one table."""
 
+    #: Rows on the GPU, for the base's snapshot.
     rows: int
+    #: Occurrences of ids that were looked up.
     lookups: int
+    #: Occurrences of ids that were not found.
     misses: int
+    #: Rows that came in because they were asked for, or to fill the GPU.
     admitted: int
 
 
 @dataclass(frozen=True)
 class HbmStats:
-    """One card. capacity_rows, rows: of all tables. device_bytes, host_bytes: memory that it takes.
+    """Figures of one GPU."""
 
-    differences: snapshots that it answers for beside the one of its base; snapshots: with that one.
-    rejected, evicted: offers that were not hot enough; rows that were let go for others.
-    """
-
+    #: Capacity for rows of all tables.
     capacity_rows: int
+    #: Rows of all tables.
     rows: int
+    #: Bytes of GPU memory in use.
     device_bytes: int
+    #: Bytes of host memory in use.
     host_bytes: int
+    #: Snapshots that it answers for beside the one of its base.
     differences: int
     admitted: int
+    #: Offers that were not hot enough.
     rejected: int
+    #: Rows that were evicted for others.
     evicted: int
     tables: tuple[HbmTableStats, ...]
 
     @property
     def snapshots(self) -> int:
-        """None once the card was given up."""
+        """Number of snapshots that it answers for, the base's included; 0 once the GPU was given up."""
         return 1 + self.differences if self.capacity_rows else 0
 
 
 class TierCounts:
-    """By table (T,), since the beginning. Any thread."""
+    """Counts by table (T,), since the beginning. Thread-safe."""
 
     def __init__(self, tables: int) -> None:
         self.lookups = np.zeros(tables, np.uint64)
@@ -65,25 +70,25 @@ class TierCounts:
         self._lock = threading.Lock()
 
     def let_go(self, replica: Replica) -> None:
-        """Of a replica that is asked no more: what its caches counted stays."""
+        """Keeps the counts of a replica's caches before the replica is dropped."""
         with self._lock:
             for slab in replica.slabs:
                 _add(self._gone, slab)
 
     def add(self, lookups: np.ndarray, misses: np.ndarray) -> None:
-        """One batch, of this card's lanes."""
+        """Adds one batch of this GPU's sessions."""
         with self._lock:
             self.lookups += lookups
             self.misses += misses
 
     def age(self, lookups: np.ndarray, misses: np.ndarray) -> None:
-        """One batch that this card's policy is to hear of."""
+        """Adds one batch that this GPU's policy is to count."""
         with self._lock:
             self._new_lookups += lookups
             self._new_misses += misses
 
     def passed(self, tables: Sequence[int]) -> tuple[int, int]:
-        """Lookups and hits of some tables, by `age`, since the last call for them."""
+        """Returns lookups and hits of some tables, as counted by `age`, since the last call for them."""
         of = list(tables)
         with self._lock:
             lookups, misses = int(self._new_lookups[of].sum()), int(self._new_misses[of].sum())
@@ -91,13 +96,13 @@ class TierCounts:
         return lookups, lookups - misses
 
     def waiting(self, tables: Sequence[int]) -> int:
-        """Lookups of some tables since the last `passed`."""
+        """Returns lookups of some tables since the last `passed`."""
         of = list(tables)
         with self._lock:
             return int(self._new_lookups[of].sum())
 
     def stats(self, view: View | None) -> HbmStats:
-        """With what a view holds; nothing where there is none."""
+        """Returns the figures, with those of a view; zeros where there is none."""
         with self._lock:
             lookups, misses, totals = self.lookups.tolist(), self.misses.tolist(), dict(self._gone)
         slabs = [] if view is None else view.replica.slabs
@@ -123,7 +128,7 @@ class TierCounts:
 
 
 def held_of(stats: Sequence[HbmStats], tables: Sequence[TableSpec]) -> Held:
-    """What some GPUs hold together."""
+    """Returns the totals of some GPUs."""
     return Held(
         sum(each.rows for each in stats),
         sum(each.device_bytes for each in stats),
@@ -133,7 +138,7 @@ def held_of(stats: Sequence[HbmStats], tables: Sequence[TableSpec]) -> Held:
 
 
 def _share(stats: HbmStats, tables: Sequence[TableSpec], index: int) -> int:
-    """What of a GPU's memory is a table's, by the bytes of its rows there."""
+    """Returns a table's share of a GPU's memory, by the bytes of its rows there."""
     taken = [each.rows * spec.row_bytes for each, spec in zip(stats.tables, tables, strict=True)]
     return stats.device_bytes * taken[index] // (sum(taken) or 1)
 

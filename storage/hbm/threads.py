@@ -1,13 +1,13 @@
-"""How many threads work at once on what changes on a card."""
+"""Number of threads that work at once on changes of a GPU's cache."""
 
 from __future__ import annotations
 
 import os
 
-# More of them wait for memory, not for a core.
+# Threads beyond this number wait for memory, not for a core.
 _MOST = 8
 
 
 def usable_threads() -> int:
-    """Of the cores that this process may use, at most a bound."""
+    """Returns the number of cores that this process may use, up to a bound."""
     return min(_MOST, len(os.sched_getaffinity(0)))

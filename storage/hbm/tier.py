@@ -1,15 +1,15 @@
-"""The HBM tier of a store on one card: a cache of the rows that are asked for most, never wrong about one that it has.
+"""The HBM tier of a store on one GPU: a cache of the rows that are asked for most, never wrong about one that it has.
 
-The host decides what is on the card (`CardCache`), `publisher` brings it there, `sight` says for which snapshots it
-holds. Lookups on the card wait for nobody; what they miss the host looks up, and offers here.
+The host decides what is on the GPU (`CardCache`), `publisher` brings it there, `sight` says for which snapshots it
+holds. Lookups on the GPU wait for nothing; the host looks up the rows they miss and offers them here.
 
-Why no lookup gets a row of another snapshot. The base has the rows of one snapshot, B. A difference for snapshot M is
-announced only when every id in which the two may differ, and that is on the card, has an entry under M's virtual
-tables; and from the moment that it is begun no such id is admitted. So a lookup for M finds M's row, or nothing, and
-B's row is M's for every other id. (An entry of a difference never moves within the index, or a lookup could miss it and
-go on to the base.) The base becomes M's in three steps: nobody is told of B any more and all lanes of B come out; the
-base's entries take over M's rows; M's lookups ask the base alone, and M's entries go. A lane in between finds M's row
-either way. An overlay that is merged or discarded leaves the card first (`leave`).
+No lookup gets a row of another snapshot, for these reasons. The base has the rows of one snapshot, B. A difference for
+snapshot M is announced only when every id in which the two may differ, and that is on the GPU, has an entry under M's
+virtual tables; and from the moment that it is begun no such id is admitted. So a lookup for M finds M's row, or
+nothing, and B's row is M's for every other id. (An entry of a difference never moves within the index, or a lookup
+could miss it and go on to the base.) The base becomes M's in three steps: no session is given B any more and all
+sessions of B come out; the base's entries take over M's rows; M's lookups search the base alone, and M's entries go. A
+session in between finds M's row either way. An overlay that is merged or discarded leaves the GPU first (`leave`).
 """
 
 from __future__ import annotations
@@ -45,32 +45,33 @@ _log = logging.getLogger(__name__)
 
 
 class Siblings(Protocol):
-    """The tiers of one store, as one of them asks: which rows are its own where cards share rows."""
+    """Interface to the other tiers of a store: which rows belong to this one where GPUs share rows."""
 
     def share(self, tier: HbmTier) -> tuple[int, int]:
-        """How many cards share rows with this one, itself among them, and the number of its part."""
+        """Returns how many GPUs share rows with this one, itself included, and the number of its part."""
 
     def next_clock(self, tier: HbmTier) -> HbmTier:
-        """Whose policy hears of a batch of this card's."""
+        """Returns the tier whose policy counts a batch of this GPU."""
 
     def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
-        """Those of some missed ids that this card takes; the others are offered to the cards whose part they are."""
+        """Returns the missed ids that this GPU takes; the others are offered to the GPUs whose part they are."""
 
     def own(self, tier: HbmTier, table: int, ids: Ids) -> np.ndarray:
-        """(n,) bool: which ids are of this card's part."""
+        """Returns which ids belong to this GPU's part, (n,) bool."""
 
 
 class HbmTier:
-    """Any thread. A card that fails is given up: lookups go on without it, `trouble` says why.
+    """The cache of rows on one GPU. Thread-safe.
 
-    offers: ids that lanes asked for. settle_after_s: how long nobody has asked for the base's snapshot before another
-    one takes its place.
+    A GPU that fails is given up: lookups continue without it, `trouble` says why. offers: ids that sessions asked for.
+    settle_after_s: time without a request for the base's snapshot before another one takes its place.
     """
 
     def __init__(self, store: TieredStore, device: Device, hbm_bytes: int, cards: Siblings) -> None:
-        """hbm_bytes: what rows, index and marks may take on the card; a cache of a few rows takes more than none.
+        """Allocates the cache on a GPU.
 
-        cards: the store's. Raises ConfigError, DeviceError.
+        hbm_bytes: bytes that rows, index and marks may take; a cache of a few rows takes more than none. cards: the
+        tiers of the store. Raises ConfigError, DeviceError.
         """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
@@ -100,12 +101,12 @@ class HbmTier:
         base = sum(1 << number for number, merged in store.listeners.retiring_now.items() if merged)
         self._view: View | None = View(replica, base)
 
-    # What lanes call.
+    # Sessions call the methods below.
 
     def reader(self) -> Reader:
-        """For one lane."""
+        """Returns a reader for one session."""
         reader = Reader(self._turns.new(), self._store.overlays, lambda: self._view, self._ask)
-        with self._readers_lock:  # a change of the card holds the other one, for as long as lanes are inside
+        with self._readers_lock:  # a change of the GPU holds the tier's lock, for as long as sessions are inside
             self._readers.add(reader)
         return reader
 
@@ -116,34 +117,34 @@ class HbmTier:
         wanted: Sequence[tuple[int, Ids]],
         used: Sequence[tuple[int, Ids]] | None = None,
     ) -> None:
-        """What a batch asked of the card: occurrences by table (T,), those that missed (T,), and, by table, ids that
-        did. Never waits; what cannot be remembered is dropped.
+        """Reports a batch: occurrences by table (T,), those that missed (T,), and, by table, the ids that missed.
 
-        used: of a lane that finds rows on other cards too, a sample of what was asked for; None for others.
+        Never waits; what cannot be remembered is dropped. used: from a session that finds rows on other GPUs too, a
+        sample of the ids asked for; None from others.
         """
         self.counts.add(lookups, misses)
         heard = self if used is None else self._cards.next_clock(self)
         heard.counts.age(lookups, misses)
         self.offers.put(wanted, used)
 
-    # What the store calls.
+    # The store calls the methods below.
 
     @property
     def replica(self) -> Replica | None:
-        """None when the card was given up, or the tier closed."""
+        """The replica; None when the GPU was given up, or the tier closed."""
         view = self._view
         return None if view is None else view.replica
 
     def is_prepared(self, mask: int) -> bool:
-        """Whether lookups with this mask find what is on the card."""
+        """Returns whether lookups with this mask find what is on the GPU."""
         view, overlays = self._view, self._store.overlays.view
         return view is not None and can_be_shown(mask, overlays) and view.find(mask, live_mask(overlays)) is not None
 
     def prepare(self, mask: int) -> bool:
-        """Brings what a snapshot has otherwise to the card; True when the card can answer for it then.
+        """Brings the rows in which a snapshot differs to the GPU; returns True when the GPU can answer for it then.
 
-        Before the snapshot is served, so that it finds its rows from the first lookup on. Raises StoreError for a mask
-        that shows what was discarded.
+        Call it before the snapshot is served, so that it finds its rows from the first lookup on. Raises StoreError for
+        a mask that shows what was discarded.
         """
         with self._changing() as view:
             if view is None:
@@ -179,9 +180,12 @@ class HbmTier:
         return False
 
     def retire(self, overlay: Overlay, *, merged: bool) -> None:
-        """An overlay is in every snapshot from now on, or in none. Before it is merged, or leaves the store's view."""
+        """Handles an overlay that from now on is in every snapshot, or in none.
+
+        Call it before the overlay is merged, or leaves the store's view.
+        """
         with self._changing() as view:
-            # Also rows that were looked up before, in what may be other tables by now, do not come in any more.
+            # Rows that were looked up before, in what may be other tables by now, must not come in any more either.
             self._generation += 1
             if view is None:
                 return
@@ -198,7 +202,7 @@ class HbmTier:
             self._drop([each for each in self._differences() if bool(each.mask & bit) != merged])
 
     def settle(self) -> bool:
-        """Makes the snapshot that is asked for the base's, when nobody has asked for that of late; see `Patience`."""
+        """Makes the requested snapshot the base when the base has not been asked for of late; see `Patience`."""
         now, live = time.monotonic(), live_mask(self._store.overlays.view)
         if self._patience.heir(self._view, live, now, self.settle_after_s) is None:
             return False
@@ -215,13 +219,13 @@ class HbmTier:
             ]
             self._settle(wanted)
         for mask in others:
-            # Those that are in use as well, as differences from the new base.
+            # Snapshots that are in use as well become differences from the new base.
             with suppress(StoreError):
                 self.prepare(mask)
         return True
 
     def prepare_asked(self) -> bool:
-        """Prepares the snapshot that a lane asked for last in vain."""
+        """Prepares the snapshot that a session last asked for in vain."""
         mask, self._asked = self._asked, None
         if mask is None:
             return False
@@ -230,7 +234,7 @@ class HbmTier:
         return False  # it was discarded meanwhile
 
     def admit_offers(self) -> int:
-        """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
+        """Admits missed ids that are asked for more often than those they would evict. Returns how many came in."""
         missed = [(table, self._cards.keep(self, table, ids)) for table, ids in self.offers.missed()]
         used = [(table, ids[~self._cards.own(self, table, ids)]) for table, ids in self.offers.used()]
         with self._lock:
@@ -240,7 +244,7 @@ class HbmTier:
         return sum(self.install(table, ids) for table, ids in (*missed, *used, *self.offers.alone()))
 
     def fill(self, table: int, ids: Ids, freq: Flags) -> int:
-        """As `install`, into free room alone."""
+        """Installs ids as `install` does, into free room alone."""
         with self._lock:
             view = self._view
             if view is None:
@@ -252,7 +256,7 @@ class HbmTier:
     def install(self, table: int, ids: Ids, freq: Flags | None = None) -> int:
         """Offers ids to the cache, with the rows that the base's snapshot has; returns how many came in.
 
-        freq: (n,) what is known of their use, as of every tier.
+        freq: (n,) known use counts, as in every tier.
         """
         admitted = 0
         for piece in self._rows.pieces(table, ids):
@@ -263,14 +267,14 @@ class HbmTier:
                     continue
                 base = view.base
                 if counts is None:
-                    # Only the rows of those that the policy would take are looked up.
+                    # Look up only the rows of ids that the policy would take.
                     offered = offered[view.replica.slab(table).cache.ask(table, offered)]
-                # The replica may give way to one of another size meanwhile.
+                # The replica may be replaced by one of another size meanwhile.
                 del view
             if len(offered) == 0:
                 continue
             try:
-                # Rows that DRAM does not have yet come with a later offer.
+                # Rows that are not yet in DRAM come with a later offer.
                 rows, found = self._rows.find(base, table, offered, 0.0)
             except StoreError:
                 continue  # closed, or the base's snapshot has changed meanwhile
@@ -279,7 +283,7 @@ class HbmTier:
         return admitted
 
     def read_marks(self) -> None:
-        """Tells the policy which rows lookups used since the last time."""
+        """Reports to the policy which rows lookups used since the last call."""
         with self._changing() as view:
             if view is None:
                 return
@@ -294,7 +298,7 @@ class HbmTier:
                 slab.cache.pass_lookups(lookups, hits)
 
     def hot_ids(self, most: int) -> dict[str, HotIds]:
-        """What is on the card, by name of the table, hottest first, at most about `most` ids together."""
+        """Returns the ids on the GPU by name of the table, hottest first, about `most` ids together at most."""
         with self._changing() as view:
             if view is None:
                 return {}
@@ -303,11 +307,10 @@ class HbmTier:
         return {}
 
     def resize(self, hbm_bytes: int) -> None:
-        """Another size while lookups go on. The hottest rows stay.
+        """Changes the size while lookups run. The hottest rows stay.
 
-        Old and new are both on the card meanwhile where there is memory for both; otherwise lookups go to the host
-        until the new one is filled. Raises ConfigError, DeviceError; without memory for the new one the card is given
-        up.
+        Old and new are both on the GPU meanwhile where there is memory for both; otherwise lookups go to the host until
+        the new one is filled. Raises ConfigError, DeviceError; without memory for the new one the GPU is given up.
         """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
@@ -341,7 +344,7 @@ class HbmTier:
             self._come_out()
 
     def stats(self) -> HbmStats:
-        """Counts and sizes; while the card is being changed, those of a moment ago."""
+        """Returns counts and sizes; while the GPU is being changed, those of a moment ago."""
         last = self._last_stats
         if not self._lock.acquire(timeout=-1 if last is None else 0.02):
             assert last is not None
@@ -353,7 +356,7 @@ class HbmTier:
             self._lock.release()
 
     def check_integrity(self) -> None:
-        """Compares the card with the host, row by row. Raises StoreError that says what is wrong. Slow."""
+        """Compares the GPU with the host, row by row. Raises StoreError that says what is wrong. Slow."""
         from storage.hbm.integrity import check_replica
 
         with self._changing() as view:
@@ -361,20 +364,20 @@ class HbmTier:
                 check_replica(view, self._publisher, self._rows)
 
     def close(self) -> None:
-        """Gives the card's memory back when no lane is inside; lanes go to the host from now on."""
+        """Frees the GPU's memory when no session is inside; sessions go to the host from this call on."""
         with self._lock:
             self._drop_view()
             with suppress(DeviceError):
                 self._come_out()
             self._publisher.close()
 
-    # The lock is held from here on, except in `_ask` and at the beginning of `_changing`.
+    # The lock is held in the methods below, except in `_ask` and at the beginning of `_changing`.
 
     def _ask(self, mask: int) -> None:
         self._asked = mask
 
     def _come_out(self) -> None:
-        """Until no lane goes by a view before the one of now, and none keeps it."""
+        """Waits until no session uses a view older than the current one, and none keeps it."""
         self._turns.wait()
         self._forget()
 
@@ -386,7 +389,7 @@ class HbmTier:
 
     @contextmanager
     def _changing(self, *, passing: bool = False) -> Iterator[View | None]:
-        """The view, under the lock. A card that fails is given up. passing: errors go on to the caller."""
+        """Yields the view, under the lock. A GPU that fails is given up. passing: errors are raised to the caller."""
         with self._lock:
             if self._view is not None:
                 try:
@@ -404,7 +407,7 @@ class HbmTier:
                     self._give_up(error)  # in the middle of something
                 raise
             except BaseException as error:
-                # Nobody knows what of a change has come to pass.
+                # It is unknown how much of the change has taken effect.
                 self._give_up(error)
                 raise
 
@@ -467,7 +470,7 @@ class HbmTier:
         self._generation += 1
         kept = tuple(each for each in view.differences if each not in differences)
         self._view = replace(view, differences=kept)
-        # Who was told of them must not miss an entry that goes, and go on to the base.
+        # A session that uses them must not miss an entry that goes, and continue to the base.
         self._turns.wait()
         for each in differences:
             self._brought.clear(view.replica, each.number, each.overlays)
@@ -481,7 +484,7 @@ class HbmTier:
         return () if self._view is None else self._view.differences
 
     def _free_number(self, view: View) -> int | None:
-        """A number for a difference; the one that was not asked for longest gives it up."""
+        """Returns a number for a difference; the one that was asked for least recently gives it up."""
         if len(view.differences) >= MOST_DIFFERENCES:
             oldest = min(view.differences, key=lambda each: each.use.latest)
             if time.monotonic() - oldest.use.latest < self.settle_after_s:

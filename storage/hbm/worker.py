@@ -1,5 +1,5 @@
-"""What a card's cache does beside requests: fills itself, admits what is asked for, learns what is used, follows the
-snapshot that is served. One thread.
+"""The background thread of a GPU's cache: fills it, admits ids that are asked for, reads use marks, follows the
+snapshot that is served.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from storage.tiers.tiered import TieredStore
 _log = logging.getLogger(__name__)
 
 _ROUND_S = 0.02
-# Marks are read when each row of the cache could have been asked for so often since, or after so long.
+# Marks are read when each row of the cache could have been asked for this often since, or after a fixed time.
 _MARKS_EVERY_ROWS = 20
 _MARKS_EVERY_S = 10.0
 
 
 class HbmWorker:
-    """Begins to fill the card when it is made. It never ends by an error."""
+    """Starts to fill the GPU when it is made. An error never ends it."""
 
     def __init__(self, tier: HbmTier, store: TieredStore, cards: Siblings) -> None:
         self._tier = tier
@@ -42,18 +42,18 @@ class HbmWorker:
         self._thread.start()
 
     def refill(self) -> None:
-        """Fills free room anew; for a tier that has another size now."""
+        """Fills free room anew; called for a tier that has another size now."""
         with self._fillings:
             self._filled.clear()
             self._filling = self._hottest()
         self._wake.set()
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
-        """Until the hottest rows of DRAM are on the card; False when they are not by then."""
+        """Waits until the hottest rows of DRAM are on the GPU; returns False when they are not by then."""
         return self._filled.wait(timeout_s)
 
     def close(self) -> None:
-        """Ends the thread, and writes down what is on the card, for the next opening."""
+        """Ends the thread, and writes the list of what is on the GPU, for the next opening."""
         self._stopping = True
         self._wake.set()
         if self._thread is not threading.current_thread():
@@ -76,7 +76,7 @@ class HbmWorker:
                 self._wake.clear()
 
     def _round(self) -> bool:
-        """True when there is more to do at once."""
+        """Does one round of work; returns True when there is more to do at once."""
         tier = self._tier
         tier.prepare_asked()
         tier.settle()
@@ -113,12 +113,12 @@ class HbmWorker:
 
     @property
     def _list(self) -> str:
-        """The name of the list of what was on the card last time, under the same shares."""
+        """Returns the name of the list of what was on the GPU last time, under the same shares."""
         parts, part = self._cards.share(self._tier)
         return f"{HOT_IDS_HBM}_{self._tier.device.info.index}" + (f"_{part}_of_{parts}" if parts > 1 else "")
 
     def _fill(self) -> bool:
-        """A piece of the filling; True while there are more."""
+        """Fills one piece; returns True while there are more."""
         filling = self._filling
         if filling is None:
             return False
@@ -127,12 +127,12 @@ class HbmWorker:
         except (StopIteration, IndexError):  # IndexError: DRAM was released, as by a first budget
             self._end_filling(filling)
             return False
-        # What was on the card last time, and what came in since, is not let go for what was published.
+        # Rows that were on the GPU last time, and those that came in since, are not evicted for published ones.
         self._tier.fill(table, ids, freq)
         return True
 
     def _end_filling(self, filling: Iterator[tuple[int, Ids, Flags]] | None) -> None:
-        """Unless another one was begun meanwhile."""
+        """Ends the filling, unless another one was begun meanwhile."""
         with self._fillings:
             if self._filling is filling:
                 self._filling = None
@@ -141,7 +141,7 @@ class HbmWorker:
     def _hottest(self) -> Iterator[tuple[int, Ids, Flags]]:
         store, rows = self._store, SnapshotRows(self._store)
         replica = self._tier.replica
-        # Of the replica nothing is kept: it may give way to one of another size meanwhile.
+        # No reference to the replica is kept: it may be replaced by one of another size meanwhile.
         groups = [] if replica is None else [(slab.members, slab.cache.capacity_rows) for slab in replica.slabs]
         del replica
         saved = load_hot_ids(store.ssd.path, store.limits.hot_ids, self._list)
