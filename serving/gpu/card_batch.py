@@ -1,11 +1,11 @@
-"""The ids of a batch, packed into one pinned buffer for a card that looks them up: headers, other inputs, ranges, ids.
+"""Packs the ids of a batch into one pinned buffer for lookups on a GPU: headers, other inputs, ranges, ids.
 
-    header of the unpooled features | header of the pooled ones | chains of other cards | sections of the other inputs |
+    header of the unpooled features | header of the pooled ones | chains of other GPUs | sections of the other inputs |
     ranges | ids | weights
 
 Headers are those of cuda/lookup.cuh; each kernel has one of its own, because features count from 0 in each. There are
-chains of other cards where cards share rows. Sections are packed as in `staging`. All that lies before the ids depends
-on the form of the batch (rows, users) alone.
+chains of other GPUs where GPUs share rows. Sections are packed as in `staging`. Everything before the ids depends on
+the form of the batch (rows, users) alone.
 
 Letters: F features, B rows of a batch, U users, N ids, T tables of the store.
 """
@@ -35,8 +35,8 @@ from storage.hbm.placement import MOST_CARDS
 
 _ALIGN = 16
 _RANGE_BYTES = 8
-# Room for the ids of pooled features, a row: bags of more, in all rows at once, are looked up by the host. As many as
-# take so many bytes in all, within bounds.
+# Bytes reserved for the ids of pooled features, divided over the rows within bounds: a batch with more ids in all its
+# bags together is looked up by the host.
 _BAG_BYTES = 32 << 20
 _LEAST_BAG, _MOST_BAG = 8, 64
 _LEAST_IDS = 1024
@@ -46,29 +46,31 @@ logger = logging.getLogger("emberline.serving")
 
 @dataclass(frozen=True)
 class PackedIds:
-    """What a batch holds. size: bytes of it. lookups: (T,) uint64, ids by table, those of a user once.
+    """The content of a packed batch."""
 
-    ids_at, weights_at: (F,) where each feature's ids and weights begin, in words of 8 and of 4 bytes; weights_at is 0
-    without. id_counts: (F,) how many, 0 where not all of them
-    are looked up. shares_rows: rows of a user share their ids.
-    """
-
+    #: Bytes of it.
     size: int
+    #: (T,) uint64, ids by table, those of a user once.
     lookups: np.ndarray
+    #: (F,) first word of each feature's ids, in words of 8 bytes.
     ids_at: np.ndarray
+    #: (F,) number of ids, 0 where not all of them are looked up.
     id_counts: np.ndarray
+    #: (F,) first word of each feature's weights, in words of 4 bytes; 0 without weights.
     weights_at: np.ndarray
+    #: True if the rows of a user share their ids.
     shares_rows: bool
 
 
 class CardPacking:
-    """Where everything lies. Shared by all lanes of a model; any thread. packed_bytes: of the largest batch.
+    """Layout of packed batches. Shared by all sessions of a model; thread-safe. packed_bytes: size of the largest
+    batch.
 
-    inputs: layout of the inputs that are not made from ids. across: whether rows of other cards are found too.
+    inputs: layout of the inputs that are not made from ids. across: whether rows of other GPUs are found too.
     """
 
     def __init__(self, features: CardFeatures, inputs: InputLayout, tables: int, *, across: bool = False) -> None:
-        """inputs: layout of all inputs of the graph. tables: how many the store has."""
+        """Computes the layout. inputs: layout of all inputs of the graph. tables: number of tables of the store."""
         self.across = across
         self.features = features
         self.tables = tables
@@ -93,7 +95,7 @@ class CardPacking:
         self.packed_bytes = self.ids_at(self.max_rows, self.inputs.packed_bytes) + self.id_bytes
 
     def warn_of_room(self, name: str) -> None:
-        """Once: a batch has more ids than there is room for."""
+        """Warns once that a batch has more ids than there is room for."""
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -104,23 +106,23 @@ class CardPacking:
             )
 
     def ranges_at(self, section_bytes: int) -> int:
-        """section_bytes: of the packed sections."""
+        """Returns the offset of the ranges. section_bytes: size of the packed sections."""
         return aligned(self.sections_at + section_bytes, _ALIGN)
 
     def ids_at(self, rows: int, section_bytes: int) -> int:
-        """Where the ids of a batch of so many rows begin."""
+        """Returns the offset of the ids of a batch of this many rows."""
         return self.ranges_at(section_bytes) + aligned(_RANGE_BYTES * self.feature_count * rows, _ALIGN)
 
     def form(self, buffer: np.ndarray, rows: int, users: int) -> CardForm:
-        """The views of batches of so many rows of so many users, or 0, in a buffer of packed_bytes."""
+        """Returns the views of batches with this many rows and users (or 0), in a buffer of packed_bytes."""
         return CardForm(self, buffer, self.inputs.packed(buffer[self.sections_at :], rows, users))
 
 
 class CardForm:
-    """Batches of one form in one lane's buffer. One thread at a time."""
+    """Batches of one form in one session's buffer. Not thread-safe."""
 
     def __init__(self, packing: CardPacking, buffer: np.ndarray, inputs: PackedInputs) -> None:
-        """inputs: the views of the sections."""
+        """Makes the views. inputs: the views of the sections."""
         self._packing = packing
         self._inputs = inputs
         self._features = packing.features.all
@@ -162,10 +164,10 @@ class CardForm:
     def put(
         self, stamp: int, item: FeatureBatch, user: FeatureBatch | None, user_of_row: np.ndarray | None
     ) -> PackedIds | None:
-        """Packs a batch, but for the chain; None when it has more ids than there is room for.
+        """Packs a batch, except for the chain; returns None when it has more ids than there is room for.
 
         item: all features where there are no users; otherwise user has those of the user's side, of U users, and
-        user_of_row (B,) says whose row is whose.
+        user_of_row (B,) gives the user of each row.
         """
         bags = [self._bags(feature, item, user) for feature in self._features]
         values = [each.values for each in bags]
@@ -195,12 +197,15 @@ class CardForm:
         self._put_sections(stamp, item, user, user_of_row, lengths)
         lookups = np.bincount(self._packing.table_of, used, self._packing.tables).astype(np.uint64)
         size = self._ids_at + 8 * count + 4 * weight_count
-        # Of bags that are longer than their feature, nobody looks up the rest.
+        # The rest of a bag that is longer than its feature is not looked up.
         counts = np.where(used < sizes, 0, sizes)
         return PackedIds(size, lookups, self._ids_at // 8 + begins, counts, weights_at, self.users > 0)
 
     def put_chain(self, chain: Sequence[int], peer_chains: Sequence[int] = ()) -> None:
-        """Which differences a search asks first, at most 8; behind `put`. peer_chains: as of Sight."""
+        """Writes the numbers of the differences that a search tries first, at most 8; call it after `put`.
+
+        peer_chains: as in Sight.
+        """
         assert len(chain) <= MOST_CHAIN
         self._peers[: len(peer_chains)] = peer_chains
         for _, at, header, _, _ in self._parts:
@@ -212,7 +217,7 @@ class CardForm:
         return (user if user is not None and feature.is_user else item).ids[feature.name]
 
     def _put_ranges(self, bags: Sequence[Jagged], user_of_row: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Gives how many ids each feature looks up, those of a user once; and, (F,) arrays, lengths of its bags."""
+        """Returns how many ids each feature looks up, those of a user once; and, (F,) arrays, lengths of its bags."""
         used = np.zeros(len(bags), np.int64)
         lengths = np.empty(len(bags), object)
         for numbers, rows in ((self._item, None), (self._user, user_of_row)):

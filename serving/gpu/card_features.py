@@ -1,4 +1,4 @@
-"""Which inputs of a graph a card makes itself, from ids: what its kernels need to know of each feature."""
+"""The inputs of a graph that a GPU makes itself from ids, and what its kernels need to know of each feature."""
 
 from __future__ import annotations
 
@@ -14,46 +14,51 @@ from storage.specs import POOLINGS, TableSpec
 
 @dataclass(frozen=True)
 class CardFeature:
-    """One feature. table: number of its table. shape: the length of an unpooled one, otherwise its pooling's number.
-
-    place, states: numbers of the graph's inputs that get its rows and, if any, its mask. lengths: those that get the
-    lengths of its bags. is_user: of the user's side.
-    """
+    """One feature that a GPU looks up."""
 
     name: str
+    #: Number of its table.
     table: int
     dim: int
+    #: Length of an unpooled feature, otherwise the number of its pooling.
     shape: int
+    #: Number of the graph's input that gets its rows.
     place: int
+    #: Number of the graph's input that gets its mask, if any.
     states: int | None
+    #: Numbers of the graph's inputs that get the lengths of its bags.
     lengths: tuple[int, ...]
+    #: True if it belongs to the user's side.
     is_user: bool
     is_weighted: bool
 
 
 @dataclass(frozen=True)
 class CardFeatures:
-    """All features of a graph; in both parts the user's side comes last.
+    """All features of a graph; in both parts the user's side comes last."""
 
-    gathered: unpooled ones, rows of ids to their places. pooled: bags, summed. dense: inputs that are dense groups,
-    with the name of theirs. packed: numbers of the inputs that are not made from ids: dense and lengths, ascending.
-    """
-
+    #: Unpooled features: rows of ids to their places.
     gathered: tuple[CardFeature, ...]
+    #: Pooled features: bags, summed.
     pooled: tuple[CardFeature, ...]
+    #: Inputs that are dense groups, each with the name of its group.
     dense: tuple[tuple[int, str], ...]
+    #: Numbers of the inputs that are not made from ids, dense and lengths, ascending.
     packed: tuple[int, ...]
 
     @property
     def all(self) -> tuple[CardFeature, ...]:
-        """Those that are gathered first."""
+        """All features, the gathered ones first."""
         return (*self.gathered, *self.pooled)
 
 
 def card_features(
     spec: FeatureSpec, tables: Sequence[TableSpec], graph: GraphEntry, user_places: Set[int]
 ) -> CardFeatures:
-    """user_places: numbers of the inputs of the user's side. Raises Unsupported where only the host can look up."""
+    """Describes the features of a graph.
+
+    user_places: numbers of the inputs of the user's side. Raises Unsupported where only the host can look up.
+    """
     by_source: dict[str, list[tuple[int, GraphInput]]] = {}
     for place, entry in enumerate(graph.inputs):
         if entry.kind != "dense":
@@ -98,7 +103,7 @@ def card_features(
 
 
 def _only(name: str, entries: Sequence[tuple[int, GraphInput]], dtype: str) -> int | None:
-    """The number of the one input of a kind; None where there is none."""
+    """Returns the number of the one input of a kind; None where there is none."""
     if len(entries) > 1:
         raise Unsupported(f"feature {name!r} has two inputs of one kind")
     for place, entry in entries:

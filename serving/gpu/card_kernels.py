@@ -1,4 +1,4 @@
-"""What one lane puts on its stream to look up on the card: kernels over a packed batch, lists of misses, late rows."""
+"""Work of one session's stream for lookups on the GPU: kernels over a packed batch, lists of misses, missed rows."""
 
 from __future__ import annotations
 
@@ -27,27 +27,34 @@ _NO_BOUND = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class _Part:
-    """Features of one kernel. number: 0 for gathered ones, 1 for pooled. header: where theirs begins in a packed batch.
-    words: the table of them, on the card. misses: their list, on both sides, of at most `room`.
-    """
+    """Features of one kernel."""
 
+    #: 0 for gathered features, 1 for pooled ones.
     number: int
     features: tuple[CardFeature, ...]
+    #: Offset of the part's header in a packed batch.
     header: int
+    #: The table of the features, in device memory.
     words: torch.Tensor
+    #: The list of misses in device memory, of at most `room`.
     misses: torch.Tensor
+    #: The list of misses in host memory.
     host_misses: torch.Tensor
     room: int
 
 
 class CardKernels:
-    """One thread at a time, that of its lane. host: where a batch is packed. host_late: where late rows are.
+    """The lookup kernels of one session. Not thread-safe: the session's thread uses it.
 
-    counts: (2,) int64, how many ids of gathered and of pooled features the last batch missed.
+    host: buffer that a batch is packed into. host_late: buffer for missed rows. counts: (2,) int64, how many ids of
+    gathered and of pooled features the last batch missed.
     """
 
     def __init__(self, lane: GpuLane, packing: CardPacking, most_misses: int, late_bytes: int) -> None:
-        """most_misses: of each kernel. late_bytes: for late rows and their lists. Raises DeviceError."""
+        """Allocates the buffers.
+
+        most_misses: bound for each kernel. late_bytes: size for missed rows and their lists. Raises DeviceError.
+        """
         self._lane = lane
         driver = self._driver = lane.model.driver
         self._host = driver.pinned(packing.packed_bytes)
@@ -66,7 +73,7 @@ class CardKernels:
         self._peers = self._words[self._peers_at :] if packing.across else None
         self.counts = lane.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
         self._generations: tuple[int, ...] = (0,)
-        # The replica that graphs look into; 0 where there are none yet.
+        # The generation of the replica that graphs look into; 0 where there are none yet.
         self._captured_for = 0
         self._parts: list[_Part] = []
         at = 0
@@ -79,8 +86,9 @@ class CardKernels:
             at += size
 
     def forget(self, replica: Replica) -> None:
-        """Lets all graphs of the lane go where they were captured for another replica: the driver frees none of a
-        stream before the last. Between batches.
+        """Drops all graphs of the session if they were captured for another replica; call it between batches.
+
+        The driver frees no graph of a stream before the last one.
         """
         if replica.generation != self._captured_for:
             if self._captured_for:
@@ -88,11 +96,11 @@ class CardKernels:
             self._captured_for = replica.generation
 
     def bind(self, sight: Sight) -> None:
-        """Has the kernels look into these replicas. The stream is empty; the lane is inside."""
+        """Makes the kernels look into these replicas. The stream is empty; the session is inside."""
         if sight.generations == self._generations:
             return
         if sight.generations[0] != self._generations[0]:
-            # They keep the addresses of another one. Those of other cards' are in the words alone.
+            # Graphs keep the addresses of another replica. Those of other GPUs are in the words alone.
             self._lane.graphs.drop(("look_up", "whole"))
         target = self._lane.target.data_ptr()
         sections = self._lane.model.inputs.sections
@@ -113,11 +121,11 @@ class CardKernels:
         self._generations = sight.generations
 
     def send(self, size: int) -> None:
-        """So many bytes of the packed batch."""
+        """Copies this many bytes of the packed batch to the device."""
         self._driver.copy(self._staging[:size], self._host[:size], self._lane.stream)
 
     def put(self, rows: int, replica: Replica) -> None:
-        """Unpacks the other inputs, and looks up; for so many rows, those past the batch being zeros."""
+        """Unpacks the other inputs, and looks up; for this many rows, those past the batch being zeros."""
         driver, lane = self._driver, self._lane
         driver.assemble(self._assembly, rows, lane.stream)
         driver.zero(lane.results[COUNTS_AT:COUNTS_END], lane.stream)
@@ -125,7 +133,7 @@ class CardKernels:
             driver.kernel(self._call(part, rows, replica), lane.stream)
 
     def put_misses(self) -> None:
-        """Brings back how many ids were missed, and the first of them."""
+        """Copies the number of misses, and the first of them, to the host."""
         driver, lane = self._driver, self._lane
         driver.copy(lane.host_results[:HEAD_BYTES], lane.results[:HEAD_BYTES], lane.stream)
         for part in self._parts:
@@ -133,9 +141,9 @@ class CardKernels:
             driver.copy(part.host_misses[:size], part.misses[:size], lane.stream)
 
     def misses(self, arrived: int) -> tuple[list[np.ndarray], bool]:
-        """The lists (m, 2) int64 of gathered and of pooled features, and whether they had room for all that was missed.
+        """Returns the lists (m, 2) int64 of gathered and of pooled features, and whether they had room for all misses.
 
-        arrived: entries of each that are here. They hold until the next batch.
+        arrived: entries of each that are already on the host. The lists are valid until the next batch.
         """
         counts = [0, 0]
         waits = False
@@ -154,7 +162,7 @@ class CardKernels:
         return lists, sum(counts) == int(self.counts.sum())
 
     def put_late(self, late: LateList, rows: int) -> None:
-        """Puts late rows where they belong, in inputs of so many rows."""
+        """Puts missed rows where they belong, in inputs of this many rows."""
         driver, stream, buffer = self._driver, self._lane.stream, self._late
         driver.copy(buffer[: late.size], self._host_late[: late.size], stream)
         staging = buffer[late.rows_at : late.size]
@@ -221,7 +229,7 @@ class CardKernels:
         )
 
     def _outputs(self, part: _Part, rows: int) -> tuple[torch.Tensor, ...]:
-        """The tensors that a kernel writes, of so many rows."""
+        """Returns the tensors that a kernel writes, with this many rows."""
         sections = self._lane.model.inputs.sections
         places = [place for each in part.features for place in (each.place, each.states) if place is not None]
         return tuple(

@@ -1,11 +1,11 @@
-"""Lookups on the card: one lane's way from ids to scores, with the host's help for rows that the card does not have.
+"""Lookups on the GPU: one session's path from ids to scores, with the host's help for rows that the GPU does not have.
 
-The ids of a batch go to the card in one copy. Then comes one of two graphs: `whole` finds the rows and computes, right
-away; `look_up` finds the rows, and `dense` computes when those that were missed are there. Which, the batches of late
-decide: computing in vain costs more than a second launch, but only where something is missed.
+The ids of a batch go to the GPU in one copy. Then one of two graphs follows: `whole` finds the rows and computes at
+once; `look_up` finds the rows, and `dense` computes when the missed ones have arrived. The batches of late decide
+which: computing in vain costs more than a second launch, but only where something is missed.
 
-Between `enter` and `leave` of the reader nothing that the card can find is taken away: for as long as a lookup is on
-the stream, and no longer.
+Between `enter` and `leave` of the reader nothing that the GPU can find is taken away: for as long as a lookup is on the
+stream, and no longer.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
 from storage.tiers.counting import COUNTED, HBM, LookupCounts
 
-# Misses that a batch may have before the host looks all of it up: a quarter of the ids that there is room for, and not
-# more than this; and what their rows may take: a quarter of the largest batch's inputs, and not less than this.
+# Misses that a batch may have before the host looks all of it up: a quarter of the ids that there is room for, and at
+# most this; and the bytes of their rows: a quarter of the largest batch's inputs, and at least this.
 MOST_MISSES = 1 << 15
 LEAST_LATE_BYTES = 4 << 20
-# A batch with a miss counts so much for the next choice of graphs; over one half, misses are usual.
+# Weight of a batch with a miss in the next choice of graphs; over one half, misses are usual.
 _WEIGHT = 1 / 16
 _USUAL = 0.5
-# Where cards share rows: one id in so many of one batch in so many tells a card's policy what is used of other parts.
-# So a row of another part stays where it is used 64 times as often as what it displaces: a read across costs so much
-# less than the host.
+# Sampling where GPUs share rows: one id in _SAMPLED_IDS, of one batch in _SAMPLED_BATCHES, reports to a GPU's policy
+# what is used of other parts. So a row of another part stays where it is used 64 times as often as what it displaces: a
+# read across GPUs costs that much less than one from the host.
 _SAMPLED_BATCHES, _SAMPLED_IDS = 16, 4
 
 
 @dataclass(frozen=True)
 class CardScores:
-    """outputs: as of GpuLane.finish. counts, by_table: as of every lookup."""
+    """Scores of a batch. outputs: as returned by GpuLane.finish. counts, by_table: as in every lookup."""
 
     outputs: list[np.ndarray]
     counts: LookupCounts
@@ -53,13 +53,13 @@ class CardScores:
 
 
 class CardLookup:
-    """One thread at a time, that of its lane. Its memory is all there from the start.
+    """Looks up on the GPU for one session. Not thread-safe; allocates everything in the constructor.
 
-    tells: whether the cache counts its batches, and learns from them: not at first.
+    tells: whether the cache counts its batches and learns from them: not at first.
     """
 
     def __init__(self, lane: GpuLane, card: CardTables, timeout_s: float | None) -> None:
-        """timeout_s: for rows that the card does not have. Raises DeviceError."""
+        """Allocates buffers. timeout_s: limit for rows that the GPU does not have. Raises DeviceError."""
         self._lane = lane
         self._model = lane.model
         driver = self._driver = lane.model.driver
@@ -81,7 +81,7 @@ class CardLookup:
         self._missing: dict[int, float] = {}
 
     def capture_all(self, graph: DenseGraph, mask: int) -> None:
-        """Captures graphs for every bucket and bank, where the card can answer for a mask. Raises DeviceError."""
+        """Captures graphs for every bucket and weight slot, where the GPU can answer for a mask. Raises DeviceError."""
 
         def capture(rows: int, bank: Bank) -> bool:
             sight = self._reader.enter(mask)
@@ -97,9 +97,9 @@ class CardLookup:
         self._lane.for_all(graph, capture)
 
     def score(self, batch: FeatureBatch | SidedBatch, mask: int, graph: DenseGraph) -> CardScores | None:
-        """Scores a batch; None where the host has to look it up. Raises StoreError, DeviceError.
+        """Scores a batch; returns None where the host has to look it up. Raises StoreError, DeviceError.
 
-        graph: with the weights. No bank is held for them while late rows are waited for: those of updates need one too.
+        graph: holds the weights. No weight slot is held for them while missed rows are awaited: updates need one too.
         """
         replica = self._tier.replica
         if replica is None:
@@ -131,7 +131,7 @@ class CardLookup:
             late = None
             copied = packed.size
             if self._kernels.counts.any():
-                # What was computed with it is thrown away, so the weights may be in another bank afterwards.
+                # The result computed with it is discarded, so the weights may be in another weight slot afterwards.
                 banks.release(bank)
                 bank = None
                 late = self._find_late(packed, mask, 0 if is_computed else MISSES_AT_ONCE)
@@ -140,7 +140,8 @@ class CardLookup:
                     return None
                 bank = banks.acquire(graph)
                 self._driver.wait(self._lane.stream, bank.ready)
-                # No capture warms up here, over what was looked up: graphs of this size were there with the other bank.
+                # No capture warms up here, over what was looked up: graphs of this size were there with the other
+                # weight slot.
                 if bucket is not None and not self._has_dense(bucket, bank):
                     bucket, size = None, rows
                 self._kernels.put_late(late.late, size)
@@ -161,7 +162,10 @@ class CardLookup:
     def _enter(
         self, form: CardForm, packed: PackedIds, mask: int, rows: int, bucket: int | None, bank: Bank, stamp: int
     ) -> tuple[int | None, bool] | None:
-        """As `_look_up`; None where the card does not answer for a mask. Nothing of the replica is kept."""
+        """Looks up as `_look_up` does; returns None where the GPU does not answer for a mask.
+
+        Keeps nothing of the replica.
+        """
         sight = self._reader.enter(mask)
         if sight is None:
             return None
@@ -175,7 +179,8 @@ class CardLookup:
             self._reader.leave()
 
     def _has_dense(self, rows: int, bank: Bank) -> bool:
-        # Before the lane is inside: libraries may compile for minutes when they compute for the first time.
+        # This runs before the session is inside: libraries may compile for minutes when they compute for the first
+        # time.
         return self._lane.graphs.has("dense", rows, bank, lambda: self._lane.put_dense(rows, bank))
 
     def _answer(self, packed: PackedIds, late: LateRows | None, outputs: list[np.ndarray]) -> CardScores:
@@ -185,7 +190,7 @@ class CardLookup:
             by_table = np.zeros((len(hits), len(COUNTED)), np.uint64)
             self._tell(packed, np.zeros_like(hits), [])
         else:
-            # An id that a user's row found and another one did not is a miss.
+            # An id that a user's row found and another one did not counts as a miss.
             hits = hits - late.missed
             counts, by_table = late.counts, late.by_table
             self._tell(packed, late.missed, late.wanted)
@@ -199,13 +204,17 @@ class CardLookup:
             self._tier.tell(packed.lookups, missed, wanted, self._sampled(packed))
 
     def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]] | None:
-        """Of one batch in some the ids, by table: what this card may take of others' rows. None: they share none."""
+        """Samples ids by table (1 of 4, in 1 of 16 batches on average), so the policy also sees rows of other GPUs.
+
+        Returns None when GPUs do not share rows.
+        """
         if not self._packing.across:
             return None
         if self._chance.random() * _SAMPLED_BATCHES >= 1:
             return []
         words = self._kernels.host[: self._kernels.host.nbytes // 8 * 8].view(np.int64)
-        # Elsewhere in each feature and batch, so that a place in a bag does not count for ever or never.
+        # The sample starts elsewhere in each feature and batch, so that a place in a bag does not count always or
+        # never.
         firsts = self._chance.integers(0, _SAMPLED_IDS, len(packed.id_counts)).tolist()
         begins = packed.ids_at.tolist()
         tables, counts = self._packing.table_of.tolist(), packed.id_counts.tolist()
@@ -227,13 +236,15 @@ class CardLookup:
     def _look_up(
         self, sight: Sight, packed: PackedIds, rows: int, bucket: int | None, bank: Bank, stamp: int
     ) -> tuple[int | None, bool]:
-        """Looks up what was packed, and computes where misses are not usual. Gives the size of its graphs, None for
-        those that run without; and whether it computed. `CardKernels.counts` says what was missed.
+        """Looks up what was packed, and computes where misses are not usual.
+
+        Returns the size of its graphs, None when it ran without; and whether it computed. `CardKernels.counts` holds
+        the number of misses.
         """
         self._kernels.bind(sight)
         misses_usual = self._missing.get(bucket or 0, 0.0) > _USUAL
         kind: GraphKind = "look_up" if misses_usual else "whole"
-        # All that the batch may need: a capture computes with whatever lies in the buffers.
+        # Everything the batch may need is prepared first: a capture computes with whatever lies in the buffers.
         if bucket is not None and not self._has_graph(kind, bucket, bank, sight.replica):
             bucket = None
         self._kernels.send(packed.size)
@@ -251,7 +262,7 @@ class CardLookup:
         return self._lane.graphs.has(kind, rows, needed, self._put(kind, rows, bank, replica))
 
     def _put(self, kind: GraphKind, rows: int, bank: Bank, replica: Replica) -> Callable[[], None]:
-        """Puts a lookup on the stream, or into a graph."""
+        """Returns the function that puts a lookup on the stream, or into a graph."""
 
         def put() -> None:
             self._kernels.put(rows, replica)
@@ -263,7 +274,7 @@ class CardLookup:
         return put
 
     def _find_late(self, packed: PackedIds, mask: int, arrived: int) -> LateRows:
-        """What was missed, from the host. arrived: entries of each list that are here already."""
+        """Looks up the missed rows on the host. arrived: entries of each list that are here already."""
         (gathered, pooled), is_all = self._kernels.misses(arrived)
         if not is_all:
             return self._late.offer(packed, gathered, pooled)

@@ -1,4 +1,4 @@
-"""A model's tables on a card: the store's cache of rows there, which versions over one store share."""
+"""A model's tables on a GPU: the store's cache of rows there, which versions over one store share."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
-# Of the card's free memory, for a version that does not say how much.
+# Fraction (1 / _SHARE) of the GPU's free memory for a version that does not configure one.
 _SHARE = 4
 
-# Under the lock of the tier's store.
+# Users of each tier. Guarded by the lock of the tier's store.
 _users: WeakKeyDictionary[HbmTier, int] = WeakKeyDictionary()
-# A cache that opens may wait for compilers, one that closes for the SSD. A store's lock is taken before a card's.
+# A cache that opens may wait for compilers, one that closes for the SSD. A store's lock is taken before a GPU's.
 _locks: WeakKeyDictionary[object, threading.Lock] = WeakKeyDictionary()
 _adding = threading.Lock()
 
 
 @dataclass(frozen=True)
 class CardTables:
-    """tier: the cache of rows. packing: how a batch's ids come to the card."""
+    """The tables of one model on a GPU. tier: the cache of rows. packing: how a batch's ids come to the GPU."""
 
     store: TieredStore
     tier: HbmTier
     packing: CardPacking
 
     def close(self) -> None:
-        """Gives the memory back when nobody else uses the cache. No lane of this version is left."""
+        """Frees the memory when the cache has no other user. No session of this version is left."""
         with _lock_of(self.store):
             left = _users.get(self.tier, 1) - 1
             _users[self.tier] = left
@@ -49,7 +49,7 @@ class CardTables:
 
 
 def prepare_cards(store: TieredStore, mask: int) -> None:
-    """Has every card ready to answer for a snapshot before requests ask for it; what fails costs hits alone."""
+    """Makes every GPU ready to answer for a snapshot before requests ask for it; a failure costs hits alone."""
     if all(tier.is_prepared(mask) for tier in cards_of(store).tiers.values()):
         return
     try:
@@ -70,10 +70,10 @@ def open_card_tables(
     *,
     across: bool = False,
 ) -> CardTables | None:
-    """Caches the store's rows on a card, or shares the cache that is there.
+    """Caches the store's rows on a GPU, or shares the cache that is there.
 
-    name: of model and version. hbm_bytes: what rows may take there; None for a quarter of what is free. across: whether
-    the version's cards share rows (`Cards.share_rows`). None where the host has to look up, which the log says. Raises
+    name: that of model and version. hbm_bytes: bytes for rows; None for a quarter of what is free. across: whether the
+    version's GPUs share rows (`Cards.share_rows`). Returns None, and logs why, where the host has to look up. Raises
     DeviceError, ConfigError.
     """
     if hbm_bytes == 0 or not store.tables:
@@ -89,10 +89,10 @@ def open_card_tables(
         index = driver.info.index
         tier = cards_of(store).tiers.get(index)
         if tier is not None and tier.replica is None and not _users.get(tier):
-            cards_of(store).close(index)  # given up, and nobody's any more
+            cards_of(store).close(index)  # given up, and without users
             tier = None
         if tier is None:
-            with _lock_of(driver):  # nobody takes of what is free meanwhile
+            with _lock_of(driver):  # no other cache takes of the free memory meanwhile
                 size = driver.memory().free // _SHARE if hbm_bytes is None else hbm_bytes
                 tier = cards_of(store).open(driver, max(1, size))
             stats = tier.stats()
@@ -115,6 +115,6 @@ def open_card_tables(
 
 
 def _lock_of(whose: TieredStore | Driver) -> threading.Lock:
-    """One for each store, and one for each card."""
+    """Returns the lock of a store or of a GPU."""
     with _adding:
         return _locks.setdefault(whose, threading.Lock())

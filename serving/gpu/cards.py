@@ -1,4 +1,4 @@
-"""The GPUs that this process sees, and why there is none: what stands in the way is said in one sentence."""
+"""Finds the GPUs that this process can use, or says in one sentence why there is none."""
 
 from __future__ import annotations
 
@@ -21,35 +21,41 @@ from storage.errors import ConfigError, DeviceError
 
 logger = logging.getLogger("emberline.serving")
 
-# Of the oldest GPU, Turing: torch's builds for CUDA 13 and NVRTC 13 begin there.
+# Capability of the oldest GPU, Turing: torch's builds for CUDA 13 and NVRTC 13 begin there.
 OLDEST_CAPABILITY = (7, 5)
-# As the PCI bus numbers them; the class is that of displays and of accelerators without one.
+# Vendor and class on the PCI bus; the class is that of displays and of accelerators without one.
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process finds. Later fields are looked at only when the ones before leave hope.
+    """Findings about the process and its machine. Later fields are filled only when the ones before leave hope."""
 
-    torch, cuda, rocm: versions of torch, and of what it was built for. driver: the newest CUDA of NVIDIA's driver, as
-    12040 for 12.4, None without a driver. failure: of CUDA when it was started. infos: the cards. built_for: what torch
-    has kernels for, such as sm_90. cupy: why it cannot be used, "" when it can. has_card: whether the machine shows an
-    NVIDIA GPU, whatever torch makes of it.
-    """
-
+    #: Version of torch.
     torch: str
+    #: Version of CUDA that torch was built for.
     cuda: str | None
+    #: Version of ROCm that torch was built for.
     rocm: str | None = None
+    #: The newest CUDA of NVIDIA's driver, as 12040 for 12.4, None without a driver.
     driver: int | None = None
+    #: Failure of CUDA when it was started.
     failure: str = ""
+    #: The GPUs.
     infos: tuple[GpuInfo, ...] = ()
+    #: Architectures that torch has kernels for, such as sm_90.
     built_for: tuple[str, ...] = ()
+    #: The reason that CuPy cannot be used, "" when it can.
     cupy: str = ""
+    #: True if the machine shows an NVIDIA GPU, whether or not torch can use it.
     has_card: bool = True
 
 
 def look_around() -> Surroundings:
-    """Never raises. Without a build for CUDA or without a driver it takes no time, otherwise it starts CUDA."""
+    """Examines the process.
+
+    Never raises. It takes no time without a build for CUDA or without a driver; otherwise it starts CUDA.
+    """
     build = Surroundings(str(torch.__version__), torch.version.cuda, torch.version.hip)
     driver = driver_version()
     if build.cuda is None or driver is None:
@@ -70,7 +76,7 @@ def look_around() -> Surroundings:
 
 
 def judge(found: Surroundings) -> tuple[tuple[GpuInfo, ...], str]:
-    """The cards that can be used, and ""; otherwise those that there are, and why they cannot."""
+    """Returns the GPUs that can be used, and ""; otherwise the GPUs that there are, and why they cannot be used."""
     if found.rocm is not None:
         return (), f"torch {found.torch} is built for ROCm; sessions on a GPU need one built for CUDA"
     if found.cuda is None and not found.has_card:
@@ -109,7 +115,7 @@ def judge(found: Surroundings) -> tuple[tuple[GpuInfo, ...], str]:
 
 
 class CudaGpus:
-    """See Gpus."""
+    """The CUDA GPUs of this process; see Gpus."""
 
     def __init__(self, infos: Sequence[GpuInfo], why_none: str) -> None:
         self.infos: Sequence[GpuInfo] = tuple(infos)
@@ -118,7 +124,10 @@ class CudaGpus:
         self._drivers: dict[int, Driver] = {}
 
     def driver(self, index: int) -> Driver:
-        """See Gpus. DeviceError, too, when the card does not start or the kernels do not compile."""
+        """Returns the driver of a GPU; see Gpus.
+
+        Raises DeviceError, too, when it does not start or kernels do not compile.
+        """
         info = next((each for each in self.infos if each.index == index), None)
         if info is None or self.why_none:
             why = self.why_none or f"there are {', '.join(str(each.index) for each in self.infos)}"
@@ -130,13 +139,13 @@ class CudaGpus:
 
 
 def find_gpus() -> Gpus:
-    """The cards of this process, looked for once. Starts CUDA where it can: a process that forks does so before."""
+    """Finds the GPUs of this process, once. Starts CUDA where it can: a process that forks does so before."""
     with _LOOKING:
         return _find_gpus()
 
 
 def known_gpus() -> Gpus | None:
-    """What find_gpus found; None as long as nobody asked."""
+    """Returns the result of find_gpus; None until it was called."""
     return _find_gpus() if _find_gpus.cache_info().currsize else None
 
 
@@ -155,7 +164,7 @@ def _find_gpus() -> Gpus:
 
 
 def driver_version() -> int | None:
-    """The newest CUDA that NVIDIA's driver does, as 12040 for 12.4; None when there is no driver."""
+    """Returns the newest CUDA of NVIDIA's driver, as 12040 for 12.4; None when there is no driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
         version = ctypes.c_int(0)
@@ -166,7 +175,9 @@ def driver_version() -> int | None:
 
 
 def shows_card(root: Path = Path("/")) -> bool:
-    """Whether the machine shows an NVIDIA GPU: a device of the driver, or one on the PCI bus that has no driver."""
+    """Returns whether the machine shows an NVIDIA GPU: a device of the driver, or one on the PCI bus without a
+    driver.
+    """
     if next((root / "dev").glob("nvidia[0-9]*"), None) is not None:
         return True
     for device in (root / "sys/bus/pci/devices").glob("*"):
@@ -180,12 +191,12 @@ def shows_card(root: Path = Path("/")) -> bool:
 
 
 def version_text(version: int) -> str:
-    """Such as 12.4 for 12040."""
+    """Formats a version, such as 12.4 for 12040."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def cupy_trouble() -> str:
-    """Why CuPy cannot be used with the cards that torch sees, "" when it can. Imports it: half a second."""
+    """Returns why CuPy cannot be used with the GPUs that torch sees, "" when it can. Imports it: half a second."""
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed"
     try:
@@ -213,7 +224,7 @@ def _trouble(info: GpuInfo, found: Surroundings) -> str:
 
 
 def covers(built_for: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for any of these, such as sm_90 or compute_80, runs on a card. No list: nothing is known against."""
+    """Returns whether code for any of these, such as sm_90 or compute_80, runs on a GPU; True for an empty list."""
     major, minor = capability
     for each in built_for:
         kind, _, number = each.partition("_")

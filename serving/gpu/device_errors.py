@@ -1,4 +1,4 @@
-"""What CUDA says went wrong, in our own errors; a card that failed is remembered."""
+"""Translates CUDA's failures into our own errors, and remembers a GPU that failed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMem
 
 Fault = Literal["memory", "lost", "capture"]
 
-# Codes are those of the runtime (cudaError_t); the driver's (CUresult) are the same ones. After most of these, says
-# CUDA's documentation, every further call of the process fails; the rest mean that there is no card to ask.
+# Codes are those of the runtime (cudaError_t); the driver's (CUresult) are the same ones. After most of these,
+# according to CUDA's documentation, every further call of the process fails; the rest mean that there is no GPU to ask.
 _ENDED = {
     3: "InitializationError",
     4: "CudartUnloading",
@@ -42,8 +42,8 @@ _ENDED = {
 _NO_MEMORY = 2
 _CAPTURE = range(900, 909)
 
-# Where there is no code: libraries, CUDA's driver, and TorchScript, which passes on the text alone. The driver has
-# other names for some.
+# Names stand for codes where there is no code: libraries, CUDA's driver, and TorchScript, which passes on the text
+# alone. The driver has other names for some.
 _ENDED_NAMES = {name.lower() for name in _ENDED.values()} | {"launchfailed", "deinitialized", "deviceunavailable"}
 _MEMORY_NAMES = {"memoryallocation", "outofmemory"}
 _ENDED_PHRASES = (
@@ -70,7 +70,7 @@ _ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 
 
 def fault_of(error: BaseException, *, capturing: bool = False) -> Fault | None:
-    """What kind of failure of a card an exception of torch or CuPy is; None: another matter.
+    """Returns the kind of GPU failure that an exception of torch or CuPy means; None: another matter.
 
     capturing: it came out of a capture, where torch refuses some operators itself.
     """
@@ -119,28 +119,28 @@ def _of_text(text: str) -> Fault | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The part of a message that says something; TorchScript's has it at its end."""
+    """Returns the informative line of a message; TorchScript's has it at its end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = next((line for line in lines if _FROM_CUDA.search(line)), lines[0] if lines else "")
     return said or type(error).__name__
 
 
 class CardState:
-    """Whether one card still does what it is asked. Any thread. lost: why it does not, "" as long as it does."""
+    """The state of one GPU. Thread-safe. lost: why it failed, "" as long as it works."""
 
     def __init__(self, info: GpuInfo, memory: Callable[[], tuple[int, int]]) -> None:
-        """memory: gives the bytes of the card that are free, and all; asked for messages only."""
+        """Starts with a working GPU. memory: returns its free and total bytes; called for messages only."""
         self.info = info
         self.lost = ""
         self._memory = memory
 
     def check(self) -> None:
-        """Raises DeviceLost when the card failed before."""
+        """Raises DeviceLost when the GPU failed before."""
         if self.lost:
             raise DeviceLost(self.lost)
 
     def translated(self, error: BaseException, asked: int = 0, *, pinned: bool = False, capturing: str = "") -> None:
-        """Raises what an exception of torch or CuPy means; returns when it is no failure of the card, or ours already.
+        """Raises what an exception of torch or CuPy means; returns when it is no failure of the GPU, or ours already.
 
         asked: bytes that the call wanted, 0 where that is not known. capturing: what was captured.
         """
@@ -181,12 +181,14 @@ class CardState:
 
 
 class Asking:
-    """Around a call to a card: DeviceLost at once when it failed before, our errors instead of torch's and CuPy's."""
+    """A context for a call to a GPU: DeviceLost at once when it failed before, our errors instead of torch's and
+    CuPy's.
+    """
 
     __slots__ = ("_asked", "_capturing", "_pinned", "_state")
 
     def __init__(self, state: CardState, asked: int = 0, *, pinned: bool = False, capturing: str = "") -> None:
-        """See CardState.translated. It keeps nothing between calls, and serves any number at a time."""
+        """See CardState.translated. The object keeps nothing between calls, and serves any number at a time."""
         self._state = state
         self._asked = asked
         self._pinned = pinned
@@ -201,5 +203,5 @@ class Asking:
 
 
 def mebibytes(count: int) -> str:
-    """Such as 1.5 MiB."""
+    """Formats bytes, such as 1.5 MiB."""
     return f"{count / 2**20:.1f} MiB"

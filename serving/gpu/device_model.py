@@ -1,4 +1,4 @@
-"""What the GPU sessions of one version share on one card: weights in banks, the program, the sizes of batches."""
+"""State that the GPU sessions of one version share on one GPU: weights in slots, the program, the sizes of batches."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 class DeviceCounters:
-    """What the sessions of one version on one card did. Any thread.
+    """Counters of the sessions of one version on one GPU. Thread-safe.
 
     batches: by the size that they ran at, "eager" for those without a CUDA graph. padded_rows: zeros computed beside
-    them. on_processor: batches that the processor answered instead. copied_bytes: to the card.
+    them. on_processor: batches that the processor answered instead. copied_bytes: bytes copied to the GPU.
     """
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class DeviceCounters:
 
 
 class DeviceModel:
-    """Any thread.
+    """One version's model on one GPU. Thread-safe.
 
-    card: how it looks up rows on the card, None where the host does; settled before there are lanes.
-    runner: how the graph is computed; candidates: what it was compared with. buckets: sizes that graphs are for now.
-    tf32: whether products may round their inputs so. given_up: why the card is not used for this version any more, ""
-    as long as it is.
+    card: looks up rows on the GPU, None where the host does; settled before there are sessions. runner: how the graph
+    is computed; candidates: the runners it was compared with. buckets: sizes that graphs are for now. tf32: whether
+    products may round their inputs so. given_up: why the GPU is not used for this version any more, "" as long as it
+    is.
     """
 
     def __init__(
@@ -75,9 +75,10 @@ class DeviceModel:
         busy_wait: bool = False,
         eager_allowed: bool = True,
     ) -> None:
-        """name: of model and version, for messages. graph: with any weights of the version. entry: its interface.
+        """Loads a version onto a GPU.
 
-        eager_allowed: what no graph can hold runs without one. Raises DeviceError, Unsupported.
+        name: that of model and version, for messages. graph: with any weights of the version. entry: its interface.
+        eager_allowed: a batch that no graph can hold runs without one. Raises DeviceError, Unsupported.
         """
         self.name = name
         self.driver = driver
@@ -89,7 +90,7 @@ class DeviceModel:
         self.not_captured = ""
         self.is_checked = False
         self.buckets = self._all_buckets = settings.buckets(max_batch_size)
-        # Replays come in slices of so many rows, whatever requests may have.
+        # Replays come in slices of this many rows, whatever requests may have.
         self.inputs = InputLayout(entry.inputs, frozenset(user_places), max(max_batch_size, REPLAY_ROWS))
         self.outputs = OutputLayout(entry.outputs)
         self.slots = graph.slots
@@ -105,35 +106,37 @@ class DeviceModel:
 
     @property
     def looks_up(self) -> bool:
-        """Whether lanes look up on the card, so that finding rows and computing are two graphs."""
+        """True if sessions look up on the GPU, so that finding rows and computing are two graphs."""
         return self.card is not None
 
     def use(self, name: str, forward: Forward) -> None:
-        """From now on graphs are captured of this, if they can be; those that were before stay what they are."""
+        """Captures later graphs of this, if possible; graphs captured before remain as they are."""
         self.runner, self.forward = name, forward
         self.buckets, self.not_captured = self._all_buckets, ""
 
     def precision(self) -> AbstractContextManager[None]:
-        """Around the dispatch of the graph. What is set there is the process's: another device's needs none of it."""
+        """A context for the dispatch of the graph. Its setting is the process's: another device needs none of it."""
         return matmul_precision(self.tf32) if self.device.type == "cuda" else nullcontext()
 
     def close(self) -> None:
-        """Gives the card's memory back; no session and no replay uses it any more."""
+        """Frees the GPU's memory; no session and no replay uses it any more."""
         if self.card is not None:
             self.card.close()
             self.card = None
         self.banks.close()
 
     def memory(self) -> DeviceMemory:
-        """Of the card."""
+        """The memory of the GPU."""
         return self.driver.memory()
 
     def check_program(self, graph: DenseGraph) -> None:
-        """Snapshots of one version have one program: its graphs were captured from that."""
+        """Checks that the graph has the same program: snapshots of one version share it, as graphs were captured from
+        it.
+        """
         assert graph.program is self._program, f"{self.name}: another program"
 
     def give_up(self, reason: str) -> None:
-        """Uses the card no more for this version; sessions that may use the processor do."""
+        """Stops using the GPU for this version; sessions that may use the processor continue there."""
         if not self.given_up:
             self.given_up = reason
             logger.error("%s: %s is given up: %s", self.name, self.driver.info, reason)
@@ -144,7 +147,7 @@ class DeviceModel:
             raise DeviceLost(f"{self.driver.info} is not used any more for {self.name}: {self.given_up}")
 
     def no_padding(self, why: str) -> None:
-        """From now on only batches of exactly a graph's size use it."""
+        """Restricts graphs to batches of exactly their size from now on."""
         self.buckets = self.buckets.exact()
         logger.warning("%s: batches are not filled up with zeros: %s", self.name, why)
 

@@ -10,16 +10,17 @@ from torch import fx
 from storage.checkpoint.traces import graph_module
 from storage.errors import Unsupported
 
-# The processor's own kernels, and what computes the same anywhere.
+# Operators that only the processor has, and those that compute the same anywhere.
 _ONLY_FOR_CPU = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": torch.ops.aten._scaled_dot_product_attention_math.default
 }
 
 
 def on_device(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
-    """The graph with everything that names a device on `device`. Raises Unsupported for what only a processor has.
+    """Returns the graph with everything that names a device on `device`.
 
-    Weights and inputs are arguments: they are where the caller puts them.
+    Weights and inputs are arguments: they are where the caller puts them. Raises Unsupported for an operator that only
+    a processor has.
     """
     graph = fx.Graph()
     done: dict[fx.Node, fx.Node] = {}
@@ -49,13 +50,13 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def _makes_new(schema: Any) -> bool:
-    """Whether an operator takes no tensor, so that nothing but `device` says where its result is."""
+    """Returns whether an operator takes no tensor, so that nothing but `device` says where its result is."""
     arguments = [argument for argument in schema.arguments if "Tensor" in str(argument.type)]
     return not arguments and any(argument.name == "device" for argument in schema.arguments)
 
 
 def _check_attention(node: fx.Node) -> None:
-    """Its first result is the attention; the second differs in kind, so nobody may read it."""
+    """Refuses readers of any result but the first, the attention: the second differs in kind between devices."""
     for user in node.users:
         if getattr(user.target, "__name__", "") != "getitem" or user.args[1] != 0:
             raise Unsupported("a graph that reads more of the processor's attention than its result")

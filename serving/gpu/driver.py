@@ -1,5 +1,6 @@
-"""What a session asks of a GPU: what every tier does (`storage.hbm.device`), operators of torch, graphs. Nothing else
-touches a card.
+"""The interface of a GPU that sessions use: that of every tier (`storage.hbm.device`), operators of torch, graphs.
+
+Nothing else touches a GPU.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ from storage.hbm.device import Device, DeviceMemory, Event, GpuInfo, Stream
 
 __all__ = ["Assembly", "DeviceMemory", "Driver", "Event", "GpuInfo", "Gpus", "Graph", "Pool", "Stream"]
 
-# Handles of a driver's own. They belong to the driver that made them.
+# Handles of a driver. They belong to the driver that made them.
 Graph = Any
 Pool = Any
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """How packed inputs become the tensors of a graph; see cuda/assemble.cuh.
+    """Buffers that turn packed inputs into the tensors of a graph; see cuda/assemble.cuh."""
 
-    staging: packed inputs of one batch, header first. table: (inputs, 4) int64 on the device: where the input's tensor
-    begins in `target`, bytes of its row, log2 of the bytes moved at once, 1 for the user's side. target: the tensors.
-    stamp: 8 bytes on the device that get the header's stamp. widest: bytes of the longest row.
-    """
-
+    #: Packed inputs of one batch, header first.
     staging: torch.Tensor
+    #: (inputs, 4) int64 on the device: first byte of the input's tensor in `target`, bytes of its row, log2 of the
+    #: bytes moved at once, 1 for the user's side.
     table: torch.Tensor
+    #: The tensors.
     target: torch.Tensor
+    #: 8 bytes on the device that get the header's stamp.
     stamp: torch.Tensor
+    #: Bytes of the longest row.
     widest: int
 
 
 class Driver(Device, Protocol):
-    """One card, with graphs and torch's operators. Threads and errors as of every Device."""
+    """One GPU, with graphs and torch's operators. Threads and errors as for every Device."""
 
     def assemble(self, assembly: Assembly, rows: int, stream: Stream) -> None:
         """Unpacks `staging` into `target`, `rows` rows of each input; those past the batch are zeros."""
@@ -44,13 +46,13 @@ class Driver(Device, Protocol):
     def compute(
         self, work: Callable[[], None], stream: Stream, *, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
     ) -> None:
-        """Runs torch's operators of `work` on the stream. reads, writes: the buffers, or parts, that it looks at."""
+        """Runs torch's operators of `work` on the stream. reads, writes: the buffers, or parts, that it uses."""
 
     def new_pool(self) -> Pool:
-        """Memory for the inner tensors of graphs that never run at the same time."""
+        """Creates memory for the inner tensors of graphs that never run at the same time."""
 
     def capture(self, work: Callable[[], None], pool: Pool, stream: Stream, *, name: str) -> Graph:
-        """What `work` puts on the stream, and only there, as a graph to be launched; nothing of it runs.
+        """Captures what `work` puts on the stream, and only there, as a graph to be launched; nothing of it runs.
 
         The graph keeps addresses: the buffers must outlive it. Raises CaptureError when there is something in it that
         no graph holds.
@@ -61,11 +63,13 @@ class Driver(Device, Protocol):
 
 
 class Gpus(Protocol):
-    """The cards that this process sees."""
+    """The GPUs that this process sees."""
 
     infos: Sequence[GpuInfo]
-    # Why there is none, or why those that there are cannot be used; "" otherwise.
+    # The reason that there is none, or that the existing ones cannot be used; "" otherwise.
     why_none: str
 
     def driver(self, index: int) -> Driver:
-        """The driver of a card, the same one each time. Raises DeviceLost or ConfigError when it cannot be used."""
+        """Returns the driver of a GPU, the same one each time. Raises DeviceLost or ConfigError when it cannot
+        be used.
+        """

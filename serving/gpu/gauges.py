@@ -1,4 +1,4 @@
-"""What the GPUs of this process do, as NVIDIA's management library (NVML) counts it: Triton's metrics of GPUs."""
+"""Metrics of this process's GPUs as NVIDIA's management library (NVML) counts them: Triton's metrics of GPUs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ from serving.gpu.driver import GpuInfo
 
 logger = logging.getLogger("emberline.serving")
 
-# As often as Triton looks: a page that is read more often repeats itself.
+# Values are kept for as long as Triton keeps them: a page that is read more often repeats itself.
 _GOOD_FOR_S = 1.0
 
 
 @dataclass
 class GpuMetric:
-    """One metric. kind: as Prometheus calls it. values: by the card's UUID; cards that do not tell are not there."""
+    """One metric."""
 
     name: str
+    #: Type of the metric in Prometheus.
     kind: str
     meaning: str
+    #: Values by the GPU's UUID; GPUs that do not report are absent.
     values: dict[str, str] = field(default_factory=dict)
 
 
 class GpuGauges:
-    """Any thread; never raises. Nothing at all in a process that uses no GPU: this does not start CUDA."""
+    """Reads the metrics. Thread-safe; never raises. Returns none in a process that uses no GPU: it does not
+    start CUDA.
+    """
 
     def __init__(self, find: Callable[[], Sequence[GpuInfo] | None] | None = None, nvml: Any = None) -> None:
-        """find: gives the cards, None as long as they are not known. nvml: has the functions of pynvml; None: that, if
-        it is installed.
+        """Prepares reading.
+
+        find: returns the GPUs, None as long as they are not known. nvml: has the functions of pynvml; None: pynvml
+        itself, if it is installed.
         """
         self._find = find or _cards
         self._given = nvml
@@ -46,7 +52,7 @@ class GpuGauges:
         self._last: list[GpuMetric] = []
 
     def read(self) -> list[GpuMetric]:
-        """The metrics that any card tells, as they were within the last second."""
+        """Returns the metrics that any GPU reports, as they were within the last second."""
         with self._lock:
             try:
                 if self._cards is None and (infos := self._find()) is not None:
@@ -89,7 +95,7 @@ class _Card:
         return None if rates is None else f"{rates.gpu / 100:.2f}"
 
     def memory(self) -> tuple[int, int] | None:
-        """Bytes that there are, and bytes in use."""
+        """Returns total bytes and bytes in use."""
         info = self._asked("nvmlDeviceGetMemoryInfo")
         if info is not None:
             return int(info.total), int(info.used)
@@ -121,7 +127,7 @@ class _Card:
     def _ask(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception:  # not every card tells everything
+        except Exception:  # not every GPU reports everything
             return None
 
 

@@ -1,8 +1,8 @@
-"""One session's way through a GPU: a stream, staging, fixed tensors, a graph for each batch size and weight bank.
+"""Execution context of one session on one GPU: a stream, staging, fixed tensors, a graph for each batch size and slot.
 
 A batch is three calls: the copy of its packed inputs, the launch of a graph (unpack, compute, copy the results back),
-an event. The thread waits for that event alone; other sessions' copies and kernels go on meanwhile. Where rows lie on
-the card, `card_lookup` drives the same stream and buffers.
+an event. The thread waits for that event alone; other sessions' copies and kernels continue meanwhile. Where rows lie
+on the GPU, `card_lookup` drives the same stream and buffers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_FORMS = 256
 
 @dataclass(frozen=True)
 class _Batch:
-    """A form of a batch. host, staging: its bytes on both sides."""
+    """A form of a batch. host, staging: its bytes on host and device."""
 
     rows: int
     inputs: PackedInputs
@@ -39,14 +39,16 @@ class _Batch:
 
 
 class GpuLane:
-    """One thread at a time. Its memory is all there from the start.
+    """Execution context of one session on one GPU. Not thread-safe; allocates everything in the constructor.
 
-    stream: all that it does. target: the graph's inputs. results, host_results: head and outputs, on both sides.
-    graphs: of this stream.
+    stream: the stream of all its work. target: the graph's inputs. results, host_results: head and outputs, on device
+    and host. graphs: those captured on this stream.
     """
 
     def __init__(self, model: DeviceModel) -> None:
-        """Graphs are captured when they are first needed, or by `capture_all`. Raises DeviceError."""
+        """Allocates stream and buffers. Graphs are captured when first needed, or by `capture_all`. Raises
+        DeviceError.
+        """
         self.model = model
         driver = self._driver = model.driver
         driver.enter_thread()
@@ -69,7 +71,7 @@ class GpuLane:
         self._now = self._batch(1, 0)
 
     def assembly(self, layout: InputLayout, staging: torch.Tensor) -> Assembly:
-        """How some inputs of the graph, packed as a layout says, come to the target."""
+        """Describes how some inputs of the graph, packed as a layout says, come to the target."""
         driver = self._driver
         table = layout.table()
         host_table = driver.pinned(max(table.nbytes, 8))
@@ -81,7 +83,7 @@ class GpuLane:
         return Assembly(staging, places, self.target, self.results[:8], layout.widest)
 
     def begin(self, rows: int, users: np.ndarray | None = None, count: int = 0) -> list[np.ndarray]:
-        """Where the inputs of a batch are to be written, in the graph's order; they are the batch's until `finish`.
+        """Returns arrays for the inputs of a batch, in the graph's order; they belong to the batch until `finish`.
 
         users: (rows,) the user of each row, where the user's side has a row for each of `count` users.
         """
@@ -97,7 +99,7 @@ class GpuLane:
     def finish(self, bank: Bank) -> list[np.ndarray]:
         """Computes the batch that was written; returns its outputs in memory of their own.
 
-        The bank is not read any more then, whatever happened. Raises DeviceError.
+        The weight slot is not read any more then, whatever happened. Raises DeviceError.
         """
         model, driver, stream, batch = self.model, self._driver, self.stream, self._now
         rows = batch.rows
@@ -122,20 +124,22 @@ class GpuLane:
         return self.answers(rows, size)
 
     def next_stamp(self) -> int:
-        """The number of the next batch."""
+        """Returns the number of the next batch."""
         self._stamp += 1
         return self._stamp
 
     def wait(self, stamp: int | None = None) -> None:
-        """Until the stream is empty; stamp: of the batch that must have been answered. Raises DeviceError."""
+        """Waits until the stream is empty. stamp: number of the batch that must have been answered. Raises
+        DeviceError.
+        """
         self._driver.record(self._done, self.stream)
         self._driver.synchronize(self._done)
         if stamp is not None and int(self._host_stamp[0]) != stamp:
-            # Never seen: then what follows would be the scores of somebody else.
+            # This was never observed: it would mean that what follows are the scores of another batch.
             raise DeviceLost(f"{self._driver.info} answered batch {int(self._host_stamp[0])}, not {stamp}")
 
     def answers(self, rows: int, size: int) -> list[np.ndarray]:
-        """The outputs of a batch that ran at this size, in memory of their own."""
+        """Returns the outputs of a batch that ran at this size, in memory of their own."""
         found = self._results_of.get(size)
         if found is None:
             found = [tensor.numpy() for tensor in self.model.outputs.tensors(self.host_results, size)]
@@ -144,13 +148,13 @@ class GpuLane:
         return [values[:rows].copy() for values in found]
 
     def capture_all(self, graph: DenseGraph) -> None:
-        """Captures a graph for every bucket and bank. graph: with weights to warm up with. Raises DeviceError."""
+        """Captures a graph for every bucket and weight slot. graph: has weights to warm up with. Raises DeviceError."""
         self.for_all(graph, self._has_graph)
 
     def for_all(self, graph: DenseGraph, capture: Callable[[int, Bank], bool]) -> None:
-        """Calls `capture` for every bucket and bank, until it says False."""
+        """Calls `capture` for every bucket and weight slot, until it returns False."""
         self._driver.enter_thread()
-        for bucket in reversed(self.model.buckets.all):  # the largest first: its memory will do for the others
+        for bucket in reversed(self.model.buckets.all):  # the largest first: its memory is enough for the others
             with self.model.banks.pinned(graph) as bank:
                 self._driver.wait(self.stream, bank.ready)
                 if not capture(bucket.size, bank):
@@ -160,19 +164,19 @@ class GpuLane:
                     return
 
     def forget_graphs(self) -> None:
-        """They are captured anew when they are needed."""
+        """Drops the graphs; they are captured anew when they are needed."""
         self.drain()
         self.graphs.clear()
 
     def close(self) -> None:
-        """Waits for the stream, and lets graphs and buffers go."""
+        """Waits for the stream, and frees graphs and buffers."""
         self.drain()
         self.graphs.close()
         self._batches.clear()
         self._results_of.clear()
 
     def put_dense(self, rows: int, bank: Bank) -> None:
-        """The graph's operators and the copy of results, as they go onto the stream or into a graph."""
+        """Puts the graph's operators and the copy of results onto the stream or into a graph."""
         model, driver, stream = self.model, self._driver, self.stream
         size = model.outputs.bytes_for(rows)
         outputs = model.outputs.tensors(self.results, rows)
@@ -189,24 +193,24 @@ class GpuLane:
         driver.copy(self.host_results[:size], self.results[:size], stream)
 
     def drain(self) -> None:
-        """Waits until the stream is empty; a card that is lost has nothing to wait for."""
+        """Waits until the stream is empty; a lost GPU has nothing to wait for."""
         with contextlib.suppress(DeviceError):
             self._driver.enter_thread()
             self.wait()
 
     def _batch(self, rows: int, users: int) -> _Batch:
-        """The views of a batch of this form; forms come again, and making them takes longer than a launch."""
+        """Returns the views of a batch of this form. They are kept: making them takes longer than a launch."""
         batch = self._batches.pop((rows, users), None)
         if batch is None:
             inputs = self.model.inputs.packed(self._host_bytes, rows, users)
             batch = _Batch(rows, inputs, self._host_inputs[: inputs.size], self._staging[: inputs.size])
             if len(self._batches) >= MAX_FORMS:
-                del self._batches[next(iter(self._batches))]  # the one that was not used for longest
+                del self._batches[next(iter(self._batches))]  # the least recently used one
         self._batches[rows, users] = batch
         return batch
 
     def _has_graph(self, rows: int, bank: Bank) -> bool:
-        """See LaneGraphs.has: the graph that `finish` launches."""
+        """Returns whether the graph that `finish` launches is there; see LaneGraphs.has."""
         if self.model.looks_up:
             return self.graphs.has("dense", rows, bank, lambda: self.put_dense(rows, bank))
         return self.graphs.has("full", rows, bank, lambda: self._put_full(rows, bank))

@@ -1,4 +1,4 @@
-"""The CUDA graphs of one lane: by what they do, for how many rows, and with which bank of weights."""
+"""The CUDA graphs of one session: by what they do, for how many rows, and with which weight slot."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from serving.gpu.driver import Graph, Stream
 from serving.gpu.weight_banks import Bank
 from storage.errors import CaptureError
 
-# full: unpacks inputs, and computes. dense: computes alone. look_up: finds rows, and unpacks the other inputs; whole:
-# that, and computes.
+# The kinds of graphs. full: unpacks inputs, and computes. dense: computes alone. look_up: finds rows, and unpacks the
+# other inputs; whole: as look_up, and computes.
 GraphKind = Literal["full", "dense", "look_up", "whole"]
 
 
 class LaneGraphs:
-    """One thread at a time."""
+    """The graphs of one session. Not thread-safe."""
 
     def __init__(self, model: DeviceModel, stream: Stream, warm: Callable[[int, Bank], None]) -> None:
-        """warm: runs on so many rows what graphs with a bank compute, once for each number of rows."""
+        """Starts without graphs. warm: runs what graphs with a weight slot compute, once for each number of rows."""
         self._model = model
         self._stream = stream
         self._warm: Callable[[int, Bank], None] | None = warm
@@ -28,10 +28,10 @@ class LaneGraphs:
         self._warmed: set[int] = set()
 
     def has(self, kind: GraphKind, rows: int, bank: Bank | None, put: Callable[[], None]) -> bool:
-        """Captures the graph where it is not there yet; False where there cannot be one, and none is used from now on.
+        """Captures the graph where it is missing; returns False where there can be none, and uses none from then on.
 
-        put: puts the work on the stream. The first for a number of rows reads the bank: it is pinned, and the stream
-        has waited for it. bank: None for a kind that needs none. Raises DeviceError.
+        put: puts the work on the stream. The first for a number of rows reads the weight slot: it is pinned, and the
+        stream has waited for it. bank: None for a kind that needs none. Raises DeviceError.
         """
         key = (kind, rows, -1 if bank is None else bank.number)
         if key in self._graphs:
@@ -49,20 +49,20 @@ class LaneGraphs:
         return True
 
     def launch(self, kind: GraphKind, rows: int, bank: Bank | None) -> None:
-        """Puts one that `has` said is there on the stream."""
+        """Puts a graph on the stream, for which `has` returned True."""
         self._model.driver.launch(self._graphs[kind, rows, -1 if bank is None else bank.number], self._stream)
 
     def drop(self, kinds: Container[GraphKind]) -> None:
-        """Forgets graphs of some kinds: what they look at is gone. Nothing of them is on the stream."""
+        """Drops graphs of some kinds, whose buffers are gone. None of them may be on the stream."""
         self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] not in kinds}
 
     def clear(self) -> None:
-        """Forgets all; they are captured anew when they are needed. Nothing is on the stream."""
+        """Drops all; they are captured anew when they are needed. Nothing is on the stream."""
         self._graphs.clear()
         self._warmed.clear()
 
     def close(self) -> None:
-        """Lets graphs and their memory go, and the lane."""
+        """Frees graphs and their memory, and the references to the session."""
         self.clear()
         self._warm = None
         self._pool = None

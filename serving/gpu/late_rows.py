@@ -1,6 +1,6 @@
-"""Rows that a card did not have: from its list of misses to rows and lists that its kernels put where they belong.
+"""Rows missed on a GPU: turns its list of misses into rows and lists that its kernels put where they belong.
 
-A list that goes to the card, in one pinned buffer, each part behind the one before (cuda/late_rows.cuh):
+A list that goes to the GPU, in one pinned buffer, each part behind the one before (cuda/late_rows.cuh):
 
     counts (2,) int64 | scatter (S, 2) int64 | add (A, 4) int64 | weights (W,) float32 | rows, float32
 
@@ -28,69 +28,79 @@ _NUMBERS = (1 << FEATURE_SHIFT) - 1
 
 @dataclass(frozen=True)
 class LateList:
-    """scatter, add: entries of each, and where they begin; weights_at, rows_at: likewise; size: of all. Bytes.
+    """Layout of a list in the buffer; offsets and sizes in bytes."""
 
-    has_weights: whether an entry of add has weights.
-    """
-
+    #: Number of scatter entries.
     scatter: int
+    #: Number of add entries.
     add: int
+    #: Offset of the scatter entries.
     scatter_at: int
+    #: Offset of the add entries.
     add_at: int
+    #: Offset of the weights.
     weights_at: int
+    #: Offset of the rows.
     rows_at: int
+    #: Size of everything.
     size: int
+    #: True if an entry of add has weights.
     has_weights: bool
 
 
 @dataclass(frozen=True)
 class LateRows:
-    """late: None where the host has to look up the whole batch: more rows than there is room for.
+    """Result of a lookup of missed rows."""
 
-    missed: (T,) uint64, ids by table, those of a user once. wanted: the ids, by table. counts, by_table: as of every
-    lookup, of these.
-    """
-
+    #: The list; None where the host has to look up the whole batch: more rows than there is room for.
     late: LateList | None
+    #: (T,) uint64, ids by table, those of a user once.
     missed: np.ndarray
+    #: The ids, by table.
     wanted: list[tuple[int, np.ndarray]]
+    #: Counts of these lookups, as in every lookup; likewise by_table.
     counts: LookupCounts
     by_table: np.ndarray | None
 
 
 @dataclass(frozen=True)
 class _Misses:
-    """Sorted by table, then by feature, row and number. ranks: of features. at: where each begins among the rows."""
+    """Misses sorted by table, then by feature, row and number."""
 
+    #: Rank of each miss's feature.
     ranks: np.ndarray
     rows: np.ndarray
     numbers: np.ndarray
+    #: Offset of each miss's row among the rows.
     at: np.ndarray
     floats: int
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """parts: begin and end of the ids of each table, wanted: these. inverse: (M,) which of all ids each miss asks for,
-    None where each asks for one of its own.
-    """
+    """The ids to look up for some misses."""
 
+    #: Begin and end of the ids of each table.
     parts: list[tuple[int, int]]
+    #: The ids of each table.
     wanted: list[tuple[int, np.ndarray]]
     missed: np.ndarray
+    #: (M,) index among all ids of the one that each miss asks for, None where each asks for one of its own.
     inverse: np.ndarray | None
 
 
 class LateLookup:
-    """One lane's. buffer: pinned, 8-byte aligned. words: the packed batch, as int64."""
+    """The lookup of missed rows of one session. buffer: pinned, 8-byte aligned. words: the packed batch, as int64."""
 
     def __init__(
         self, features: CardFeatures, tables: int, plan: RowPlan, buffer: np.ndarray, packed: np.ndarray
     ) -> None:
-        """tables: how many the store has. packed: the buffer that batches are packed into."""
+        """Prepares the lookup. tables: number of tables of the store. packed: the buffer that batches are
+        packed into.
+        """
         everything = features.all
         gathered = len(features.gathered)
-        # Features by table: the rows of a table then lie side by side.
+        # Features are ordered by table: the rows of a table then lie side by side.
         order = sorted(range(len(everything)), key=lambda number: everything[number].table)
         self._rank = np.empty(len(order), np.int64)
         self._rank[order] = np.arange(len(order))
@@ -98,7 +108,7 @@ class LateLookup:
         self._table = np.array([everything[number].table for number in order], np.int64)
         self._dim = np.array([everything[number].dim for number in order], np.int64)
         self._is_pooled = self._of_rank >= gathered
-        # As its own kernel counts it.
+        # Numbers of the features as their own kernel counts them.
         self._local = np.where(self._is_pooled, self._of_rank - gathered, self._of_rank)
         self._is_weighted = np.array([everything[number].is_weighted for number in order], np.bool_)
         self._gathered = gathered
@@ -111,7 +121,7 @@ class LateLookup:
     def find(
         self, packed: PackedIds, gathered: np.ndarray, pooled: np.ndarray, timeout_s: float | None, mask: int
     ) -> LateRows:
-        """gathered, pooled: (M, 2) int64, the lists of misses. Raises StoreError."""
+        """Finds missed rows. gathered, pooled: (M, 2) int64, the lists of misses. Raises StoreError."""
         misses = self._sorted(gathered, pooled)
         asked = self._asked(packed, misses)
         late = self._place(misses)
@@ -132,7 +142,7 @@ class LateLookup:
         return LateRows(late, asked.missed, asked.wanted, found.counts, found.by_table)
 
     def offer(self, packed: PackedIds, gathered: np.ndarray, pooled: np.ndarray) -> LateRows:
-        """As `find` where the lists have not room for all misses: what they have, without rows."""
+        """Lists the ids as `find` does, without rows; for lists that have not room for all misses."""
         asked = self._asked(packed, self._sorted(gathered, pooled))
         return LateRows(None, asked.missed, asked.wanted, LookupCounts(), None)
 
@@ -161,7 +171,7 @@ class LateLookup:
         return _Misses(ranks, rows[order], numbers[order], ends - dims, int(ends[-1]))
 
     def _place(self, misses: _Misses) -> LateList | None:
-        """Where everything lies, for as many entries as there may be."""
+        """Returns the layout for as many entries as there may be; None where the buffer is too small."""
         pooled = int(np.count_nonzero(self._is_pooled[misses.ranks]))
         scatter_at = _COUNTS_BYTES
         add_at = scatter_at + 8 * _SCATTER_WORDS * (len(misses.ranks) - pooled)
@@ -175,7 +185,7 @@ class LateLookup:
     def _put_lists(self, packed: PackedIds, misses: _Misses, is_found: np.ndarray, late: LateList) -> LateList:
         is_pooled = self._is_pooled[misses.ranks]
         keys = self._local[misses.ranks] << FEATURE_SHIFT | misses.rows
-        # What is in no tier stays zeros, and not found.
+        # Rows that are in no tier stay zeros, and not found.
         scattered = np.flatnonzero(~is_pooled & (is_found != 0))
         scatter = self._entries(late.scatter_at, len(scattered), _SCATTER_WORDS)
         scatter[:, 0], scatter[:, 1] = keys[scattered], misses.at[scattered]
@@ -217,7 +227,7 @@ class LateLookup:
         places: list[np.ndarray],
         inverse: np.ndarray,
     ) -> None:
-        """Rows that were looked up once, to everybody who misses them. parts: of the distinct ones."""
+        """Copies each row that was looked up once to everyone who missed it. parts: those of the distinct rows."""
         own = _runs(self._table[misses.ranks])
         targets = _rows_of(rows, own, misses.at, self._dim[misses.ranks])
         for (start, end), (first, _), found, target in zip(own, parts, places, targets, strict=True):
@@ -225,20 +235,20 @@ class LateLookup:
 
 
 def _starts(values: np.ndarray) -> np.ndarray:
-    """Where each run of equal values begins."""
+    """Returns the start of each run of equal values."""
     is_first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=is_first[1:])
     return np.flatnonzero(is_first)
 
 
 def _runs(values: np.ndarray) -> list[tuple[int, int]]:
-    """Begin and end of each run of equal values, of which there are few."""
+    """Returns begin and end of each run of equal values, of which there are few."""
     starts = _starts(values).tolist()
     return list(zip(starts, [*starts[1:], len(values)], strict=True))
 
 
 def _rows_of(rows: np.ndarray, parts: list[tuple[int, int]], at: np.ndarray, dims: np.ndarray) -> list[np.ndarray]:
-    """The rows of each run among all rows, (n, 1, dim)."""
+    """Returns the rows of each run among all rows, (n, 1, dim)."""
     found = []
     for start, end in parts:
         begin, dim = int(at[start]), int(dims[start])

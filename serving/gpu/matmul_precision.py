@@ -1,4 +1,4 @@
-"""Whether products of fp32 may be rounded to TF32: one setting for torch's whole process, here one of each model."""
+"""Rounding of fp32 products to TF32: one setting of torch's whole process, made here a setting of each model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# torch's settings that a dense graph's products, convolutions and recurrent layers look at. They are read when an
+# Settings of torch that a dense graph's products, convolutions and recurrent layers read. They are read when an
 # operator is put on a stream, so they have to be right for a dispatch or a capture, not for its computing.
 _KINDS: tuple[Any, ...] = (
     torch.backends.cuda.matmul,
@@ -20,7 +20,7 @@ _KINDS: tuple[Any, ...] = (
 
 
 class _Turns:
-    """Those that want the same setting go together, those that want another one take turns, in order of arrival."""
+    """Runs threads that want the same setting together; those that want another one take turns, in order of arrival."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -82,10 +82,10 @@ _TURNS = _Turns()
 
 @contextmanager
 def matmul_precision(tf32: bool) -> Iterator[None]:
-    """Around the dispatch or the capture of a dense graph: may its products of fp32 round their inputs to TF32?
+    """A context for the dispatch or the capture of a dense graph: sets whether fp32 products may round inputs to TF32.
 
-    Without, they are as exact as on a processor; torch would let convolutions round. Threads that want the same go on
-    side by side, the others wait; afterwards the settings are what they were.
+    Without, they are as exact as on a processor; torch would let convolutions round. Threads that want the same setting
+    run side by side, the others wait; afterwards the settings are what they were.
     """
     _TURNS.enter(tf32)
     try:

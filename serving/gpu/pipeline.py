@@ -1,4 +1,6 @@
-"""Raw columns to scores with the dense graph on a GPU: features and lookup as everywhere, then one lane's way."""
+"""Raw columns to scores with the dense graph on a GPU: features and lookup as everywhere, then one execution
+context.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 class GpuPipeline:
-    """Not thread-safe: it owns lookup plans and a lane. counted: as of every pipeline."""
+    """The pipeline of one session on a GPU. Not thread-safe: it owns lookup plans and an execution context.
+
+    counted: as in every pipeline.
+    """
 
     def __init__(
         self,
@@ -39,10 +44,11 @@ class GpuPipeline:
         processor: Callable[[], Pipeline] | None,
         first: Snapshot | None = None,
     ) -> None:
-        """user_places: inputs of the user's side. processor: what answers what the card cannot; None: an error does.
-        first: what to capture graphs with in `prepare`; None for replays: they are captured when they are needed.
+        """Builds the pipeline.
 
-        Raises DeviceError.
+        user_places: inputs of the user's side. processor: makes the pipeline that answers what the GPU cannot; None:
+        the error is raised. first: the snapshot to capture graphs with in `prepare`; None for replays: they are
+        captured when needed. Raises DeviceError.
         """
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self.output_names = tuple(entry.name for entry in graph.outputs)
@@ -63,10 +69,10 @@ class GpuPipeline:
             self._card = CardLookup(self._lane, model.card, lookup_timeout_s)
 
     def prepare(self) -> None:
-        """Captures what a session needs, so that no request waits for it.
+        """Captures the session's graphs, so that no request waits for it.
 
-        On the session's own thread: libraries have workspaces for each thread and stream, which graphs go on using.
-        Raises DeviceError, or gives the card up where the processor may answer.
+        Call it on the session's own thread: libraries have workspaces for each thread and stream, which graphs continue
+        to use. Raises DeviceError, or gives the GPU up where the processor may answer.
         """
         if self._first is None:
             return
@@ -78,7 +84,7 @@ class GpuPipeline:
             if self._make_processor is None:
                 raise
             if isinstance(error, DeviceOutOfMemory):
-                # Of this session alone: others have what they need.
+                # This concerns one session: others have what they need.
                 logger.warning("%s: a session is on the processor: %s", self.model.name, error)
                 self._card = None
                 self._lane.close()
@@ -88,18 +94,18 @@ class GpuPipeline:
         self._first = None
 
     def begin_requests(self) -> None:
-        """Lookups count from zero, and the card's cache learns from what it is asked."""
+        """Resets lookup counts, and lets the GPU's cache learn from requests."""
         self.counted[:] = 0
         if self._card is not None:
             self._card.tells = True
 
     def choose_runner(self, snapshot: Snapshot, names: Sequence[str], tolerance: float) -> None:
-        """Keeps the fastest of some runners for the card, before sessions capture their graphs. Raises DeviceError."""
+        """Keeps the fastest of some runners for the GPU, before sessions capture their graphs. Raises DeviceError."""
         if len(names) > 1 or "eager" not in names:
             choose_runner(self.model, self._lane, snapshot.graph, names, tolerance)
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
-        """What is made of requests, in their order. Raises InvalidInput naming the input at fault."""
+        """Returns the features of requests, in their order. Raises InvalidInput naming the input at fault."""
         return self._requests.make(requests)
 
     def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
@@ -114,7 +120,7 @@ class GpuPipeline:
         return self._score_whole(whole, snapshot)
 
     def score_sided(self, batch: SidedBatch, snapshot: Snapshot) -> Scores:
-        """Scores a batch with a user's row looked up, and moved to the card, once."""
+        """Scores a batch with a user's row looked up, and moved to the GPU, once."""
 
         def fill() -> list[LookupResult]:
             views = self._lane.begin(batch.item.batch, batch.rows, batch.user.batch)
@@ -126,7 +132,7 @@ class GpuPipeline:
         return self._score(batch, fill, snapshot, lambda processor: processor.score_sided(batch, snapshot))
 
     def close(self) -> None:
-        """Gives the card's memory back. Nothing else may be called then."""
+        """Frees the GPU's memory. Nothing else may be called then."""
         self._lane.close()
         self._card = None
         del self._lane
@@ -144,7 +150,7 @@ class GpuPipeline:
         snapshot: Snapshot,
         otherwise: Callable[[Pipeline], Scores],
     ) -> Scores:
-        """fill: writes the inputs of the batch, looked up by the host. otherwise: scores it without the card."""
+        """Scores a batch. fill: writes its inputs, looked up by the host. otherwise: scores it without the GPU."""
         started_ns = time.monotonic_ns()
         model = self.model
         try:
@@ -164,7 +170,7 @@ class GpuPipeline:
         return Scores(found.outputs, found.counts, time.monotonic_ns() - started_ns)
 
     def _by_card(self, batch: FeatureBatch | SidedBatch, snapshot: Snapshot) -> CardScores | None:
-        """With rows from the card; None where the host has to look them up."""
+        """Scores with rows from the GPU; returns None where the host has to look them up."""
         return None if self._card is None else self._card.score(batch, snapshot.mask, snapshot.graph)
 
     def _by_host(self, fill: Callable[[], list[LookupResult]], snapshot: Snapshot) -> CardScores:

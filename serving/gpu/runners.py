@@ -1,4 +1,4 @@
-"""How a GPU computes the dense graph: candidates are compared when a version is loaded, and the fastest is kept."""
+"""Runners compute the dense graph on a GPU: they are compared when a version is loaded, and the fastest is kept."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _ROWS = 64
 
 
 def compiled(module: fx.GraphModule) -> Forward:
-    """Kernels that torch's compiler writes for the graph, for any batch: fewer than the operators that it fuses."""
-    # One program for all sizes: a batch of one row has its own, whatever is asked for.
+    """Compiles the graph with torch's compiler, for any batch: fewer kernels than operators, because it fuses them."""
+    # There is one program for all sizes: a batch of one row has its own, whatever is requested.
     found: Forward = torch.compile(module, dynamic=True, fullgraph=True, options={"triton.cudagraphs": False})
     return found
 
 
-# By name, as the option `runners` has them. The first is what the others are compared with.
+# Runners by name, as in the option `runners`. The first is what the others are compared with.
 RUNNERS: Mapping[str, Runner] = {"eager": eager, "compile": compiled}
 
 
 def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: Sequence[str], tolerance: float) -> None:
     """Lets graphs be captured of the fastest of the runners that agree with the eager one.
 
-    graph: with weights to compute with. The time that counts is the mean over two sizes of the time relative to the
+    graph: has weights to compute with. Runners are compared by the mean over two sizes of the time relative to the
     eager runner's, from packed inputs to results. Raises DeviceError.
     """
     sizes = sorted({min(_ROWS, model.inputs.max_rows), model.inputs.max_rows})
@@ -51,7 +51,7 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
         if name == "eager":
             continue
         try:
-            # The compiler is not made for several threads, and warns of its own parts.
+            # The compiler is not made for several threads, and warns about its own parts.
             with TORCH_LOCK, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 forward = RUNNERS[name](model.module)
@@ -78,7 +78,7 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
 def _measure(
     model: DeviceModel, lane: GpuLane, graph: DenseGraph, name: str, forward: Forward, sizes: Sequence[int]
 ) -> tuple[list[np.ndarray], dict[int, float]]:
-    """Outputs for made-up inputs, the same for each runner; and microseconds of a batch, by its rows."""
+    """Returns outputs for made-up inputs, the same for each runner; and microseconds of a batch, by its rows."""
     lane.forget_graphs()
     model.use(name, forward)
     rng = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def _measure(
         took: list[int] = []
         for turn in range(_WARM + _MEASURED):
             for view in lane.begin(size):
-                # Small numbers, whatever an input means; one that indexes something stays in any range.
+                # Small numbers fit whatever an input means; one that indexes something stays in any range.
                 view[...] = rng.random(view.shape) if view.dtype.kind == "f" else 0
             started = time.perf_counter_ns()
             with model.banks.pinned(graph) as bank:

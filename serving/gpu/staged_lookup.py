@@ -1,4 +1,4 @@
-"""Lookups that write into the staging buffer: rows go from the tables to where the card fetches them."""
+"""Lookups that write into the staging buffer: rows go from the tables to where the GPU fetches them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StagedLookup:
     """The lookups for some inputs of a graph. Not thread-safe: it owns a plan."""
 
     def __init__(self, spec: FeatureSpec, store: TieredStore, graph: GraphEntry, places: Sequence[int]) -> None:
-        """places: numbers of the graph's inputs that are made here."""
+        """Plans the lookups. places: numbers of the graph's inputs that are made here."""
         entries = [(place, graph.inputs[place]) for place in places]
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for _, entry in entries if entry.kind != "dense"))

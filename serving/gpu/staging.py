@@ -1,7 +1,7 @@
-"""The inputs of a batch, packed into one pinned buffer: one copy moves exactly the bytes that are used.
+"""Packs the inputs of a batch into one pinned buffer: one copy moves exactly the bytes that are used.
 
-On the device a kernel unpacks them into tensors at fixed addresses, which is what a CUDA graph needs
-(cuda/assemble.cuh): rows past the batch become zeros, and one row of a user becomes a row for each of their items.
+On the device a kernel unpacks them into tensors at fixed addresses, which a CUDA graph needs (cuda/assemble.cuh): rows
+past the batch become zeros, and one row of a user becomes a row for each of their items.
 """
 
 from __future__ import annotations
@@ -22,48 +22,52 @@ from storage.features.dtypes import NUMPY_DTYPES
 _HEADER_WORDS = 4
 _SECTION_ALIGN = 16
 _TENSOR_ALIGN = 256
-# Before the outputs: the stamp of the batch, then how many ids of unpooled and of pooled features a card did not have.
+# Bytes before the outputs: the stamp of the batch, then how many ids of unpooled and of pooled features a GPU did not
+# have.
 HEAD_BYTES = 32
 COUNTS_AT, COUNTS_END = 8, 24
 
 
 @dataclass(frozen=True)
 class Section:
-    """One input of the graph. offset: where its tensor begins on the device, for as many rows as there may be."""
+    """One input of the graph."""
 
     name: str
     dtype: str
     row_shape: tuple[int, ...]
     row_bytes: int
     is_user: bool
+    #: Offset of its tensor on the device, for as many rows as there may be.
     offset: int
 
 
 @dataclass(frozen=True)
 class PackedInputs:
-    """A batch in a packed buffer: one array an input, to be written to; the header, its stamp 0; the user of each row,
-    to be written to, None where all inputs have a row for each; the bytes that are used.
-    """
+    """A batch in a packed buffer."""
 
+    #: One array an input, to be written to.
     views: list[np.ndarray]
+    #: The header, its stamp 0.
     header: np.ndarray
+    #: The user of each row, to be written to; None where all inputs have a row for each.
     user_of_row: np.ndarray | None
+    #: Number of bytes used.
     size: int
 
 
 def aligned(size: int, to: int) -> int:
-    """`size`, rounded up to a multiple."""
+    """Rounds `size` up to a multiple."""
     return -(-size // to) * to
 
 
 class InputLayout:
-    """Where the inputs of a graph lie, packed and unpacked. Shared by all sessions of a model; any thread.
+    """Layout of a graph's inputs, packed and unpacked. Shared by all sessions of a model; thread-safe.
 
-    packed_bytes, target_bytes: of a batch of max_rows rows.
+    packed_bytes, target_bytes: sizes for a batch of max_rows rows.
     """
 
     def __init__(self, inputs: Sequence[GraphInput], user_places: Set[int], max_rows: int) -> None:
-        """user_places: numbers of the inputs that are the user's side."""
+        """Computes the layout. user_places: numbers of the inputs that are the user's side."""
         self.max_rows = max_rows
         self.sections: list[Section] = []
         offset = 0
@@ -77,14 +81,14 @@ class InputLayout:
         self._measure()
 
     def only(self, places: Sequence[int]) -> InputLayout:
-        """Some of the inputs packed, by number, to the same tensors; nothing touches the others."""
+        """Returns a layout of some of the inputs, by number, to the same tensors; nothing touches the others."""
         part = copy.copy(self)
         part.sections = [self.sections[place] for place in places]
         part._measure()
         return part
 
     def table(self) -> np.ndarray:
-        """(inputs, 4) int64, as the kernel takes it."""
+        """Returns (inputs, 4) int64, as the kernel takes it."""
         rows = [
             (section.offset, section.row_bytes, _unit(section.row_bytes), int(section.is_user))
             for section in self.sections
@@ -92,7 +96,7 @@ class InputLayout:
         return np.array(rows, np.int64).reshape(-1, 4)
 
     def tensors(self, target: torch.Tensor, rows: int) -> list[torch.Tensor]:
-        """The graph's inputs on the device, of so many rows."""
+        """Returns the graph's inputs on the device, with this many rows."""
         return [
             target[section.offset : section.offset + rows * section.row_bytes]
             .view(TORCH_DTYPES[section.dtype])
@@ -101,7 +105,9 @@ class InputLayout:
         ]
 
     def packed(self, buffer: np.ndarray, rows: int, users: int) -> PackedInputs:
-        """Where a batch of so many rows, at most max_rows, of so many users or 0, lies in a buffer of packed_bytes."""
+        """Returns the views of a batch of this many rows (at most max_rows) and users (or 0) in a buffer of
+        packed_bytes.
+        """
         assert max(rows, users) <= self.max_rows, f"{rows} rows of {users} users, and room for {self.max_rows}"
         offsets, size = self._place(rows, users)
         views = [
@@ -122,7 +128,7 @@ class InputLayout:
         self.packed_bytes = self._place(self.max_rows, self.max_rows)[1]
 
     def _place(self, rows: int, users: int) -> tuple[list[int], int]:
-        """Where the users of rows and every section begin; and the end."""
+        """Returns the offsets of the users of rows and of every section; and the end."""
         at = self._header_bytes
         offsets = [at]
         if users:
@@ -134,7 +140,7 @@ class InputLayout:
 
 
 class OutputLayout:
-    """Where the outputs of a batch lie: the head, with the stamp of the batch, then one after the other."""
+    """Layout of a batch's outputs: the head, with the stamp of the batch, then one output after the other."""
 
     def __init__(self, outputs: Sequence[GraphOutput]) -> None:
         self._dtypes = [entry.dtype for entry in outputs]
@@ -145,11 +151,11 @@ class OutputLayout:
         ]
 
     def bytes_for(self, rows: int) -> int:
-        """Of a batch, head included."""
+        """Returns the bytes of a batch, head included."""
         return HEAD_BYTES + sum(aligned(size * rows, _SECTION_ALIGN) for size in self._row_bytes)
 
     def tensors(self, buffer: torch.Tensor, rows: int) -> list[torch.Tensor]:
-        """The outputs of a batch in a buffer, on the device or off it."""
+        """Returns the outputs of a batch in a buffer, on the device or off it."""
         found = []
         at = HEAD_BYTES
         for dtype, shape, size in zip(self._dtypes, self._shapes, self._row_bytes, strict=True):
@@ -160,7 +166,7 @@ class OutputLayout:
 
 
 def _unit(row_bytes: int) -> int:
-    """log2 of the bytes that can be moved at once: the largest power of two that divides the row, at most 16.
+    """Returns log2 of the bytes that can be moved at once: the largest power of two that divides the row, at most 16.
 
     Sections and tensors begin at multiples of 16, so that every row begins at a multiple of it.
     """

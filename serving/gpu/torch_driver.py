@@ -1,9 +1,9 @@
 """The driver for CUDA: torch's allocators, events and graphs, streams of our own, one kernel of ours.
 
-Nothing here waits for a whole card, and nothing that a batch needs allocates. What is known of the libraries, and kept
-to:
+Nothing here waits for a whole GPU, and nothing that a batch needs allocates. These are the constraints of the libraries
+and how the driver respects them:
 
-- torch hands out 32 streams a card in turn, so that two sessions would come to share one, and a capture would swallow
+- torch hands out 32 streams a GPU in turn, so that two sessions would come to share one, and a capture would swallow
   what the other puts on it. So every stream is made here, one that does not wait for the default stream (a capture may
   not). It is never destroyed, because torch's allocators remember the streams of a buffer, but the next session's when
   it and all graphs captured on it are gone.
@@ -11,9 +11,9 @@ to:
   when any graph that was captured on that stream goes (torch 2.12 and 2.13). So the graphs of one stream go together,
   and a graph is launched on the stream that it was captured on.
 - Two captures at once may not use one pool, and while one goes on, torch frees nothing to make room for another
-  thread: captures of a card, and allocations of buffers, come one after the other. Copies, kernels and launches of
-  other threads go on (`thread_local`).
-- torch.cuda.graph would wait for the whole card and empty its caches, which others are using.
+  thread: captures of a GPU, and allocations of buffers, come one after the other. Copies, kernels and launches of
+  other threads continue (`thread_local`).
+- torch.cuda.graph would wait for the whole GPU and empty its caches, which others are using.
 - Python's garbage collector may destroy events, graphs and buffers of anyone on the thread that captures, which makes
   the capture invalid: it pauses.
 - torch 2.11 enters and strikes out every graph in a set that has no lock: the end of a graph, on whatever thread, takes
@@ -49,7 +49,7 @@ _PEER_ACCESS_ALREADY_ENABLED = 704
 
 
 class _Tally:
-    """Bytes of buffers that are there. Any thread, and the garbage collector in the middle of anything."""
+    """Bytes of live buffers. Thread-safe, also against the garbage collector in the middle of anything."""
 
     def __init__(self) -> None:
         self._changes: deque[int] = deque()
@@ -63,7 +63,7 @@ class _Tally:
         weakref.finalize(buffer.untyped_storage(), self._changes.append, -size).atexit = False
 
     def total(self) -> int:
-        """Bytes now."""
+        """Number of bytes now."""
         with self._lock:
             while self._changes:
                 self._total += self._changes.popleft()
@@ -71,15 +71,15 @@ class _Tally:
 
 
 class TorchDriver:
-    """See Driver. A stream, an event, a graph and a pool of it are a CudaStream, a torch.cuda.Event, a CudaGraph and a
-    CudaPool.
+    """The driver of one GPU through torch. See Driver.
 
+    A stream, an event, a graph and a pool of it are a CudaStream, a torch.cuda.Event, a CudaGraph and a CudaPool.
     capture: warm up before, on the same thread and stream: libraries take their workspaces and load their kernels the
     first time.
     """
 
     def __init__(self, info: GpuInfo) -> None:
-        """Starts CUDA on the card, for the calling thread too, and loads the kernels. Raises DeviceError."""
+        """Starts CUDA on the GPU, for the calling thread too, and loads the kernels. Raises DeviceError."""
         self.info = info
         self._device = torch.device("cuda", info.index)
         self._runtime: Any = importlib.import_module("cupy.cuda.runtime")
@@ -90,7 +90,7 @@ class TorchDriver:
         self._pinned_bytes = _Tally()
         self._exclusive = Exclusive()
         self._reached: set[int] = set()
-        # Of captures that torch could not end: its allocators still call them.
+        # Graphs of captures that torch could not end: its allocators still call them.
         self._kept: list[torch.cuda.CUDAGraph] = []
         self.enter_thread()
         with self._asking:
@@ -230,7 +230,7 @@ class TorchDriver:
         return CudaPool()
 
     def capture(self, work: Callable[[], None], pool: CudaPool, stream: CudaStream, *, name: str) -> CudaGraph:
-        """See Driver. The stream goes on as before, whether or not this raises."""
+        """See Driver. The stream continues as before, whether or not this raises."""
         with (
             Asking(self._state, capturing=name),
             self._exclusive,
@@ -240,7 +240,7 @@ class TorchDriver:
             captured = Captured.of(stream, self._exclusive)
             pool_name = pool.name_for(captured)
             graph = torch.cuda.CUDAGraph()
-            # Also one that fails: it may not go before the others of the stream.
+            # A graph that fails is kept too: it may not go before the others of the stream.
             captured.graphs.append(graph)
             try:
                 graph.capture_begin(pool=pool_name, capture_error_mode="thread_local")
@@ -277,21 +277,21 @@ class TorchDriver:
         return DeviceMemory(total, free, self._device_bytes.total(), self._pinned_bytes.total())
 
     def _upload(self, graph: torch.cuda.CUDAGraph, stream: CudaStream) -> None:
-        """Brings the graph to the card now; its first launch would, otherwise."""
+        """Brings the graph to the GPU now; its first launch would, otherwise."""
         executable = getattr(graph, "raw_cuda_graph_exec", None)  # since torch 2.9
         if executable is not None:
             with contextlib.suppress(RuntimeError):
                 self._runtime.graphUpload(executable(), stream.raw)
 
     def _is_capturing(self, stream: CudaStream) -> bool:
-        """Whether a capture goes on that is still good."""
+        """Returns whether a capture is under way that is still valid."""
         try:
             return bool(self._runtime.streamIsCapturing(stream.raw))
-        except RuntimeError:  # it is not, or the card is lost
+        except RuntimeError:  # it is not, or the GPU is lost
             return False
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, pool_name: Any, stream: CudaStream) -> None:
-        """Ends a capture that nobody wants as torch ends a good one; an invalid one is replaced by a trivial one."""
+        """Ends an unwanted capture as torch ends a good one; an invalid one is replaced by a trivial one."""
         runtime = self._runtime
         try:
             if not self._is_capturing(stream):
@@ -312,12 +312,12 @@ class TorchDriver:
             self._scratch.add_(0)
 
     def _end_recording(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, pool_name: Any) -> None:
-        """After a capture_end that raised: torch's allocator stops sending allocations to the graph's pool."""
+        """Stops torch's allocator from sending allocations to the graph's pool, after a capture_end that raised."""
         with contextlib.suppress(Exception):  # it has stopped already
             torch._C._cuda_endAllocateToPool(self.info.index, pool_name)
             self._kept.append(graph)
         pool.forget()
 
 
-# mypy looks whether it is one.
+# mypy checks that the class implements the protocol.
 _DRIVER: type[Driver] = TorchDriver

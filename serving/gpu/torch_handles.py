@@ -1,4 +1,4 @@
-"""What TorchDriver gives out: streams, graphs and pools, and when each of them goes."""
+"""Handles that TorchDriver returns: streams, graphs and pools, and when each of them is freed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 
 
 class Exclusive:
-    """One thread at a time: captures, the memory of buffers, and the end of graphs. Reentrant.
+    """A lock for captures, the memory of buffers, and the end of graphs. Reentrant.
 
     torch 2.11 keeps its graphs in a set without a lock, which a capture adds to and the end of a graph takes from. A
-    graph may go on any thread, also where the collector runs, so it never waits here: it goes at once where nobody is
-    inside, else when whoever is inside comes out.
+    graph may end on any thread, also where the collector runs, so it never waits here: it ends at once where no thread
+    is inside, else when the thread inside comes out.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Exclusive:
         self._sweep()
 
     def end(self, held: list[Any]) -> None:
-        """Lets go of what a list holds, from the front; the list is nobody else's from now on."""
+        """Frees what a list holds, from the front; the caller keeps no reference to the list."""
         self._going.append(held)
         self._sweep()
 
@@ -54,10 +54,10 @@ class Exclusive:
 
 
 class CudaStream:
-    """A stream that nobody else has. torch, raw: as torch and as CUDA call it. name: for traces."""
+    """A stream of one owner. torch, raw: the handles of torch and of CUDA. name: for traces."""
 
     def __init__(self, name: str, raw: int, device: torch.device, free: deque[int]) -> None:
-        """free: takes the stream when this object goes."""
+        """Wraps a stream. free: gets the stream back when this object is freed."""
         self.name = name
         self.raw = raw
         self.torch = torch.cuda.ExternalStream(raw, device=device)  # type: ignore[no-untyped-call]
@@ -70,14 +70,17 @@ class Captured:
     """The graphs of one stream, which go together, before the stream does."""
 
     def __init__(self, stream: CudaStream, exclusive: Exclusive) -> None:
-        """See `of`."""
+        """Starts without graphs; see `of`."""
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self._stream = stream
         self._exclusive = exclusive
 
     @staticmethod
     def of(stream: CudaStream, exclusive: Exclusive) -> Captured:
-        """Those that are in use, or none yet. One capture of a stream at a time. exclusive: ends them."""
+        """Returns the stream's graphs that are in use, or none yet.
+
+        One capture of a stream at a time. exclusive: ends them.
+        """
         captured = None if stream.captured is None else stream.captured()
         if captured is None:
             captured = Captured(stream, exclusive)
@@ -85,7 +88,7 @@ class Captured:
         return captured
 
     def __del__(self) -> None:
-        # No other reference is left, neither here: where a graph goes is in the list alone.
+        # No other reference may be left, not even here: the graphs are freed in the list alone.
         held: list[Any] = self.graphs
         self.graphs = []
         held.append(self._stream)
@@ -93,7 +96,7 @@ class Captured:
 
 
 class CudaGraph:
-    """A captured graph, until nobody has it or another one of its stream."""
+    """A captured graph, kept until neither it nor another graph of its stream is referenced."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, captured: Captured) -> None:
         self.replay = graph.replay
@@ -101,21 +104,21 @@ class CudaGraph:
 
 
 class CudaPool:
-    """Memory of graphs. torch has a pool as long as a graph uses it, and wants another name for the next one."""
+    """Memory of graphs. torch keeps a pool as long as a graph uses it, and needs another name for the next one."""
 
     def __init__(self) -> None:
         self._name: Any = None
         self._users: weakref.ref[Captured] | None = None
 
     def name_for(self, captured: Captured) -> Any:
-        """What torch calls it, for a capture that `captured` will hold."""
+        """Returns torch's name of the pool, for a capture that `captured` will hold."""
         if self._users is None or self._users() is None:
             self._name = torch.cuda.graph_pool_handle()
         self._users = weakref.ref(captured)
         return self._name
 
     def forget(self) -> None:
-        """The next capture takes another pool."""
+        """Makes the next capture take another pool."""
         self._users = None
 
 
@@ -127,7 +130,7 @@ class _Pauses:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection while any thread is inside."""
+    """Pauses garbage collection while any thread is inside."""
     with _Pauses.lock:
         if _Pauses.inside == 0:
             _Pauses.was_on = gc.isenabled()

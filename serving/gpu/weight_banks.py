@@ -1,8 +1,8 @@
-"""Dense weights on a GPU: a few banks at fixed addresses, because a captured graph keeps the addresses of its inputs.
+"""Dense weights on a GPU: a few slots at fixed addresses, because a captured graph keeps the addresses of its inputs.
 
-The graphs of a session are captured once for every bank. New weights are copied into a bank that nobody uses, beside
-what is served; a batch then takes the graphs of the bank that holds its snapshot's weights. So nothing is captured
-again, and no batch waits for another one.
+The graphs of a session are captured once for every weight slot. New weights are copied into a free slot, beside what is
+served; a batch then takes the graphs of the slot that holds its snapshot's weights. So nothing is captured again, and
+no batch waits for another one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from serving.gpu.staging import aligned
 from storage.checkpoint import DenseGraph
 from storage.errors import DeviceError
 
-# What is served, what is a canary, and what comes next.
+# Slots for the served snapshot, a canary, and the next one.
 BANKS = 3
 _WEIGHT_ALIGN = 256
-# A batch lasts milliseconds; whoever waits longer for a bank would wait forever.
+# A batch lasts milliseconds; a longer wait for a slot would last forever.
 _WAIT_S = 30.0
 
 
 class WeightLayout:
-    """Where each weight argument of a program lies in a bank. bytes: of a bank."""
+    """Layout of a program's weight arguments in a slot. bytes: size of a slot."""
 
     def __init__(self, graph: DenseGraph) -> None:
         self._entries: list[tuple[int, torch.dtype, torch.Size, int]] = []
@@ -40,7 +40,7 @@ class WeightLayout:
         self.bytes = max(at, _WEIGHT_ALIGN)
 
     def tensors(self, buffer: torch.Tensor) -> dict[int, torch.Tensor]:
-        """The weights in a buffer, by the program's argument."""
+        """Returns the weights in a buffer, by the program's argument."""
         return {
             slot: buffer[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape)
             for slot, dtype, shape, at in self._entries
@@ -48,7 +48,9 @@ class WeightLayout:
 
 
 class Bank:
-    """One set of weights. number: of the bank. tensors: by the program's argument. ready: when they have arrived."""
+    """One set of weights. number: that of the slot. tensors: by the program's argument. ready: when they have
+    arrived.
+    """
 
     def __init__(self, number: int, driver: Driver, layout: WeightLayout) -> None:
         self.number = number
@@ -61,19 +63,19 @@ class Bank:
         self._holds: ref[DenseGraph] | None = None
 
     def holds(self, graph: DenseGraph) -> bool:
-        """Whether these are the weights of a graph."""
+        """Returns whether these are the weights of a graph."""
         return self._holds is not None and self._holds() is graph
 
     def take(self, graph: DenseGraph | None) -> None:
-        """From now on it is that graph's."""
+        """Assigns the slot to a graph."""
         self._holds = None if graph is None else ref(graph)
 
 
 class WeightBanks:
-    """The banks of one model on one GPU. Any thread. uploads: how many times weights were copied."""
+    """The weight slots of one model on one GPU. Thread-safe. uploads: how many times weights were copied."""
 
     def __init__(self, driver: Driver, graph: DenseGraph, count: int = BANKS) -> None:
-        """graph: of the layout that all weights have. Raises DeviceOutOfMemory."""
+        """Allocates the slots. graph: has the layout of all weights. Raises DeviceOutOfMemory."""
         self.layout = WeightLayout(graph)
         self.uploads = 0
         self._driver = driver
@@ -87,7 +89,7 @@ class WeightBanks:
         self.all = [Bank(number, driver, self.layout) for number in range(count)]
 
     def close(self) -> None:
-        """Gives the memory back. Nobody uses a bank any more."""
+        """Frees the memory. No slot is in use any more."""
         if self.uploads:
             with suppress(DeviceError):
                 self._driver.enter_thread()
@@ -98,7 +100,7 @@ class WeightBanks:
 
     @contextmanager
     def pinned(self, graph: DenseGraph) -> Iterator[Bank]:
-        """Between `acquire` and `release`."""
+        """Holds the slot with a graph's weights for the block."""
         bank = self.acquire(graph)
         try:
             yield bank
@@ -106,15 +108,16 @@ class WeightBanks:
             self.release(bank)
 
     def release(self, bank: Bank) -> None:
-        """When nothing on the device reads it any more."""
+        """Releases a slot when nothing on the device reads it any more."""
         with self._changed:
             bank.pins -= 1
             if not bank.pins:
                 self._changed.notify_all()
 
     def acquire(self, graph: DenseGraph) -> Bank:
-        """The bank with a graph's weights, which stay there until `release`. Streams wait for its `ready` before they
-        read. Raises DeviceError.
+        """Returns the slot with a graph's weights, which stay there until `release`.
+
+        Streams wait for its `ready` before they read. Raises DeviceError.
         """
         deadline = time.monotonic() + _WAIT_S
         with self._changed:
