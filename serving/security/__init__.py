@@ -1,1 +1,4 @@
-"""Who may ask what: tokens, certificates, roles, rates and the audit log. All of it before a request's body is read."""
+"""Decides who is allowed to do what: tokens, certificates, roles, rates and the audit log.
+
+All of it happens before a request's body is read.
+"""

@@ -1,4 +1,4 @@
-"""Who a caller is: by the access file, which is read again when it changes, and by the server's own token."""
+"""Identifies callers: by the access file, which is read again when it changes, and by the server's own token."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from storage.errors import ConfigError
 logger = logging.getLogger("emberline.serving")
 
 _LOOK_S = 1.0
-# Headers as they were sent, of those that are known: a client sends the same one each time.
+# Bound of the known headers that are kept as they were sent: a client sends the same one each time.
 _MAX_HEADERS = 4096
 SEND_TOKEN = "send 'Authorization: Bearer TOKEN'"
 
 
 class Access:
-    """One event loop.
+    """Finds the principal of a caller. Not thread-safe: one event loop uses it.
 
-    Without a file everybody may predict and read, and `open_admin` lets everybody control; the server's own token may
-    do everything in any case.
+    Without a file every caller may predict and read, and `open_admin` lets every caller control; the server's own token
+    may do everything in any case.
     """
 
     def __init__(self, path: Path | None, own_digest: str = "", *, open_admin: bool = False) -> None:
-        """own_digest: "" where the server has no token of its own. Raises ConfigError."""
+        """Reads the access file. own_digest: "" where the server has no token of its own. Raises ConfigError."""
         self.is_open = path is None
         self._path = path
         self._owner = {own_digest: Principal(OWNER_NAME, PREDICT | READ | ADMIN)} if own_digest else {}
@@ -46,14 +46,15 @@ class Access:
 
     @property
     def anonymous(self) -> Principal:
-        """Those who show nothing."""
+        """The principal of callers that show no credentials."""
         return self._rules.anonymous
 
     def find(self, authorization: bytes | None, certificate: str = "") -> Principal:
-        """Who shows this header, else this certificate's name, else nothing. Raises Unauthenticated.
+        """Returns the principal of this header, else of this certificate's name, else of neither. Raises
+        Unauthenticated.
 
-        A header that nobody knows is refused, also where anybody may ask: its sender believes to be somebody. Only
-        without an access file it means nothing, for it is between the caller and a proxy then.
+        An unknown header is refused, also where anonymous callers are allowed: its sender believes to be someone. Only
+        without an access file it is ignored, for it is between the caller and a proxy then.
         """
         if self._path is not None and time.monotonic() >= self._look_at:
             self._look()
@@ -91,7 +92,7 @@ class Access:
         return principal
 
     def _look(self) -> None:
-        """Takes a changed file; a bad one is told of once, and the last good one goes on."""
+        """Reads a changed file; a bad one is logged once, and the last good one stays in use."""
         self._look_at = time.monotonic() + _LOOK_S
         assert self._path is not None
         try:

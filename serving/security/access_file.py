@@ -1,4 +1,4 @@
-"""The access file: who may ask this server what. YAML, strict; tokens by their digests."""
+"""The access file: says who is allowed to do what. YAML, read strictly; tokens are given by their digests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
 
-# A server reads the file between two requests, so it has to be read quickly. Some six thousand tokens fit.
+# The bound on the file's size. A server reads the file between two requests, so it has to be read quickly. Some six
+# thousand tokens fit.
 MAX_FILE_BYTES = 1 << 20
 _FIELD = "access_file"
 _TAKEN = (OWNER_NAME, ANONYMOUS_NAME)
@@ -32,7 +33,7 @@ _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 def _not_taken(name: str) -> str:
-    """Refuses what the audit log and the rates call others by."""
+    """Refuses names that the audit log and the rates use for other callers."""
     if name in _TAKEN or name.startswith(_TAKEN_BEGINNINGS):
         raise ValueError(f"{' and '.join(_TAKEN)}, and names that begin with @ or CN=, are the server's own")
     return name
@@ -42,7 +43,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.@:/+-]
 
 
 def _as_date(value: Any) -> Any:
-    """YAML has dates of its own; in quotes they are text."""
+    """Turns text into a date: YAML has dates of its own; in quotes they are text."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return date.fromisoformat(value)
@@ -64,20 +65,21 @@ class _Named(_Entry):
 
 
 class TokenEntry(_Named):
-    """A token. sha256: of its text, in hex. expires: the last day on which it is good, UTC."""
+    """A token."""
 
     name: _Name
+    #: SHA-256 of the token's text, in hex.
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class CertificateEntry(_Named):
-    """A client with a certificate of the `tls_client_ca`'s, by the common name in it."""
+    """A client that has a certificate signed by `tls_client_ca`, identified by the common name in it."""
 
     common_name: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class AnonymousEntry(_Entry):
-    """What those may who show neither."""
+    """Permissions of callers that show neither token nor certificate."""
 
     roles: list[RoleName] = []
 
@@ -94,7 +96,7 @@ class AccessFile(BaseModel):
 
 @dataclass(frozen=True)
 class AccessRules:
-    """The file as requests ask it."""
+    """The file's entries, indexed as requests look them up."""
 
     by_digest: Mapping[str, Principal] = field(default_factory=dict)
     by_certificate: Mapping[str, Principal] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class AccessRules:
 
 
 def read_access_file(path: Path) -> tuple[AccessFile, os.stat_result]:
-    """The file, and what it was when it was read. Raises ConfigError that names the entry at fault."""
+    """Reads the file, and its status at that time. Raises ConfigError that names the entry at fault."""
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -115,7 +117,7 @@ def read_access_file(path: Path) -> tuple[AccessFile, os.stat_result]:
 
 
 def parse_access_file(text: bytes | str, path: Path) -> AccessFile:
-    """Raises ConfigError. Of what stands in the file, the error repeats keys and places, never a value."""
+    """Parses the file's text. Raises ConfigError, which repeats keys and places of the file, never a value."""
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -144,7 +146,7 @@ def parse_access_file(text: bytes | str, path: Path) -> AccessFile:
 
 
 def rules_of(file: AccessFile) -> AccessRules:
-    """What the file says, by what callers show."""
+    """Indexes the file's entries by the credentials that callers show."""
     return AccessRules(
         {entry.sha256: _principal(entry.name, entry) for entry in file.tokens},
         {entry.common_name: _principal(f"CN={entry.common_name}", entry) for entry in file.certificates},
@@ -159,7 +161,10 @@ def rules_of(file: AccessFile) -> AccessRules:
 
 
 def warn_of_mode(path: Path, about: os.stat_result) -> None:
-    """Digests are no secret that opens anything; who may write the file may do everything."""
+    """Warns if others may write the file.
+
+    Digests are no secret that opens anything; a writer of the file may do everything.
+    """
     if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         logger.warning("%s: others may write it, and so let in whom they like: chmod 600", path)
     elif about.st_mode & stat.S_IROTH:

@@ -16,15 +16,22 @@ from storage.errors import ConfigError
 logger = logging.getLogger("emberline.audit")
 
 _MAX_TEXT = 200
-# Strangers must not fill a disk: past it refusals are only counted, and the next line says how many there were.
+# Refusals logged in a second. Strangers must not fill a disk: past it refusals are only counted, and the next line says
+# how many there were.
 _REFUSALS_A_SECOND = 10
 
 
 class AuditLog:
-    """One event loop. Several processes may write into the same file: a line is one write at its end."""
+    """Writes the log.
+
+    Not thread-safe: one event loop uses it. Several processes may append to one file, a line a write.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        """path: None for the logger `emberline.audit` alone. Raises ConfigError when it cannot be written."""
+        """Opens the log.
+
+        path: None for the logger `emberline.audit` alone. Raises ConfigError when it cannot be written.
+        """
         self._path = path
         self._second = 0
         self._refused = 0
@@ -50,7 +57,7 @@ class AuditLog:
         took_ms: float,
         is_refused: bool = False,
     ) -> None:
-        """One call. arguments: short, and no secret among them."""
+        """Writes one call. arguments: short, and no secret among them."""
         if is_refused and self._is_flood():
             return
         line: dict[str, Any] = {
@@ -82,7 +89,7 @@ class AuditLog:
         return False
 
     def _append(self, path: Path, line: bytes) -> None:
-        # Opened anew each time, so that whoever rotates logs may rename it at any time.
+        # The file is opened anew each time, so that log rotation may rename it at any time.
         try:
             file = _open(path)
             try:
@@ -98,7 +105,7 @@ class AuditLog:
 
 
 def arguments_of_body(body: bytes) -> Any:
-    """What a call was sent, as the log shows it."""
+    """Returns the arguments of a call as the log shows them."""
     if len(body) <= _MAX_TEXT * 5:
         try:
             return json.loads(body, parse_constant=str, parse_float=_number) if body.strip() else {}
@@ -108,13 +115,13 @@ def arguments_of_body(body: bytes) -> Any:
 
 
 def _number(text: str) -> float | str:
-    """Of a float in JSON; what is too large for one stays text, for JSON has no infinity."""
+    """Parses a float in JSON; one that is too large stays text, for JSON has no infinity."""
     value = float(text)
     return value if math.isfinite(value) else text
 
 
 def short_text(text: str) -> str:
-    """As much of it as the log takes."""
+    """Returns the text, cut to the length that the log takes."""
     return " ".join(text[: _MAX_TEXT * 2].split())[:_MAX_TEXT]
 
 

@@ -1,4 +1,4 @@
-"""Shared memory is for clients of this machine: a request that a proxy has passed on may name none."""
+"""Restricts shared memory to clients of this machine: a request that a proxy has passed on may name none."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NoReturn
 from serving.errors import Forbidden
 from serving.protocol.regions import RegionPart, Regions
 
-# What proxies say of whom they ask for: RFC 7239, RFC 9110 7.6.3, and those that came before them.
+# Headers in which proxies name the client: RFC 7239, RFC 9110 7.6.3, and their predecessors.
 _SIGNS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 _HEADERS = tuple(sign.encode() for sign in _SIGNS)
 
 
 def forwarded_headers(headers: Mapping[bytes, bytes]) -> str:
-    """The header by which a request is known to come from a proxy, "" without one."""
+    """Returns the header by which a request is known to come from a proxy, "" without one."""
     return next((name.decode() for name in _HEADERS if name in headers), "")
 
 
 def forwarded_metadata(metadata: Iterable[Any] | None) -> str:
-    """The same of a gRPC call."""
+    """Returns the metadata key by which a gRPC call is known to come from a proxy, "" without one."""
     return next((str(key) for key, _ in metadata or () if key in _SIGNS), "")
 
 
@@ -33,7 +33,7 @@ def refuse_forwarded(sign: str) -> None:
 
 
 class ForwardedRegions:
-    """See Regions. For a request that was forwarded: there are regions, and none of them is for it."""
+    """Regions of a request that was forwarded: there are regions, and none of them is for it. See Regions."""
 
     is_stale = False
     is_empty = False
@@ -63,5 +63,5 @@ class ForwardedRegions:
 
 
 def regions_for(regions: Regions, sign: str) -> Regions:
-    """The regions that a request may name. sign: of a proxy, "" for none."""
+    """Returns the regions that a request may name. sign: header of a proxy, "" for none."""
     return ForwardedRegions(sign, regions.max_read) if sign else regions

@@ -1,4 +1,4 @@
-"""The gate before every call: who asks, whether it is theirs to ask, and whether not too often."""
+"""The gate before every call: checks who calls, whether it is allowed, and whether it comes too often."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A call of an operator that was let in."""
+    """A control call that was let in."""
 
     principal: str
     caller: Caller
@@ -34,16 +34,20 @@ class Admission:
 
 
 class Gate:
-    """One event loop."""
+    """Checks every call. Not thread-safe: one event loop uses it."""
 
     def __init__(self, config: ServerConfig, own_digest: str = "", *, processes: int = 1) -> None:
-        """own_digest: of the server's own token. processes: that share the clients. Raises ConfigError."""
+        """Reads the access file.
+
+        own_digest: that of the server's own token. processes: number of processes that share the clients. Raises
+        ConfigError.
+        """
         self._access = Access(config.access_file, own_digest, open_admin=config.open_admin)
         self._audit = AuditLog(config.audit_log)
         self._rates = Rates(processes)
         self._rate = config.max_requests_per_second
         self._asks_certificates = config.tls_client_ca is not None
-        # Nothing to find out then: everybody may do all but control.
+        # Nothing needs to be looked up then: every caller may do all but control.
         self.is_open = self._access.is_open and self._rate is None
 
     def begin(self, need: Need, authorization: bytes | None) -> None:
@@ -58,7 +62,10 @@ class Gate:
     def admit(
         self, need: Need, model: str, authorization: bytes | None, caller: Caller, transport: str, call: str
     ) -> Admission | None:
-        """Lets a call in, or raises Unauthenticated, Forbidden or RateLimited. Returns what `done` wants of control."""
+        """Lets a call in, or raises Unauthenticated, Forbidden or RateLimited. Returns the admission that `done` needs.
+
+        Calls that are no control calls return None.
+        """
         if not need.roles or (self.is_open and not need.is_control):
             return None
         if not need.is_control:
@@ -75,7 +82,7 @@ class Gate:
         return Admission(name, caller, transport, call, model, time.monotonic())
 
     def sees(self, model: str, authorization: bytes | None, caller: Caller) -> bool:
-        """Whether whoever asks may know that there is this model."""
+        """Returns whether the caller may know that this model exists."""
         if self._access.is_open:
             return True
         try:
@@ -93,7 +100,7 @@ class Gate:
         error: BaseException,
         principal: str = "",
     ) -> None:
-        """Writes down that control was refused. principal: "" for one who is not known."""
+        """Logs that control was refused. principal: "" for an unknown caller."""
         if need.is_control:
             self._audit.write(
                 principal=principal,
@@ -108,7 +115,7 @@ class Gate:
             )
 
     def done(self, admission: Admission, arguments: Any, outcome: int | str) -> None:
-        """Writes down what came of a control call."""
+        """Logs the outcome of a control call."""
         self._audit.write(
             principal=admission.principal,
             address=admission.caller.address,

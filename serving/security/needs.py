@@ -1,4 +1,4 @@
-"""What a request needs: a role, and whose business it has to be. One table for HTTP, one for gRPC."""
+"""The needs of requests: a role, and the scope it must cover. One table for HTTP, one for gRPC."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from typing import Any
 
 from serving.security.principals import ADMIN, PREDICT, READ
 
-# One model; the whole server, which is nothing for a token of some models; or nothing in particular.
+# Scopes: one model; the whole server, which is out of reach for a token of some models; or nothing in particular.
 MODEL, SERVER, NOTHING = "model", "server", "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """roles: any of these bits is enough; 0: nobody is asked. about: MODEL, SERVER or NOTHING. call: in the log."""
+    """The permission that a call needs."""
 
+    #: Bits of roles, any of which is enough; 0: no check.
     roles: int
+    #: Scope: MODEL, SERVER or NOTHING.
     about: str = NOTHING
+    #: Name of the call in the log.
     call: str = ""
 
     @property
     def is_control(self) -> bool:
-        """Whether it changes what is served, and is written into the audit log."""
+        """True if the call changes what is served, and is written into the audit log."""
         return self.roles == ADMIN
 
 
 OPEN = Need(0)
 INFER = Need(PREDICT, MODEL, "infer")
 KNOWN = Need(PREDICT | READ)
-# Of a model whose scores may be asked for; of one that is looked at.
+# The need of a look at a model, for callers that may ask for its scores or see it.
 ABOUT_MODEL = Need(PREDICT | READ, MODEL)
 LOOK_AT_MODEL = Need(READ, MODEL)
 LOOK_AT_SERVER = Need(READ, SERVER)
 REGIONS = Need(PREDICT, SERVER)
-# What there is not is told to those only who may see what there is.
+# The need of an unknown path: only callers that may see what exists learn that it does not.
 UNKNOWN = Need(READ, NOTHING)
 
 
@@ -42,7 +45,7 @@ def _control(about: str, call: str) -> Need:
     return Need(ADMIN, about, call)
 
 
-# (methods, path) -> what it needs. {name} is the model; other braces are anything. A literal goes before braces.
+# (methods, path) -> need. {name} is the model; other braces match anything. A literal overrides braces.
 HTTP_NEEDS: tuple[tuple[str, str, Need], ...] = (
     ("GET", "/v2/health/live", OPEN),
     ("GET", "/v2/health/ready", OPEN),
@@ -99,7 +102,7 @@ class _Template:
 
 
 def _templates() -> dict[int, list[_Template]]:
-    """By their number of segments; those with fewer braces first."""
+    """Returns the templates by their number of segments; those with fewer braces first."""
     found: dict[tuple[str | None, ...], _Template] = {}
     for method, path, need in HTTP_NEEDS:
         parts = path.split("/")[1:]
@@ -113,7 +116,7 @@ def _templates() -> dict[int, list[_Template]]:
 
 
 _BY_COUNT = _templates()
-# Health is asked most often, and by anybody: what is written out is found without a look at every template.
+# Health is asked most often, and by anyone: literal paths are found without a look at every template.
 _LITERAL = {
     (method, path): (need, "", need.call or path.rpartition("/")[2])
     for method, path, need in HTTP_NEEDS
@@ -122,9 +125,9 @@ _LITERAL = {
 
 
 def http_need(method: str, path: str) -> tuple[Need, str, str]:
-    """What a request needs, the model that it is about, and the name of the call.
+    """Returns the need of a request, the model that it is about, and the name of the call.
 
-    A path that is here with another method is unknown.
+    A path that exists with another method only is unknown.
     """
     literal = _LITERAL.get((method, path))
     if literal is not None:
@@ -153,24 +156,25 @@ def _of_model_name(message: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallNeed:
-    """What a gRPC call needs, and which model it is about.
-
-    writes: where settings come with it. of_server, server_writes: where it may leave out the model, and does.
-    """
+    """The need of a gRPC call, and the model that it is about."""
 
     need: Need
+    #: Returns the model that a message is about; None where there is none.
     model: Callable[[Any], str] | None = None
+    #: The need of a call that may leave out the model, and does.
     of_server: Need | None = None
+    #: The need of a call with settings.
     writes: Need | None = None
+    #: The need of a call with settings and without a model.
     server_writes: Need | None = None
 
     @property
     def may_control(self) -> bool:
-        """Whether it can be a call of an operator."""
+        """True if it can be a control call."""
         return self.writes is not None or self.need.is_control
 
     def of(self, message: Any) -> tuple[Need, str]:
-        """By what was sent."""
+        """Returns need and model of a message."""
         model = self.model(message) if self.model is not None else ""
         need, writes = self.need, self.writes
         if self.of_server is not None and not model:
@@ -206,5 +210,5 @@ GRPC_NEEDS: dict[str, CallNeed] = {
     ),
     "LogSettings": CallNeed(LOOK_AT_SERVER, writes=_control(SERVER, "logging")),
 }
-# Of a method that this server does not have.
+# The need of a method that this server does not have.
 UNKNOWN_CALL = CallNeed(UNKNOWN)

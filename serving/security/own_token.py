@@ -1,4 +1,4 @@
-"""The server's own token: made anew at every start, for whoever may read the files of the user that it runs as."""
+"""The server's own token: made anew at every start, for processes that may read the files of the server's user."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAX_LEFT = 1000
 
 
 def own_token_path(port: int) -> Path:
-    """Where the server with this HTTP port keeps its token."""
+    """Returns the path of the token of the server with this HTTP port."""
     return Path.home() / ".cache" / "emberline" / "tokens" / str(port)
 
 
 def read_own_token(port: int) -> str:
-    """The token of the server at this port, "" when there is none for this user."""
+    """Returns the token of the server at this port, "" when there is none for this user."""
     try:
         with own_token_path(port).open("rb") as file:
             return file.read(MAX_TOKEN_BYTES).decode("ascii").strip()
@@ -34,7 +34,7 @@ def read_own_token(port: int) -> str:
 
 @contextlib.contextmanager
 def own_token(port: int) -> Iterator[str]:
-    """Writes a new token for as long as the server runs, and gives its digest; "" where no file can be written."""
+    """Writes a new token for as long as the server runs, and yields its digest; "" where no file can be written."""
     token = new_token()
     try:
         path = own_token_path(port)
@@ -57,7 +57,7 @@ def own_token(port: int) -> Iterator[str]:
 
 
 def _write(path: Path, token: str) -> int:
-    """The file, open and locked: as long as it is, its server lives."""
+    """Writes the file and returns its descriptor, locked: as long as it is, its server lives."""
     path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     about = path.parent.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
@@ -79,7 +79,7 @@ def _write(path: Path, token: str) -> int:
 
 
 def _remove_left(folder: Path) -> None:
-    """Removes the files of servers that were killed. They open nothing any more."""
+    """Removes the files of servers that were killed. Their tokens are no longer valid."""
     for path in list(folder.iterdir())[:_MAX_LEFT]:
         with contextlib.suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

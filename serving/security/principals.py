@@ -1,4 +1,4 @@
-"""Who asks, and what they may: roles as bits, models as patterns."""
+"""Principals: callers and their permissions, roles as bits, models as patterns."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PREDICT, READ, ADMIN = 1, 2, 4
-# An operator sees what it controls; it does not ask models.
+# Bits of the roles. An operator sees what it controls; it does not ask models.
 ROLES = {"predict": PREDICT, "read": READ, "admin": ADMIN | READ}
 ALL_MODELS = ("*",)
-# Of those who are in no access file.
+# Names of principals that are in no access file.
 OWNER_NAME = "own-token"
 ANONYMOUS_NAME = "anonymous"
 NEVER = float("inf")
 
 
 class Principal:
-    """Somebody with a name, or anybody.
+    """A named caller, or the anonymous one.
 
     roles: bits. models: patterns as of a shell; a table MODEL.TABLE belongs to MODEL. requests_per_second: None for the
-    server's own bound. expires_unix: when it stops being good. is_known: it has shown a token or a certificate.
+    server's own bound. expires_unix: when it stops being valid. is_known: it has shown a token or a certificate.
     """
 
     __slots__ = ("_covered", "expires_unix", "is_known", "models", "name", "requests_per_second", "roles")
@@ -47,11 +47,11 @@ class Principal:
 
     @property
     def is_for_all(self) -> bool:
-        """Whether no model is out of its reach."""
+        """True if no model is out of its reach."""
         return self._covered is None
 
     def covers(self, model: str) -> bool:
-        """Whether a model, or the table of one, is its business."""
+        """Returns whether a model, or the table of one, is within its reach."""
         if self._covered is None:
             return True
         match = self._covered.match
@@ -61,7 +61,7 @@ class Principal:
 
 
 class Caller(Protocol):
-    """The other end of a connection. Known without asking anybody, so it may cost something to look."""
+    """The other end of a connection. Its properties are computed when they are read, which may cost something."""
 
     @property
     def address(self) -> str:
@@ -74,7 +74,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """See Caller."""
+    """A caller with known properties. See Caller."""
 
     address: str = ""
     certificate: str = ""

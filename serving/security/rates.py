@@ -1,4 +1,4 @@
-"""How often a client may ask: a token bucket each, in bounded memory."""
+"""Limits the rate of each client: a token bucket each, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ _MAX_CLIENTS = 65_536
 
 
 class Rates:
-    """One event loop. A client may ask for a second's worth at once, then as often as its rate says.
+    """The buckets of one process. Not thread-safe: one event loop uses it.
 
-    share: how many processes serve the same clients; each counts for itself and grants its part.
+    A client may send a second's worth of requests at once, then at its rate. share: number of processes that serve the
+    same clients; each counts for itself and grants its part.
     """
 
     def __init__(self, share: int = 1, max_clients: int = _MAX_CLIENTS) -> None:
-        """max_clients: past it the one that has not asked for longest is forgotten."""
+        """Starts without clients. max_clients: past it the least recent client is forgotten."""
         self._share = max(1, share)
         self._max_clients = max_clients
-        # What is left, and when that was; the last one to ask stands last.
+        # Remaining requests of each client, and the time of that count; the most recent client is last.
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, client: str, rate: float) -> None:
-        """Counts one request. rate: a second. Raises RateLimited."""
+        """Counts one request. rate: requests a second. Raises RateLimited."""
         now = time.monotonic()
         part = rate / self._share
         burst = max(1.0, part)
@@ -41,7 +42,7 @@ class Rates:
 
 
 def client_of(address: str) -> str:
-    """What counts as one client: an address, of IPv6 the network that one household or machine is given."""
+    """Returns the key of one client: an address; of IPv6 the network that one household or machine is given."""
     if ":" not in address:
         return address
     try:

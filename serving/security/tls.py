@@ -18,16 +18,18 @@ from storage.errors import ConfigError
 logger = logging.getLogger("emberline.serving")
 
 _LOOK_S = 1.0
-# A client that says nothing holds a connection for so long.
+# A client that sends nothing holds a connection for this long.
 HANDSHAKE_S = 10.0
 
 
 class ServerTls:
-    """For every port of one process. gRPC asks from threads of its own."""
+    """TLS of every port of one process. Thread-safe: gRPC calls it from threads of its own."""
 
     def __init__(self, certificate: Path, key: Path | None = None, client_ca: Path | None = None) -> None:
-        """key: None where the certificate's file holds it too. client_ca: who signs clients' certificates, which are
-        required then. Raises ConfigError naming the option."""
+        """Loads the files. key: None where the certificate's file holds it too.
+
+        client_ca: signs clients' certificates, which are required then. Raises ConfigError naming the option.
+        """
         self._certificate = certificate
         self._key = key or certificate
         self._key_field = "tls_certificate" if key is None else "tls_key"
@@ -39,12 +41,12 @@ class ServerTls:
         self._told = ""
         self._generation = 0
         self._look_at = time.monotonic() + _LOOK_S
-        # The one that listens; a handshake goes on with the current one.
+        # The context of the listening socket; a handshake switches to the current one.
         self.context = self._current
         self.context.sni_callback = self._choose
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """What a gRPC port is opened with."""
+        """Returns the credentials to open a gRPC port with."""
         told = 0
 
         def changed() -> Any:
@@ -60,7 +62,7 @@ class ServerTls:
         )
 
     def refresh(self) -> None:
-        """Takes changed files, looking once a second; bad ones are told of once, and the last good ones go on."""
+        """Reads changed files, looking once a second; bad ones are logged once, and the last good ones stay in use."""
         if time.monotonic() < self._look_at:
             return
         with self._lock:
@@ -81,7 +83,7 @@ class ServerTls:
         logger.info("%s was read again", self._certificate)
 
     def _choose(self, handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """Called in every handshake, with a name or without."""
+        """Chooses the current context in every handshake, with a server name or without."""
         self.refresh()
         if self._current is not context:
             handshake.context = self._current
@@ -126,14 +128,17 @@ class ServerTls:
 
 
 def server_tls(config: ServerConfig) -> ServerTls | None:
-    """What a configuration asks for, None without TLS. Raises ConfigError."""
+    """Returns the TLS that a configuration asks for, None without TLS. Raises ConfigError."""
     if config.tls_certificate is None:
         return None
     return ServerTls(config.tls_certificate, config.tls_key, config.tls_client_ca)
 
 
 def common_name(handshake: Any) -> str:
-    """The common name of a client's certificate, "" without one. handshake: an SSLObject, or None without TLS."""
+    """Returns the common name of a client's certificate, "" without one.
+
+    handshake: an SSLObject, or None without TLS.
+    """
     certificate = handshake.getpeercert() if handshake is not None else None
     for part in (certificate or {}).get("subject", ()):
         for key, value in part:
