@@ -1,4 +1,4 @@
-"""A process of a server with front ends; its supervisor starts it: python -m serving.frontends ORDERS."""
+"""Entry point of a server's child processes; its supervisor starts it: python -m serving.frontends ORDERS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.errors import EmberlineError
 
 
 def main() -> int:
-    """Runs what the orders say. Returns the exit status."""
+    """Runs the role that the orders name. Returns the exit status."""
     orders = Orders.decode(sys.argv[1])
     set_up_process(orders)
     try:
@@ -18,7 +18,7 @@ def main() -> int:
 
             run_engine(orders)
         else:
-            # Without torch: a front end has no use for it.
+            # This import leaves out torch: a front end has no use for it.
             from serving.frontends.worker import run_worker
 
             run_worker(orders)

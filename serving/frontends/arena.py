@@ -1,8 +1,8 @@
-"""The memory that a front end shares with the engine: blocks that only the front end hands out and takes back.
+"""The memory that a front end shares with the engine: blocks that only the front end allocates and frees.
 
-A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but
-into blocks of requests that it has not answered yet, and into the notice behind them: there it announces changes that
-front ends must not miss, before whoever made them hears of their success.
+A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but into
+blocks of requests that it has not answered yet, and into the notice behind them: there it announces changes that front
+ends must not miss, before the caller that made them is told of their success.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from storage.errors import Overloaded, Unsupported
 
 MIN_BLOCK = 4096
 NOTICE_BYTES = 8
-# The pages of a block this large go back to the system when it is free.
+# The pages of a block this large are returned to the system when it is free.
 _GIVE_BACK = 4 << 20
 # Neither side can make the memory smaller under the other, which would end it with SIGBUS.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if hasattr(fcntl, "F_SEAL_SHRINK") else 0
 
 
 def aligned(size: int) -> int:
-    """The next multiple of 8: where something may begin that is read as 64-bit numbers."""
+    """Rounds up to a multiple of 8: an offset where data may begin that is read as 64-bit numbers."""
     return size + -size % 8
 
 
 class SharedMemory:
-    """A mapped memory of `size` bytes, the notice at its end included; it is given back when nothing views it any more.
+    """A mapped memory of `size` bytes, the notice at its end included; it is freed when nothing views it any more.
 
-    array: uint8 over all of it. blocks: where the notice begins.
+    array: uint8 over all of it. blocks: offset of the notice, behind the blocks.
     """
 
     def __init__(self, fd: int, size: int) -> None:
@@ -42,17 +42,20 @@ class SharedMemory:
         self._notice = self.array[self.blocks :].view(np.int64)
 
     def announce(self, generation: int) -> None:
-        """Tells the front end that other shared memory regions are registered now. By the engine."""
+        """Announces to the front end that other shared memory regions are registered now. Called by the engine."""
         self._notice[0] = generation
 
     @property
     def announced(self) -> int:
-        """What the engine announced last, 0 for nothing."""
+        """The last generation that the engine announced, 0 for none."""
         return int(self._notice[0])
 
     @classmethod
     def receive(cls, fd: int, size: int) -> SharedMemory:
-        """Maps what another process has created, and closes the descriptor. Raises Unsupported when it is not so."""
+        """Maps memory that another process has created, and closes the descriptor.
+
+        Raises Unsupported if its size or seals are not as expected.
+        """
         try:
             if os.fstat(fd).st_size != size or fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise Unsupported("the memory of the front end is not as it says")
@@ -62,7 +65,7 @@ class SharedMemory:
 
 
 def create_memory(blocks: int) -> tuple[SharedMemory, int]:
-    """New memory of so many bytes for blocks, and the descriptor to send; close it then.
+    """Creates memory with this many bytes for blocks; returns it with the descriptor to send, which is closed then.
 
     Raises Unsupported where the system has none.
     """
@@ -76,9 +79,9 @@ def create_memory(blocks: int) -> tuple[SharedMemory, int]:
 
 
 class BlockAllocator:
-    """Blocks of powers of two, the last ones freed first, so that what is used stays in the caches. Not thread-safe.
+    """Allocates blocks of powers of two, the last ones freed first, so that they are still in the caches.
 
-    size: a power of two.
+    Not thread-safe. size: a power of two.
     """
 
     def __init__(self, size: int) -> None:
@@ -90,7 +93,10 @@ class BlockAllocator:
         self._free[self._top].append(0)
 
     def allocate(self, size: int) -> tuple[int, int]:
-        """(offset, order) of a block of at least `size` bytes; give both back. Raises Overloaded when there is none."""
+        """Returns (offset, order) of a block of at least `size` bytes, to be passed to `free`.
+
+        Raises Overloaded when full.
+        """
         order = max(self._bottom, (size - 1).bit_length() if size > 1 else 0)
         if order > self._top or not (self._has(order) or self._merge(order)):
             raise Overloaded(f"{self.used} bytes of {self.size} are held by requests already; try later")
@@ -113,7 +119,7 @@ class BlockAllocator:
         return any(self._free[order:])
 
     def _merge(self, wanted: int) -> bool:
-        """Joins free neighbours: only when a block is wanted that is not there. Whether it is there then."""
+        """Joins free neighbours, when no block of the wanted order is free. Returns whether there is one then."""
         for order in range(self._bottom, self._top):
             blocks = set(self._free[order])
             pairs = [offset for offset in blocks if not offset >> order & 1 and offset | 1 << order in blocks]
@@ -125,6 +131,6 @@ class BlockAllocator:
 
 
 def give_back(memory: SharedMemory, offset: int, order: int) -> None:
-    """Gives the pages of a large block that was freed back to the system."""
+    """Returns the pages of a large free block to the system."""
     if 1 << order >= _GIVE_BACK and hasattr(mmap, "MADV_REMOVE"):
         memory.mapped.madvise(mmap.MADV_REMOVE, offset, 1 << order)

@@ -1,4 +1,4 @@
-"""What front ends ask of the engine beside inference: a model's signature, HTTP and gRPC control routes."""
+"""Calls of front ends to the engine beside inference: a model's signature, HTTP and gRPC control routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.errors import Unsupported
 
 
 class EngineCalls:
-    """One event loop."""
+    """Answers the calls. Not thread-safe: one event loop uses it."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class EngineCalls:
         self._grpc = grpc
 
     async def answer(self, targets: Targets, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        """Head and body of the answer. Raises EmberlineError."""
+        """Returns head and body of the answer. Raises EmberlineError."""
         call = head["call"]
         if call == "find":
             return self._find(targets, head["name"], head["version"], head["routing_key"]), b""
@@ -40,7 +40,7 @@ class EngineCalls:
             return self._count(targets, head), b""
         if call == "regions":
             regions = self._repository.regions
-            generation = regions.generation  # before the names: what changes between is heard of again
+            generation = regions.generation  # before the names: a change in between is announced again
             found = [(astuple(said), astuple(place)) for said, place in regions.places]
             return {"generation": generation, "regions": found}, b""
         if call == "grpc":
@@ -64,7 +64,7 @@ class EngineCalls:
         }
 
     def _count(self, targets: Targets, head: dict[str, Any]) -> dict[str, Any]:
-        """A front end answers the requests of an identity model itself, where it is the same still."""
+        """Counts requests of an identity model, which a front end answers itself, where it is still the same model."""
         target = targets.find(head["target"])
         endpoint = None if target is None else self._repository.get(target.name, target.version)
         if target is None or endpoint is None or endpoint.signature is not target.signature:

@@ -1,4 +1,4 @@
-"""What the processes of a server have in common: how they are told what to be, and when they have to stop."""
+"""Common parts of a server's child processes: how they get their orders, and when they have to stop."""
 
 from __future__ import annotations
 
@@ -18,38 +18,43 @@ CONFIG_ERROR = 2
 
 @dataclass(frozen=True)
 class Orders:
-    """What a process is started with. Descriptors are inherited.
+    """Orders that a process is started with. Descriptors are inherited.
 
-    engine_path: the engine's socket. listener: it, as a descriptor, for the engine. http, metrics: listening sockets.
-    lifeline: a pipe that ends with the supervisor. ready: a pipe for a byte once the process is at work.
-    own_digest: of the server's own token. Orders can be read in the list of processes: the token is not for them.
+    They can be read in the list of processes: the token is not in them.
     """
 
     role: str
     config: ServerConfig
     log_level: int
+    #: The engine's socket.
     engine_path: str
     grpc_port: int
     http_port: int
+    #: Digest of the server's own token.
     own_digest: str = ""
+    #: Descriptor of the engine's listening socket, for the engine.
     listener: int = -1
+    #: Descriptor of the listening HTTP socket.
     http: int = -1
+    #: Descriptor of the listening metrics socket.
     metrics: int = -1
+    #: A pipe that ends with the supervisor.
     lifeline: int = -1
+    #: A pipe for a byte once the process is at work.
     ready: int = -1
 
     def encode(self) -> str:
-        """As one argument of a command."""
+        """Encodes the orders as one argument of a command."""
         return _ORDERS.dump_json(self).decode()
 
     @classmethod
     def decode(cls, text: str) -> Orders:
-        """What `encode` gave."""
+        """Decodes the text that `encode` returned."""
         return _ORDERS.validate_json(text)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What has to be inherited."""
+        """Descriptors that have to be inherited."""
         return tuple(fd for fd in (self.listener, self.http, self.metrics, self.lifeline, self.ready) if fd >= 0)
 
 
@@ -57,13 +62,13 @@ _ORDERS = TypeAdapter(Orders)
 
 
 def set_up_process(orders: Orders) -> None:
-    """Logging as the supervisor's; Ctrl-C is the supervisor's alone, who stops all in their order."""
+    """Sets up logging as the supervisor's, and ignores Ctrl-C: the supervisor stops all processes in their order."""
     logging.basicConfig(level=orders.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def stop_event(orders: Orders) -> asyncio.Event:
-    """Set by SIGTERM, or when the supervisor has gone. On the running loop."""
+    """Returns an event that SIGTERM or the end of the supervisor sets. On the running loop."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
@@ -77,7 +82,7 @@ def stop_event(orders: Orders) -> asyncio.Event:
 
 
 def say_ready(orders: Orders) -> None:
-    """Tells the supervisor that this process is at work."""
+    """Notifies the supervisor that this process is at work."""
     with contextlib.suppress(OSError):
         os.write(orders.ready, b"1")
     os.close(orders.ready)

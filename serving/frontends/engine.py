@@ -1,4 +1,4 @@
-"""The engine's process: models, sessions and metrics; front ends come in by a socket of this machine."""
+"""The engine's process: models, sessions and metrics; front ends connect through a socket of this machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Engine:
                 await stopping.wait()
             deadline = time.monotonic() + config.drain_timeout_s
             self._repository.stop_loading()
-            # Front ends drain now; what they still hold is answered.
+            # Front ends drain now; the requests that they still hold are answered.
             while self._doors and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             loop.remove_reader(listener.fileno())

@@ -1,4 +1,6 @@
-"""A front end's line to the engine: requests out, answers in, and a new line when the engine was started anew."""
+"""A front end's connection to the engine: sends requests, receives answers, reconnects after a restart of the
+engine.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ class RemoteAnswer:
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that the engine has. future: None once nobody waits; its block is kept until it is answered."""
+    """A request that the engine has."""
 
+    #: None when there is no caller any more; its block is kept until it is answered.
     future: asyncio.Future[RemoteAnswer] | None
     signature: ModelSignature
     batch: int
@@ -62,15 +65,22 @@ class _Pending:
 
 
 class EngineLink:
-    """One event loop. on_change: called when the engine is there, or there no more."""
+    """The connection of one front end.
+
+    Not thread-safe: one event loop uses it. on_change: called when it is up or down.
+    """
 
     def __init__(self, path: str, memory_bytes: int, on_change: Callable[[], None]) -> None:
-        """path: of the engine's socket. memory_bytes: a power of two, for all requests that are in flight at once."""
+        """Prepares the connection.
+
+        path: the engine's socket. memory_bytes: a power of two, for all requests that are in flight at once.
+        """
         self._path = path
         self._memory_bytes = memory_bytes
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        # The line, and the same once the engine has taken it: a connection may wait for one that is being started.
+        # The socket, and the same once the engine has accepted it: a connection may wait for an engine that is being
+        # started.
         self._line: wire.PacketSocket | None = None
         self._socket: wire.PacketSocket | None = None
         self._up = asyncio.Event()
@@ -83,31 +93,31 @@ class EngineLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether the engine can be asked."""
+        """True if the engine can be asked."""
         return self._socket is not None
 
     @property
     def announced(self) -> int:
-        """See SharedMemory: 0 in the memory of a new line."""
+        """The announced generation, see SharedMemory; 0 in the memory of a new connection."""
         return self._memory.announced
 
     @property
     def in_flight(self) -> int:
-        """Requests and calls that wait for the engine."""
+        """Number of requests and calls that wait for the engine."""
         return len(self._pending) + len(self._calls)
 
     def start(self) -> None:
-        """Connects, and again whenever the engine has gone."""
+        """Connects, and reconnects whenever the engine has gone."""
         self._connecting = self._loop.create_task(self._connect())
 
     async def wait_until_up(self, timeout_s: float) -> None:
-        """Waits for the engine, for so long at most."""
+        """Waits for the engine, up to the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._up.wait()
 
     def close(self) -> None:
-        """Ends the line; what is in flight is refused."""
+        """Ends the connection; requests in flight are refused."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -127,7 +137,7 @@ class EngineLink:
         routing_key: str,
         min_snapshot: str,
     ) -> RemoteAnswer:
-        """The answer to one request. Raises what the engine raises, Unavailable when it is away, Overloaded."""
+        """Returns the answer to one request. Raises what the engine raises, Unavailable when it is away, Overloaded."""
         arrived_ns = time.monotonic_ns()
         if self._socket is None:
             raise Unavailable(_AWAY)
@@ -162,7 +172,7 @@ class EngineLink:
             raise
 
     async def call(self, head: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        """A call that is no inference. Raises what the engine raises, Unavailable when it is away."""
+        """Makes a call that is no inference. Raises what the engine raises, Unavailable when it is away."""
         if self._socket is None:
             raise Unavailable(_AWAY)
         number = next(self._numbers)
@@ -179,7 +189,7 @@ class EngineLink:
         return answer, content
 
     def _reset(self) -> None:
-        """New memory for a new line: an engine that has gone may have left anything in the old."""
+        """Makes new memory for a new connection: an engine that has gone may have left anything in the old."""
         self._memory, self._fd = create_memory(self._memory_bytes)
         self._blocks = BlockAllocator(self._memory_bytes)
         self._reader = wire.CallReader()
@@ -203,7 +213,7 @@ class EngineLink:
             return
 
     def _lost(self) -> None:
-        """The engine has gone: what it held has failed, and a new line is wanted."""
+        """Handles the loss of the engine: the requests it held have failed, and a new connection is made."""
         self._line = self._socket = None
         self._up.clear()
         pending, self._pending = self._pending, {}
@@ -221,7 +231,7 @@ class EngineLink:
         self.start()
 
     def _queue(self, record: bytes) -> None:
-        """Requests of one turn of the loop travel together."""
+        """Queues a record; requests of one iteration of the loop are sent together."""
         if not self._records:
             self._loop.call_soon(self._flush)
         self._records.append(record)
@@ -246,7 +256,7 @@ class EngineLink:
             return
         entry.future = None
         if self._socket is not None:
-            # Behind the request itself, which may not have been sent yet.
+            # It follows the request itself, which may not have been sent yet.
             self._flush()
             self._socket.send(wire.encode_cancel(number))
 

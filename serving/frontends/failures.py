@@ -1,4 +1,4 @@
-"""Errors on their way between processes: by name and text, never as objects."""
+"""Encodes errors for other processes: by name and text, never as objects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KINDS: dict[str, type[errors.EmberlineError]] = {
 
 
 def to_wire(error: BaseException) -> dict[str, Any]:
-    """What the caller may hear of an error. What is not their business is logged here."""
+    """Encodes the part of an error that the caller may see. The rest is logged here."""
     name = next((name for name in [kind.__name__ for kind in type(error).__mro__] if name in _KINDS), "")
     if name:
         known = error.known if isinstance(error, UnknownModel) else ()
@@ -48,7 +48,7 @@ def to_wire(error: BaseException) -> dict[str, Any]:
 
 
 def from_wire(content: dict[str, Any]) -> errors.EmberlineError:
-    """The error that `to_wire` was given, or an EngineFailure that refers to the log."""
+    """Returns the error that `to_wire` was given, or an EngineFailure that refers to the log."""
     kind = _KINDS.get(content["error"])
     if kind is None:
         return EngineFailure(content["text"])

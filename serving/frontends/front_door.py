@@ -1,4 +1,4 @@
-"""The engine's end of one front end's line: requests in from shared memory, answers out into it."""
+"""The engine's end of one front end's connection: requests in from shared memory, answers out into it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from storage.features.flat import FlatColumns
 logger = logging.getLogger("emberline.serving")
 
 _TICK_S = 0.005
-# A later deadline is looked at again by then: most requests are answered, and need not be remembered for longer.
+# A later deadline is checked again by then: most requests are answered, and need not be remembered for longer.
 _LOOK_AGAIN_S = 1.0
 _ANSWERS_A_PACKET = 4096
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where an answer goes. endpoint: who was asked."""
+    """The place of an answer. endpoint: the one that was asked."""
 
     number: int
     out: int
@@ -47,7 +47,10 @@ class _Place:
 
 
 class FrontDoor:
-    """See serving.engine.requests.Door. Made on the engine's event loop; answers come on the sessions' threads."""
+    """The engine's connection to one front end; see serving.engine.requests.Door.
+
+    It is made on the engine's event loop; answers come on the sessions' threads.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class FrontDoor:
         self._waiting: dict[int, QueuedRequest] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reader = wire.CallReader()
-        # Requests by the tick that their deadline is looked at in.
+        # Requests by the tick at which their deadline is checked.
         self._deadlines: dict[int, list[int]] = {}
         self._ticking = False
         self._end_listening: Callable[[], None] = lambda: None
@@ -75,7 +78,7 @@ class FrontDoor:
         self._socket = wire.PacketSocket(end, self._loop, self._take, self._lost)
 
     def close(self) -> None:
-        """Ends the line."""
+        """Ends the connection."""
         self._socket.close()
         self._forget()
 
@@ -103,7 +106,7 @@ class FrontDoor:
                 self._socket.send_from_any(wire.encode_answers(_name(snapshot), part))
 
     def _greet(self) -> None:
-        """The first packet, with the memory."""
+        """Sends the first packet, with the memory."""
         self._loop.remove_reader(self._end.fileno())
         fds: list[int] = []
         try:
@@ -188,7 +191,7 @@ class FrontDoor:
             raise
 
     def _ask(self, call: QueuedRequest) -> None:
-        """The way of requests that wait for more than a session: for a snapshot, or for the version after theirs."""
+        """Handles requests that wait for more than a session: for a snapshot, or for the version after theirs."""
         columns = call.columns
         assert isinstance(columns, FlatColumns)
         # When such a request is cancelled its front end takes the memory back, though a session may be reading it.
@@ -239,7 +242,7 @@ class FrontDoor:
     def _cancel(self, number: int) -> None:
         call = self._waiting.get(number)
         if call is not None:
-            # One that a session has already is answered, and its front end forgets the answer.
+            # A request that a session has taken already is answered, and its front end ignores the answer.
             if call.discard() and self._waiting.pop(number, None) is not None:
                 self._fail(call, RequestCancelled())
         elif number in self._tasks:
@@ -284,7 +287,7 @@ class FrontDoor:
             at += aligned(size)
 
     def _lost(self) -> None:
-        """The front end has gone: nobody waits for its requests any more."""
+        """Handles the loss of the front end: its requests have no caller any more."""
         self._forget()
         self._on_closed(self)
 

@@ -21,7 +21,7 @@ from serving.repository.regions import OpenRegions, RegionName, SegmentPlace
 from storage.errors import EmberlineError, Overloaded, Unavailable
 from storage.features import Column
 
-# After a refusal the engine is left alone for so long: a request that would be refused costs nobody anything then.
+# After a refusal the engine is not asked for this long: a request that would be refused costs nothing then.
 _REST_S = 0.001
 _LOOK_S = 1.0
 
@@ -29,7 +29,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 class RemoteModel:
-    """See serving.control.models.Model. target: the engine's number for it. places: of its inputs."""
+    """A model of the engine. See serving.control.models.Model.
+
+    target: the engine's number for it. places: indexes of its inputs.
+    """
 
     def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
         self._link = link
@@ -81,7 +84,7 @@ class RemoteModel:
 
 
 class RemoteIdentity(IdentityModel):
-    """Answered here; the engine knows whether it still is, and counts."""
+    """An identity model answered here; the engine knows whether it still is one, and counts."""
 
     def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
         identity = content["identity"]
@@ -101,7 +104,7 @@ class RemoteIdentity(IdentityModel):
 
 
 class RemoteRegions(OpenRegions):
-    """See serving.protocol.regions.Regions: opened here as the engine has them."""
+    """Regions that are opened here as the engine has them. See serving.protocol.regions.Regions."""
 
     def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
         super().__init__(max_read, max_held)
@@ -115,7 +118,7 @@ class RemoteRegions(OpenRegions):
         return self._link.announced != self._generation
 
     async def refresh(self) -> None:
-        """See Regions. Whoever wants it meanwhile waits for the same answer, and for the next where that is too old."""
+        """See Regions. Concurrent callers wait for the same answer, and for the next where that is too old."""
         while self.is_stale:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask())
@@ -123,7 +126,7 @@ class RemoteRegions(OpenRegions):
                 return
 
     async def keep_current(self) -> None:
-        """Lets go what was unregistered also while nobody asks. Runs until it is cancelled."""
+        """Closes unregistered regions also while there are no requests. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if self.is_stale:
@@ -131,7 +134,7 @@ class RemoteRegions(OpenRegions):
                     await self.refresh()
 
     async def _ask(self) -> bool:
-        """Whether all that is registered is open now."""
+        """Asks the engine, and returns whether all that is registered is open now."""
         answer, _ = await self._link.call({"call": "regions"})
         wanted = {RegionName(*said): SegmentPlace(*place) for said, place in answer["regions"]}
         opened = set(self.names)
@@ -141,7 +144,7 @@ class RemoteRegions(OpenRegions):
                 try:
                     self.put(said, place.open())
                 except FileNotFoundError:
-                    continue  # closed meanwhile: it is unregistered, which the next request hears of
+                    continue  # closed meanwhile: it is unregistered, which the next request finds out
                 except OSError as error:
                     logger.error("a shared memory region cannot be opened: %s", error.strerror)
                     return False  # to be tried again
@@ -149,13 +152,13 @@ class RemoteRegions(OpenRegions):
         return True
 
     def forget_all(self) -> None:
-        """The engine is another one, where nothing is registered."""
+        """Drops everything: the engine is another one, where nothing is registered."""
         self.drop(said.name for said in self.names)
         self._generation = 0
 
 
 class RemoteModels:
-    """See serving.control.models.Models."""
+    """Keeps the models of one engine. max_read, max_held: as in OpenRegions."""
 
     def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
         """max_read, max_held: as OpenRegions has them."""
@@ -169,12 +172,12 @@ class RemoteModels:
         return self._regions
 
     def forget_all(self) -> None:
-        """The engine is another one."""
+        """Drops all models: the engine is another one."""
         self._known = {}
         self._regions.forget_all()
 
     def forget(self, key: tuple[str, str], model: RemoteModel | RemoteIdentity) -> None:
-        """This one's signature is not that of its name any more."""
+        """Drops a model whose signature is not that of its name any more."""
         if self._known.get(key) is model:
             del self._known[key]
 
@@ -208,7 +211,7 @@ class RemoteModels:
         return model
 
 
-# How long the engine may take to say whether a new start would help it.
+# Seconds in which the engine must say whether a restart would help it.
 _LIVE_S = 0.25
 
 
@@ -224,11 +227,11 @@ class RemoteGrpcControl:
 
 
 class RemoteHttpControl:
-    """Has the engine answer everything but inference, and whether this process lives."""
+    """Lets the engine answer everything but inference, and whether this process lives."""
 
     def __init__(self, link: EngineLink) -> None:
         self._link = link
-        # By path. Who asks while another one waits hears the same: anybody may ask, as often as it likes.
+        # Pending health requests by path. Concurrent callers share one answer: anyone may ask, as often as it likes.
         self._health: dict[str, asyncio.Task[HttpResponse]] = {}
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
@@ -241,7 +244,7 @@ class RemoteHttpControl:
         return await self._ask(request)
 
     def at_once(self, request: HttpRequest) -> HttpResponse | None:
-        """See HttpControl: the engine has to be asked."""
+        """See HttpControl. Returns None where the engine has to be asked."""
         return None
 
     async def _ask_health(self, request: HttpRequest) -> HttpResponse:

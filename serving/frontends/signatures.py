@@ -1,4 +1,4 @@
-"""Signatures on their way to front ends."""
+"""Encodes signatures for front ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.features import InputSpec
 
 
 def signature_to_wire(signature: ModelSignature) -> dict[str, Any]:
-    """A signature as JSON."""
+    """Encodes a signature as JSON values."""
     return {
         "model": signature.model,
         "raw": [entry.model_dump(mode="json") for entry in signature.raw],
@@ -18,13 +18,13 @@ def signature_to_wire(signature: ModelSignature) -> dict[str, Any]:
             [output.name, output.dtype, list(output.dims), list(output.labels)] for output in signature.outputs
         ],
         "max_batch_size": signature.max_batch_size,
-        # Those that no raw input stands for.
+        # Tensors that no raw input stands for.
         "tensors": [] if signature.raw else [astuple(entry) for entry in signature.inputs.values()],
     }
 
 
 def signature_from_wire(content: dict[str, Any]) -> ModelSignature:
-    """What `signature_to_wire` was given."""
+    """Decodes the signature that `signature_to_wire` was given."""
     return ModelSignature(
         content["model"],
         [InputSpec.model_validate(entry) for entry in content["raw"]],

@@ -1,7 +1,7 @@
-"""The process that starts the engine and its front ends, starts anew what dies, and stops them all in order.
+"""The process that starts the engine and its front ends, restarts those that die, and stops them all in order.
 
-It opens the ports itself, so that nothing is lost while a front end is exchanged: connections wait in the socket that
-all front ends take them from. SIGTERM and SIGINT drain and stop; SIGHUP exchanges the front ends one by one.
+It opens the ports itself, so that no connection is lost while a front end is exchanged: connections wait in the socket
+that all front ends accept from. SIGTERM and SIGINT drain and stop; SIGHUP exchanges the front ends one by one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
 
-# A process that ends soon after its start is started again after a while, each time a longer one.
+# A process that ends within this time of its start is restarted after a delay, each time a longer one.
 _SOON_S = 10.0
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
-# For a front end that takes another's place.
+# Seconds for a front end that replaces another.
 _EXCHANGE_S = 60.0
-# Beside the drain timeout: for closing stores.
+# Seconds beside the drain timeout, for closing stores.
 _MARGIN_S = 10.0
 
 
@@ -57,7 +57,7 @@ def supervise(config: ServerConfig) -> None:
 
 
 class _Slot:
-    """One process, and the ones that take its place. name: for the log."""
+    """One process, and the ones that replace it. name: for the log."""
 
     def __init__(self, name: str, orders: Orders) -> None:
         self.name = name
@@ -79,10 +79,10 @@ class _Supervisor:
         self._exchange: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Returns the exit status."""
+        """Runs until it is stopped and returns the exit status."""
         config = self._config
         loop = asyncio.get_running_loop()
-        # What is wrong with these files is said here and now, not by each process that would start again and again.
+        # Errors in these files are reported here and now, not by each process that would start again and again.
         Gate(config)
         server_tls(config)
         folder = Path(tempfile.mkdtemp(prefix="emberline-"))
@@ -141,7 +141,7 @@ class _Supervisor:
         return slot
 
     async def _keep(self, slot: _Slot) -> None:
-        """Runs a process, and another one whenever it has ended, until the slot leaves."""
+        """Runs a process, and another one whenever it has ended, until the slot is closed."""
         rest_s = _FIRST_REST_S
         while not (self._stopping.is_set() or slot.is_leaving):
             started = time.monotonic()
@@ -170,7 +170,7 @@ class _Supervisor:
         finally:
             os.close(own_end)
         if self._stopping.is_set() or slot.is_leaving:
-            _signal(slot, signal.SIGTERM)  # it was not there yet when the others were told
+            _signal(slot, signal.SIGTERM)  # it was not there yet when the others were signalled
         loop = asyncio.get_running_loop()
 
         def is_ready() -> None:
@@ -191,7 +191,7 @@ class _Supervisor:
         self._stopping.set()
 
     async def _end_all(self) -> None:
-        """The engine is not ready from now on, but answers until its front ends have drained."""
+        """Stops all processes. The engine is not ready from now on, but answers until its front ends have drained."""
         for slot in self._slots:
             _signal(slot, signal.SIGTERM)
         tasks = [slot.task for slot in self._slots if slot.task is not None]
@@ -208,7 +208,7 @@ class _Supervisor:
             self._exchange = asyncio.create_task(self._exchange_fronts())
 
     async def _exchange_fronts(self) -> None:
-        """New front ends for the old, one after the other; an old one leaves when the new one is at work."""
+        """Replaces the front ends one after the other; an old one leaves when the new one is at work."""
         for old in [slot for slot in self._slots if slot.orders.role == "frontend"]:
             new = self._start_front()
             try:
@@ -235,7 +235,7 @@ def _signal(slot: _Slot, number: signal.Signals) -> None:
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """A port that the front ends' gRPC servers share, and nobody else gets. Raises ConfigError."""
+    """Reserves a port that the front ends' gRPC servers share, and no other process gets. Raises ConfigError."""
     with listen(host, port, "grpc_port") as probe:
         chosen = probe.getsockname()[1]
     reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

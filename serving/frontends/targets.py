@@ -1,4 +1,4 @@
-"""What a front end decodes requests for: names and versions with the signature that each had when it asked."""
+"""Targets that a front end decodes requests for: names and versions with the signature that each had when it asked."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from serving.protocol.signature import ModelSignature
 from serving.repository.model_repository import ModelRepository
 from storage.features.flat import Layout
 
-# Past it a target's layouts are forgotten: a client may send its inputs in more forms than anyone needs.
+# Past this number a target's layouts are dropped: a client may send its inputs in any number of forms.
 _MAX_LAYOUTS = 256
 
 
 @dataclass(slots=True)
 class Target:
-    """A name and version as a front end knows it: requests are decoded for `signature`.
-
-    endpoint: who answered last, whose signature takes what this one's takes.
-    """
+    """A name and version as a front end knows it: requests are decoded for `signature`."""
 
     name: str
     version: str
     signature: ModelSignature
+    #: The endpoint that answered last, whose signature takes what this one's takes.
     endpoint: weakref.ref[Endpoint] | None = None
     layouts: dict[bytes, Layout] = field(default_factory=dict)
 
     def layout(self, code: bytes) -> Layout:
-        """What `flatten` described. Raises InvalidInput."""
+        """Returns the layout that `flatten` described. Raises InvalidInput."""
         found = self.layouts.get(code)
         if found is None:
             if len(self.layouts) >= _MAX_LAYOUTS:
@@ -45,7 +43,7 @@ class Targets:
         self._all: list[Target] = []
 
     def add(self, name: str, version: str, signature: ModelSignature) -> int:
-        """Gives a number to a name and version that the front end decodes for this signature."""
+        """Assigns a number to a name and version that the front end decodes for this signature."""
         for number, target in enumerate(self._all):
             if (target.name, target.version) == (name, version) and target.signature is signature:
                 return number
@@ -53,15 +51,17 @@ class Targets:
         return len(self._all) - 1
 
     def known(self, number: int) -> Target:
-        """The target of a number. Raises IndexError for one that was never given."""
+        """Returns the target of a number. Raises IndexError for one that was never assigned."""
         return self._all[number]
 
     def find(self, number: int) -> Target | None:
-        """The target of a number; None where an engine before this one gave it."""
+        """Returns the target of a number; None where an engine before this one assigned it."""
         return self._all[number] if number < len(self._all) else None
 
     def is_current(self, number: int, routing_key: str) -> bool:
-        """Whether a target's signature is still that of its name and version. Raises as `ModelRepository.get`."""
+        """Returns whether a target's signature is still that of its name and version. Raises as
+        `ModelRepository.get`.
+        """
         target = self.find(number)
         if target is None:
             return False

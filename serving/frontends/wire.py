@@ -1,7 +1,7 @@
-"""What front ends and the engine say to each other: packets over a socket that keeps their borders.
+"""The protocol between front ends and the engine: packets over a socket that keeps their boundaries.
 
-The bytes of tensors lie in shared memory; packets say where. A packet is a kind and what follows it. Both ends are of
-one installation and are started together, so that nothing here has a version.
+The bytes of tensors lie in shared memory; packets say where. A packet is a kind and its content. Both ends are of one
+installation and are started together, so that nothing here has a version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 MAX_PACKET = 64 << 10
 
 _LARGEST_PACKET = 256 << 10
-# So that a busy front end does not keep the loop for itself.
+# The bound keeps a busy front end from occupying the loop.
 _READS_AT_ONCE = 16
 
 HELLO, INFER, CANCEL, CALL, ANSWERS, ERRORS = (bytes([kind]) for kind in range(6))
@@ -35,27 +35,29 @@ _ID = struct.Struct("<Q")
 
 @dataclass(slots=True)
 class InferRecord:
-    """One request. offset, size: of its columns in shared memory; its outputs go to `out`, aligned behind them.
-
-    target: the number that the engine gave to a name and version. arrived_ns: of `time.monotonic_ns`, which all
-    processes of a machine share. layout: see `storage.features.flat`.
-    """
+    """One request."""
 
     id: int
+    #: Number that the engine assigned to a name and version.
     target: int
+    #: Offset of its columns in shared memory.
     offset: int
+    #: Size of its columns.
     size: int
+    #: Offset of its outputs in shared memory, aligned behind the columns.
     out: int
     batch: int
+    #: Time by `time.monotonic_ns`, which all processes of a machine share.
     arrived_ns: int
     timeout_us: int
     priority: int
+    #: Code of the columns' layout, see `storage.features.flat`.
     layout: bytes
     routing_key: str
     min_snapshot: str
 
     def encode(self) -> bytes:
-        """As it stands in a packet."""
+        """Encodes the record for a packet."""
         key, snapshot = (text.encode("utf-8", "surrogatepass") for text in (self.routing_key, self.min_snapshot))
         fixed = _INFER.pack(
             self.target,
@@ -75,7 +77,7 @@ class InferRecord:
 
 
 def read_records(packet: bytes) -> Iterator[InferRecord]:
-    """The requests of an INFER packet."""
+    """Yields the requests of an INFER packet."""
     at = 1
     while at < len(packet):
         target, number, offset, size, out, arrived_ns, timeout_us, priority, batch, layout, key, snapshot = (
@@ -101,42 +103,42 @@ def read_records(packet: bytes) -> Iterator[InferRecord]:
 
 
 def encode_answers(snapshot: bytes, answers: Sequence[tuple[int, int]]) -> bytes:
-    """(id, unresolved) of requests whose outputs lie in shared memory. snapshot: what they come from."""
+    """Encodes (id, unresolved) of requests whose outputs lie in shared memory. snapshot: the one they come from."""
     entries = [_ANSWER.pack(number, min(unresolved, 2**32 - 1)) for number, unresolved in answers]
     return b"".join([ANSWERS, bytes([len(snapshot)]), snapshot, *entries])
 
 
 def read_answers(packet: bytes) -> tuple[bytes, Iterator[tuple[int, int]]]:
-    """The snapshot, and (id, unresolved) of requests."""
+    """Returns the snapshot, and (id, unresolved) of requests."""
     start = 2 + packet[1]
     return packet[2:start], _ANSWER.iter_unpack(packet[start:])
 
 
 def encode_error(number: int, content: dict[str, Any]) -> bytes:
-    """What became of a request instead of an answer."""
+    """Encodes the error of a request that has no answer."""
     text = json.dumps(content).encode()
     return b"".join([ERRORS, _ERROR.pack(number, len(text)), text])
 
 
 def read_error(packet: bytes) -> tuple[int, dict[str, Any]]:
-    """Id and content."""
+    """Returns id and content."""
     number, length = _ERROR.unpack_from(packet, 1)
     start = 1 + _ERROR.size
     return number, json.loads(packet[start : start + length])
 
 
 def encode_cancel(number: int) -> bytes:
-    """Nobody waits for a request any more. It is answered all the same."""
+    """Encodes that a request has no caller any more. It is answered all the same."""
     return CANCEL + _ID.pack(number)
 
 
 def read_cancel(packet: bytes) -> int:
-    """The id."""
+    """Returns the id."""
     return int(_ID.unpack_from(packet, 1)[0])
 
 
 def encode_call(number: int, head: dict[str, Any], body: bytes) -> Iterator[bytes]:
-    """The packets of a call, or of the answer to one: a JSON object and a body of any length."""
+    """Yields the packets of a call, or of the answer to one: a JSON object and a body of any length."""
     text = json.dumps(head).encode()
     content = b"".join([struct.pack("<I", len(text)), text, body])
     for start in range(0, len(content), MAX_PACKET):
@@ -145,13 +147,13 @@ def encode_call(number: int, head: dict[str, Any], body: bytes) -> Iterator[byte
 
 
 class CallReader:
-    """Puts the packets of calls together."""
+    """Assembles the packets of calls."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[bytes]] = {}
 
     def add(self, packet: bytes) -> tuple[int, dict[str, Any], bytes] | None:
-        """Id, head and body once the last packet of a call is here."""
+        """Returns id, head and body once the last packet of a call is here."""
         number, is_last = _CHUNK.unpack_from(packet, 1)
         parts = self._parts.setdefault(number, [])
         parts.append(packet[1 + _CHUNK.size :])
@@ -164,10 +166,10 @@ class CallReader:
 
 
 class PacketSocket:
-    """A socket of packets on an event loop. Nothing blocks: what the other end does not take yet waits here.
+    """A socket of packets on an event loop. Nothing blocks: packets that the other end does not accept yet wait here.
 
-    on_packet: called with each packet that comes. on_closed: once, when the other end has gone. `send` is for the
-    loop's thread; `send_from_any` for every other.
+    on_packet: called with each packet that comes. on_closed: called once, when the other end has gone. `send` is for
+    the loop's thread; `send_from_any` for every other.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class PacketSocket:
         self._closed = False
 
     def start(self) -> None:
-        """Takes packets from now on."""
+        """Accepts packets from this call on."""
         self._loop.add_reader(self._end.fileno(), self._read)
 
     def send(self, packet: bytes) -> None:
@@ -202,7 +204,7 @@ class PacketSocket:
             self._waiting.append(packet)
 
     def send_from_any(self, packet: bytes) -> None:
-        """As `send`, from any thread: directly where there is room."""
+        """Sends as `send` does, from any thread: directly where there is room."""
         if self._closed:
             return
         if self._waiting or not self._try(packet):
@@ -210,7 +212,7 @@ class PacketSocket:
                 self._loop.call_soon_threadsafe(self.send, packet)
 
     def close(self) -> None:
-        """Sends and takes nothing more; `on_closed` is not called."""
+        """Closes the socket; `on_closed` is not called."""
         if self._closed:
             return
         self._closed = True
@@ -226,14 +228,15 @@ class PacketSocket:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            # Else the other end has gone: the reader will hear of it.
+            # Otherwise the other end has gone: the reader will find out.
             return error.errno not in (errno.ENOBUFS, errno.ENOMEM)
         return True
 
     def _read(self) -> None:
         for _ in range(_READS_AT_ONCE):
             try:
-                # Into memory that is there: a large buffer of its own for each packet costs more than the packet.
+                # The packet is read into existing memory: a large buffer of its own for each packet costs more than the
+                # packet.
                 packet = bytes(self._view[: self._end.recv_into(self._view)])
             except (BlockingIOError, InterruptedError):
                 return

@@ -1,4 +1,4 @@
-"""A front end's process: HTTP and gRPC on one event loop, and a line to the engine."""
+"""A front end's process: HTTP and gRPC on one event loop, and a connection to the engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _run(orders: Orders) -> None:
     stopping = stop_event(orders)
     allow_connections(config.max_connections)
     gate, tls = Gate(config, orders.own_digest, processes=config.frontends), server_tls(config)
-    # Requests of one front end that are in flight at once, their answers included.
+    # Bytes of one front end's requests that are in flight at once, their answers included.
     wanted = max(config.max_inflight_bytes, 2 * config.max_body_bytes)
     link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
     models = RemoteModels(link, config.max_body_bytes, config.max_inflight_bytes)
@@ -55,7 +55,7 @@ async def _run(orders: Orders) -> None:
         share_port=True,
     )
     link.start()
-    # So that one that joins others refuses nothing while it finds the engine; the first ones come before it.
+    # A front end that joins others refuses nothing while it finds the engine; the first ones start before it.
     await link.wait_until_up(_ENGINE_WAIT_S)
     bind_grpc(grpc, config.host, orders.grpc_port, tls, check=False)
     http = http_server(app, HttpLimits(config), config.drain_timeout_s, tls)
@@ -71,7 +71,7 @@ async def _run(orders: Orders) -> None:
         deadline = time.monotonic() + config.drain_timeout_s
         for listening in http.servers:
             listening.close()
-        # A connection that was taken just now has yet to say what it wants; one without a request is closed next.
+        # A connection that was accepted just now has yet to send its request; one without a request is closed next.
         await asyncio.sleep(min(_FIRST_REQUEST_S, config.drain_timeout_s))
         http.should_exit = True
         health.stop()
