@@ -1,4 +1,4 @@
-"""Batch sizes that CUDA graphs are captured for. A batch runs in the smallest that holds it, filled up with zeros."""
+"""Batch sizes that CUDA graphs are captured for. A batch runs in the smallest that holds it, padded with zeros."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ class Bucket:
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """`optimization.cuda`. specs: None for powers of two. busy_wait: None for: as the cores allow."""
+    """The settings of `optimization.cuda`."""
 
     graphs: bool = True
+    #: Sizes of graphs; None for powers of two.
     specs: tuple[Bucket, ...] | None = None
+    #: True if waiting threads spin; None to decide by the number of cores.
     busy_wait: bool | None = None
 
     def buckets(self, max_batch_size: int) -> Buckets:
-        """Those of a model. Raises ConfigError for a size that it has no batches of."""
+        """Returns the buckets of a model. Raises ConfigError for a size that it has no batches of."""
         if not self.graphs:
             return Buckets(())
         if self.specs is not None:
@@ -46,14 +48,14 @@ class GraphSettings:
 
 
 class Buckets:
-    """Looked up by rows."""
+    """The buckets of a model, looked up by rows."""
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self.all = tuple(sorted(buckets, key=lambda bucket: bucket.size))
         self._sizes = [bucket.size for bucket in self.all]
 
     def of(self, rows: int) -> int | None:
-        """The size to run so many rows at; None where no graph is for them."""
+        """Returns the size to run a batch of this many rows at; None where no graph is for it."""
         place = bisect.bisect_left(self._sizes, rows)
         # A later one may begin lower: bounds are the user's.
         for bucket in self.all[place:]:
@@ -62,12 +64,12 @@ class Buckets:
         return None
 
     def exact(self) -> Buckets:
-        """Those without filling up."""
+        """Returns buckets without padding, each for batches of exactly its size."""
         return Buckets([Bucket(bucket.size, bucket.size) for bucket in self.all])
 
 
 def read_graph_settings(proto: Any) -> GraphSettings:
-    """From a ModelConfig. Raises ConfigError naming the field.
+    """Reads the settings of a ModelConfig. Raises ConfigError naming the field.
 
     As in Triton, a graph_spec is for its own batch size, and with graph_lower_bound for smaller batches too.
     """
@@ -95,5 +97,5 @@ def read_graph_settings(proto: Any) -> GraphSettings:
         if any(other.size == spec.batch_size for other in specs):
             raise config_error(f"{field}.batch_size", f"{spec.batch_size} stands twice")
         specs.append(Bucket(low, spec.batch_size))
-    # What is false cannot be told from what is not said.
+    # A field set to false cannot be told from one that is not set.
     return GraphSettings(cuda.graphs, tuple(specs) or None, cuda.busy_wait_events or None)

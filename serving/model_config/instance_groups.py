@@ -1,4 +1,6 @@
-"""`instance_group` of config.pbtxt: how many sessions, and where: on the processor, or on which GPUs."""
+"""Reads `instance_group` of config.pbtxt: how many sessions there are, and where: on the processor, or on which
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_GPUS = 64
 _FIELDS = ("name", "kind", "count", "gpus")
 _KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU")
 
-# Where a session is: the number of a GPU, None for the processor.
+# The place of a session: the number of a GPU, None for the processor.
 Place = int | None
 
 
@@ -28,24 +30,26 @@ class VisibleGpus(Protocol):
 
     @property
     def infos(self) -> Sequence[GpuInfo]:
-        """Each with its number."""
+        """The GPUs, each with its number."""
 
     @property
     def why_none(self) -> str:
-        """Why there is none, or why those that there are cannot be used; "" otherwise."""
+        """The reason that there is none, or that the existing ones cannot be used; "" otherwise."""
 
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """Sessions that are configured together. count: on each GPU, or on the processor. gpus: empty for all of them."""
+    """Sessions that are configured together."""
 
     kind: str = "KIND_AUTO"
+    #: Number of sessions on each GPU, or on the processor.
     count: int = 1
+    #: Numbers of the GPUs; empty for all of them.
     gpus: tuple[int, ...] = ()
 
 
 def read_instance_groups(proto: Any) -> tuple[InstanceGroup, ...]:
-    """The groups; one of kind KIND_AUTO where none is given. Raises ConfigError naming the field."""
+    """Reads the groups; returns one of kind KIND_AUTO where none is given. Raises ConfigError naming the field."""
     groups: list[InstanceGroup] = []
     for index, group in enumerate(proto.instance_group):
         where = f"instance_group[{index}]"
@@ -63,7 +67,7 @@ def read_instance_groups(proto: Any) -> tuple[InstanceGroup, ...]:
 
 
 def place_sessions(groups: Sequence[InstanceGroup], gpus: VisibleGpus | None) -> tuple[Place, ...]:
-    """Where each session is to be, group by group.
+    """Returns the place of each session, group by group.
 
     As in Triton: `count` sessions on every GPU of a group, and KIND_AUTO takes the processor where the GPUs that it
     names, or all, are not there. Raises ConfigError where KIND_GPU cannot be had.
@@ -93,5 +97,5 @@ def place_sessions(groups: Sequence[InstanceGroup], gpus: VisibleGpus | None) ->
 
 
 def share(places: Sequence[Place], count: int) -> list[Place]:
-    """Where `count` sessions are, when there are not as many as configured: in the same proportions."""
+    """Returns places for `count` sessions, when there are fewer than configured: in the same proportions."""
     return [places[number % len(places)] for number in range(count)]

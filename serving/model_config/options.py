@@ -1,4 +1,4 @@
-"""Our own options of a model: what may stand under `parameters` of its config.pbtxt."""
+"""Emberline's own options of a model: the keys allowed under `parameters` of its config.pbtxt."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ PROCESSOR_RUNNERS = ("eager", "script")
 GPU_RUNNERS = ("eager", "compile")
 RUNNER_NAMES = (*PROCESSOR_RUNNERS, "compile")
 
-# One of at most 63 overlays is always left for what is being staged, and some for what waits to be merged.
+# The bound on retained snapshots. One of at most 63 overlays is always left for what is being staged, and some for what
+# waits to be merged.
 MAX_RETAINED = 48
 
 
 def parse_cpus(value: Any) -> Any:
-    """Numbers of processors from "0-3,8". Raises ValueError."""
+    """Parses numbers of processors, such as "0-3,8". Raises ValueError."""
     if not isinstance(value, str):
         return value
     cpus: set[int] = set()
@@ -40,7 +41,7 @@ def parse_cpus(value: Any) -> Any:
 
 
 def parse_runners(value: Any) -> Any:
-    """Names of runners from "eager,script". Raises ValueError."""
+    """Parses names of runners, such as "eager,script". Raises ValueError."""
     if not isinstance(value, str):
         return value
     names = tuple(part.strip() for part in value.split(","))
@@ -51,75 +52,80 @@ def parse_runners(value: Any) -> Any:
 
 
 class ModelOptions(BaseModel):
-    """Options of one model.
-
-    dram_bytes: what the rows of all its versions together may take in DRAM, index included; absent, all of them are
-    held. ready_when: loaded (rows may still be on their way into DRAM, and are read from SSD meanwhile) or warm (DRAM
-    is filled first). hbm_bytes: what the rows of one version may take on each GPU; absent, a quarter of what is free
-    there, 0: the host looks up all rows. hbm_placement: of several GPUs: replicate (each has the rows that are asked of
-    it) or shard (cold rows are on one of them, where the others read them). timeout_ms: how long a request may wait for
-    a session. max_wait_ms: one that would wait longer, by estimate, is refused at once. lookup_timeout_ms: rows that
-    SSD has not delivered by then are unresolved.
-
-    precision: of matrix products: fp32, or bf16, fp16 and, on a GPU, tf32, where scores may differ by
-    precision_tolerance from the trainer's. on_gpu_failure: refuse (an error), eager (what no CUDA graph holds runs
-    operator by operator, other failures are errors) or cpu (that, and the processor answers what a GPU cannot); without
-    it, cpu unless a group is KIND_GPU, then eager.
-    runners: ways to compute the dense graph, compared when a version is loaded; the fastest is kept: eager anywhere,
-    script on the processor, compile on a GPU; by default all but compile, which takes its time. torch_threads: of
-    one session. pick: which session a request goes to. cpus: processors of its sessions, such as
-    "0-3,8". share: of the cores, beside the other models', when there are not enough for all.
-
-    updates: follow the model's folder, and apply what appears there. retain_snapshots: how many of the last snapshots
-    a rollback reaches at once; their overlays stay unmerged. overlay_bytes: what overlays may take in DRAM.
-    version_reuse_share: a full version with at most this share of changed rows is applied like a delta.
-    min_snapshot_timeout_ms: how long a request without a deadline waits for its `min_snapshot`.
-
-    live_guard: replay recent requests on a new snapshot before it is served. live_guard_requests: how many are kept.
-    live_guard_min_rows: with fewer different rows there is no judgement. The bounds between the scores of now and of
-    then: live_guard_max_psi (population stability index), live_guard_max_mean_shift (absolute when all scores lie in
-    0 to 1, else in standard deviations of the scores of now), live_guard_min_correlation (of ranks),
-    live_guard_max_absent_increase (share of ids that have no row).
-    """
+    """Options of one model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: DRAM for the rows of all its versions together, index included; absent, all of them are held.
     dram_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
+    #: loaded: rows may still be on their way into DRAM, and are read from SSD meanwhile. warm: DRAM is filled first.
     ready_when: Literal["loaded", "warm"] = "loaded"
+    #: Memory for the rows of one version on each GPU; absent, a quarter of what is free there; 0: the host looks up all
+    #: rows.
     hbm_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
+    #: Placement of rows on several GPUs. replicate: each has the rows that are asked of it. shard: cold rows are on one
+    #: of them, where the others read them.
     hbm_placement: Literal["replicate", "shard"] = "replicate"
+    #: Limit on a request's wait for a session.
     timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    #: A request that would wait longer, by estimate, is refused at once.
     max_wait_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    #: Rows that SSD has not delivered by then are unresolved.
     lookup_timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    #: Rule by which a session is chosen for a request.
     pick: Literal["least_loaded", "round_robin", "key"] = "least_loaded"
+    #: Processors of its sessions, such as "0-3,8".
     cpus: Annotated[frozenset[int], BeforeValidator(parse_cpus)] | None = None
+    #: Share of the cores, in proportion to the other models', when there are not enough for all.
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    #: Precision of matrix products: fp32, or bf16, fp16 and, on a GPU, tf32, where scores may differ by
+    #: precision_tolerance from the trainer's.
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    #: Bound on the difference of scores by reduced precision.
     precision_tolerance: Annotated[float, Field(gt=0, le=1)] = 0.01
+    #: Ways to compute the dense graph, compared when a version is loaded; the fastest is kept: eager anywhere, script
+    #: on the processor, compile on a GPU; by default all but compile, which takes long.
     runners: Annotated[tuple[str, ...], BeforeValidator(parse_runners)] = PROCESSOR_RUNNERS
+    #: Handling of failures of a GPU. refuse: an error. eager: a batch that no CUDA graph holds runs operator by
+    #: operator, other failures are errors. cpu: as eager, and the processor answers what a GPU cannot. Absent: cpu
+    #: unless a group is KIND_GPU, then eager.
     on_gpu_failure: Literal["refuse", "eager", "cpu"] | None = None
+    #: Threads of torch in one session.
     torch_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    #: Follow the model's folder, and apply updates that appear there.
     updates: bool = True
+    #: Number of the last snapshots that a rollback reaches at once; their overlays stay unmerged.
     retain_snapshots: Annotated[int, Field(ge=1, le=MAX_RETAINED)] = 4
+    #: DRAM that overlays may take.
     overlay_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] = 256 << 20
+    #: A full version with at most this share of changed rows is applied like a delta.
     version_reuse_share: Annotated[float, Field(ge=0, le=1)] = 0.3
+    #: Limit on the wait of a request without a deadline for its `min_snapshot`.
     min_snapshot_timeout_ms: Annotated[float, Field(ge=0, le=3_600_000)] = 5000
+    #: Replay recent requests on a new snapshot before it is served.
     live_guard: bool = True
+    #: Number of recent requests that are kept.
     live_guard_requests: Annotated[int, Field(ge=1, le=65_536)] = 256
+    #: With fewer different rows the live guard does not judge.
     live_guard_min_rows: Annotated[int, Field(ge=2, le=65_536)] = 64
+    #: Bound on the population stability index between the scores of the served and the new snapshot.
     live_guard_max_psi: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    #: Bound on the shift of the mean: absolute when all scores lie in 0 to 1, else in standard deviations of the served
+    #: snapshot's scores.
     live_guard_max_mean_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.15
+    #: Bound on the correlation of ranks.
     live_guard_min_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.3
+    #: Bound on the increase of the share of ids that have no row.
     live_guard_max_absent_increase: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @property
     def processor_runners(self) -> tuple[str, ...]:
-        """Those to be compared on the processor."""
+        """Runners to be compared on the processor."""
         return tuple(name for name in self.runners if name in PROCESSOR_RUNNERS)
 
     @property
     def gpu_runners(self) -> tuple[str, ...]:
-        """Those to be compared on a GPU."""
+        """Runners to be compared on a GPU."""
         return tuple(name for name in self.runners if name in GPU_RUNNERS)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""config.pbtxt: Triton's ModelConfig in text form, read strictly: what is not done here is refused, not ignored."""
+"""Reads config.pbtxt, Triton's ModelConfig in text form, strictly: an unsupported field is refused, not ignored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from storage.errors import ConfigError, ReadError
 
 MAX_CONFIG_BYTES = 1 << 20
 
-# What a configuration of one of Triton's own backends is told.
+# Hints for configurations of Triton's own backends.
 _OTHERS = (
     "this server runs versions that emberline.publish or the trainer wrote, and no TensorFlow, ONNX, TensorRT or "
     "Python models: leave the line out, and publish the PyTorch module"
@@ -47,36 +47,40 @@ _OUTPUT_FIELDS = ("name", "data_type", "dims", "label_filename")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model's checked configuration. max_batch_size 0: the version's own limit. folder: the model's.
-
-    labels: of the classes of outputs, where config.pbtxt names a file of them. groups: of sessions, as configured;
-    places: what `placed` made of them on this machine.
-    """
+    """A model's checked configuration."""
 
     name: str
     proto: Any
+    #: 0: the version's own limit.
     max_batch_size: int
     queue: QueueSettings
     options: ModelOptions
+    #: The model's folder.
     folder: Path = Path()
+    #: Labels of the classes of outputs, where config.pbtxt names a file of them.
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Groups of sessions, as configured.
     groups: tuple[InstanceGroup, ...] = ()
     graphs: GraphSettings = field(default_factory=GraphSettings)
+    #: Places of the sessions on this machine, as computed by `placed`.
     places: tuple[Place, ...] = (None,)
 
     @property
     def sessions(self) -> int:
-        """How many there are to be."""
+        """Number of sessions."""
         return len(self.places)
 
     @property
     def may_use_processor(self) -> bool:
-        """Whether what a GPU cannot do is done on the processor: `on_gpu_failure`, by default what the kinds say."""
+        """True if the processor does what a GPU cannot: `on_gpu_failure`, which defaults by the kinds of the groups."""
         choice = self.options.on_gpu_failure
         return choice == "cpu" or (choice is None and all(group.kind != "KIND_GPU" for group in self.groups))
 
     def placed(self, gpus: VisibleGpus | None) -> ModelConfig:
-        """With its sessions on this machine's GPUs. Raises ConfigError where KIND_GPU or their memory cannot be had."""
+        """Returns the configuration with its sessions on this machine's GPUs.
+
+        Raises ConfigError where KIND_GPU or their memory cannot be had.
+        """
         places = place_sessions(self.groups, gpus)
         if self.options.hbm_bytes and all(place is None for place in places):
             raise config_error("parameters.hbm_bytes", "is memory of a GPU, and no session is on one; remove it")
@@ -158,7 +162,7 @@ def check_model_config(name: str, proto: Any) -> ModelConfig:
 
 
 def complete_model_config(config: ModelConfig, signature: ModelSignature) -> Any:
-    """The configuration as the server reports it: what the file left out is filled in from the version.
+    """Returns the configuration as the server reports it: what the file left out is filled in from the version.
 
     Raises ConfigError when the file's inputs or outputs are not the version's own.
     """
@@ -212,7 +216,7 @@ def _check_outputs(outputs: Any, signature: ModelSignature) -> None:
 
 
 def _add_groups(complete: Any, config: ModelConfig) -> None:
-    """What KIND_AUTO, which nothing said, became on this machine."""
+    """Adds the groups that KIND_AUTO, by default, became on this machine."""
     gpus = sorted({place for place in config.places if place is not None})
     kind = "KIND_GPU" if gpus else "KIND_CPU"
     number = int(model_config_pb2.ModelInstanceGroup.Kind.Value(kind))
@@ -225,7 +229,7 @@ def _data_type(dtype: str) -> int:
 
 
 def _read_labels(proto: Any, model_dir: Path) -> dict[str, tuple[str, ...]]:
-    """The lines of each output's label_filename, a file in the model's folder."""
+    """Reads the lines of each output's label_filename, a file in the model's folder."""
     labels: dict[str, tuple[str, ...]] = {}
     for index, output in enumerate(proto.output):
         name = output.label_filename
@@ -248,7 +252,7 @@ def _read_labels(proto: Any, model_dir: Path) -> dict[str, tuple[str, ...]]:
 
 
 def data_type_name(data_type: int) -> str:
-    """The KServe name of a DataType of config.pbtxt; of one that there is not, its number."""
+    """Returns the KServe name of a DataType of config.pbtxt; its number when there is no such type."""
     if data_type not in model_config_pb2.DataType.values():
         return str(data_type)
     name = str(model_config_pb2.DataType.Name(data_type))

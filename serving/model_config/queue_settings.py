@@ -1,4 +1,4 @@
-"""`dynamic_batching` of config.pbtxt: how requests share batches, wait by priority, and are turned away."""
+"""Reads `dynamic_batching` of config.pbtxt: how requests share batches, wait by priority, and are refused."""
 
 from __future__ import annotations
 
@@ -31,46 +31,49 @@ _POLICY_FIELDS = (
 
 @dataclass(frozen=True)
 class LevelSettings:
-    """The queue of one priority level.
+    """The queue of one priority level."""
 
-    max_size: requests that may wait in it. timeout_us: how long one may wait, 0 for no bound. delays: one that has
-    waited longer is not refused but goes behind those of its level that have not.
-    """
-
+    #: Requests that may wait in it.
     max_size: int = DEFAULT_QUEUE_SIZE
+    #: Limit on the wait of a request, 0 for no limit.
     timeout_us: int = 0
+    #: A request that has waited longer is not refused but goes behind those of its level that have not.
     delays: bool = False
 
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """The queue and the batcher of a model.
+    """The queue and the batcher of a model."""
 
-    merge: several requests may share a batch. preferred: batch sizes worth waiting for. delay_us: for how long.
-    levels: by priority, the first before all others. default_level: of requests without a priority, counted from 1.
-    max_wait_us: a request that would wait longer, by estimate, is refused at once; 0 for no bound.
-    """
-
+    #: True if several requests may share a batch.
     merge: bool = False
+    #: Batch sizes worth waiting for.
     preferred: tuple[int, ...] = ()
+    #: Limit on that wait.
     delay_us: int = 0
+    #: Levels by priority, the first before all others.
     levels: tuple[LevelSettings, ...] = (LevelSettings(),)
+    #: Level of requests without a priority, counted from 1.
     default_level: int = 1
+    #: A request that would wait longer, by estimate, is refused at once; 0 for no limit.
     max_wait_us: int = 0
 
     def level_of(self, priority: int) -> int:
-        """The index of a request's level. As in Triton, 0 and numbers over the last level mean the default."""
+        """Returns the index of a request's level. As in Triton, 0 and numbers over the last level mean the default."""
         level = priority if 1 <= priority <= len(self.levels) else self.default_level
         return level - 1
 
     @property
     def max_size(self) -> int:
-        """Requests that may wait in all levels together."""
+        """Number of requests that may wait in all levels together."""
         return sum(level.max_size for level in self.levels)
 
 
 def read_queue_settings(proto: Any, *, timeout_ms: float | None, max_wait_ms: float | None) -> QueueSettings:
-    """From a ModelConfig and our own options. timeout_ms: bounds the wait in every level. Raises ConfigError."""
+    """Reads the settings of a ModelConfig and our own options. timeout_ms: bounds the wait in every level.
+
+    Raises ConfigError.
+    """
     timeout_us, max_wait_us = int((timeout_ms or 0) * 1000), int((max_wait_ms or 0) * 1000)
     if not proto.HasField("dynamic_batching"):
         return QueueSettings(levels=(LevelSettings(timeout_us=timeout_us),), max_wait_us=max_wait_us)
@@ -110,7 +113,7 @@ def _levels(batching: Any, timeout_us: int) -> tuple[tuple[LevelSettings, ...], 
                 f"is {batching.default_priority_level}, but priority_levels is not given",
             )
         return (default,), 1
-    # Triton wants it said, too: there is no level that everybody would expect.
+    # As in Triton, it must be given: there is no level that everyone would expect.
     check_range("dynamic_batching.default_priority_level", batching.default_priority_level, 1, count)
     levels = tuple(
         _level(f"dynamic_batching.priority_queue_policy[{key}]", own[key], timeout_us) if key in own else default
