@@ -1,4 +1,4 @@
-"""A checked graph document becomes a torch.fx graph, node by node.
+"""Assembles a checked graph document into a torch.fx graph, node by node.
 
 torch's own deserializer would do the same, and import its compiler and sympy for it: two seconds at every start.
 Nothing here evaluates a text of the document: operators are resolved by the list of accepted ones, and sizes that
@@ -36,7 +36,7 @@ from storage.checkpoint.operators import SYMBOLIC, resolve_operator
 from storage.checkpoint.traces import graph_module
 from storage.errors import CheckpointError
 
-# The numbers of torch's export schema.
+# Numbers of torch's export schema.
 SCALAR_DTYPES = {
     1: torch.uint8,
     2: torch.int8,
@@ -58,16 +58,18 @@ _VALUE = "value"
 
 @dataclass(frozen=True)
 class TensorValue:
-    """What is known of a tensor in a graph. sizes: numbers, or the text of what they are computed from."""
+    """Dtype and sizes of a tensor in a graph."""
 
     dtype: torch.dtype
+    #: Numbers, or the text of the expression that computes them.
     sizes: tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class SizeValue:
-    """A size, or a condition on sizes, that a graph computes. text: of its expression, "" for a constant."""
+    """A size, or a condition on sizes, that a graph computes."""
 
+    #: Text of its expression, "" for a constant.
     text: str
 
 
@@ -75,23 +77,25 @@ Value = TensorValue | SizeValue
 
 
 def value_of(node: fx.Node) -> Value | None:
-    """What the document says of a node's value; None for several values at once."""
+    """Returns the document's description of a node's value; None for several values at once."""
     value: Value | None = node.meta.get(_VALUE)
     return value
 
 
 def set_value(node: fx.Node, value: Value | None) -> None:
-    """Says what a node's value is."""
+    """Sets the description of a node's value."""
     node.meta[_VALUE] = value
 
 
 def symbols(text: int | str) -> set[str]:
-    """The symbols in the text of a size."""
+    """Returns the symbols in the text of a size."""
     return set() if isinstance(text, int) else set(_SYMBOL.findall(text))
 
 
 def assemble(document: GraphDocument) -> fx.GraphModule:
-    """The graph, its weights among its arguments. Raises CheckpointError for one that does not hold together."""
+    """Assembles the graph, with its weights among its arguments. Raises CheckpointError for an inconsistent
+    document.
+    """
     try:
         return _Assembly(document.graph_module.graph).run()
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -99,7 +103,7 @@ def assemble(document: GraphDocument) -> fx.GraphModule:
 
 
 class _Assembly:
-    """One graph. done: its nodes by the names of their values in the document."""
+    """Assembles one graph. done: its nodes by the names of their values in the document."""
 
     def __init__(self, given: Graph) -> None:
         self._given = given
@@ -161,7 +165,7 @@ class _Assembly:
     def _arguments(
         self, target: torch._ops.OpOverload, given: Sequence[NamedArgument]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments as the operator's schema has them, those by place first."""
+        """Orders arguments as the operator's schema has them, positional ones first."""
         found = {entry.name: entry for entry in given}
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -202,7 +206,7 @@ class _Assembly:
         return float(value) if kind == "as_float" else self._element(value)
 
     def _element(self, value: Any) -> Any:
-        """A value, or what stands in a list."""
+        """Converts a value, or an element of a list."""
         if isinstance(value, OptionalTensor):
             return None if value.as_tensor is None else self._done[value.as_tensor.name]
         if isinstance(value, TensorName):
@@ -217,7 +221,7 @@ class _Assembly:
 
 
 def _single(output: Argument) -> str | None:
-    """The name of an output that is one value; None for a list, and for none."""
+    """Returns the name of an output that is one value; None for a list, and for no output."""
     if output.as_tensor is not None:
         return output.as_tensor.name
     named = output.as_sym_int or output.as_sym_bool
@@ -225,7 +229,7 @@ def _single(output: Argument) -> str | None:
 
 
 def _size_function(target: str) -> Callable[..., Any]:
-    """One of `SYMBOLIC`."""
+    """Returns one of the functions of `SYMBOLIC`."""
     module, name = target.split(".")
     function: Callable[..., Any] = getattr(operator if module == "_operator" else torch, name)
     return function

@@ -83,5 +83,5 @@ class DeltaManifest(SignedManifest):
 
     @property
     def cumulative(self) -> bool:
-        """Whether it holds all changes since the version."""
+        """True if it holds all changes since the version."""
         return self.from_sequence == 0

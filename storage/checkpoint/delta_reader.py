@@ -1,4 +1,4 @@
-"""Opening a published delta: the same checks as for a version, and rows and removed ids that do not contradict."""
+"""Opens a published delta: the same checks as for a version, and rows and removed ids that do not contradict."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PublishedDelta(Published[DeltaManifest]):
         return read_weights(self._folder.read(WEIGHTS), finite=LEARNED)
 
     def golden(self, spec: FeatureSpec, graph: GraphEntry) -> Golden:
-        """The golden requests and their scores. spec, graph: those of the version (`manifest.graph`)."""
+        """Reads the golden requests and their scores. spec, graph: those of the version (`manifest.graph`)."""
         return read_golden(self._folder.read(GOLDEN), spec, self.manifest.golden, graph)
 
     @cached_property
@@ -95,8 +95,8 @@ def open_delta(path: Path | str, *, verify: bool = True) -> PublishedDelta:
     """Opens a delta's folder, in its version or elsewhere (a server keeps links of its own).
 
     verify: compute the digest of every file now; without it each file is checked when it is read. Names and sizes are
-    always checked. Raises NotFound, IntegrityError or UnsafeArtifact as `open_version` does. Whether the delta
-    continues what is served is the caller's question: see `applies_to`.
+    always checked. Raises NotFound, IntegrityError or UnsafeArtifact as `open_version` does. The caller decides whether
+    the delta continues what is served: see `applies_to`.
     """
     path = local_path(path, "path")
     if path.is_symlink():

@@ -1,4 +1,4 @@
-"""Publishing a delta: what changed since a snapshot, as a folder of its own beside the version's files."""
+"""Publishes a delta: the changes since a snapshot, as a folder of its own beside the version's files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from storage.specs import check_row_type
 
 @dataclass(frozen=True)
 class DeltaTable:
-    """What a delta does to one table.
+    """Changes that a delta makes to one table.
 
     ids: (n,) int64 strictly ascending, new or changed; rows: (n, dim) float32, finite; freq: (n,) uint8, logarithmic
     use count. removed: (m,) int64 strictly ascending, none of `ids`; ids that the server does not have are allowed.
@@ -85,14 +85,14 @@ def write_delta(
 ) -> Path:
     """Publishes a delta of the version in `version_dir` and returns its folder, deltas/NNNNNN.
 
-    snapshot: its own random identity, 32 hex digits. base: the version's. parent: the snapshot that the trainer went on
-    from, one of applies_to: the snapshots that this patch turns into `snapshot`. The rows cover all changes after
-    from_sequence, up to `sequence`. weights: exactly those of the version, by their names in its dense.safetensors;
-    weight_dtypes: safetensors names where numpy's type does not say it. outputs: the graph's. fingerprints: by table,
-    what the trainer computed from its own state; None computes them from the arrays given here, and dense_fingerprint
-    likewise. With created_unix_ms given the same parts make the same bytes.
-    Raises CheckpointError when the sequence is taken or the parts do not fit the version, LineageError when `base` is
-    not the version's snapshot. Nothing is left behind then.
+    snapshot: its own random identity, 32 hex digits. base: that of the version. parent: the snapshot that the trainer
+    continued from, one of applies_to: the snapshots that this patch turns into `snapshot`. The rows cover all changes
+    after from_sequence, up to `sequence`. weights: exactly those of the version, by their names in its
+    dense.safetensors; weight_dtypes: safetensors names where numpy's type does not say it. outputs: the graph's.
+    fingerprints: by table, computed by the trainer from its own state; None computes them from the arrays given here,
+    and dense_fingerprint likewise. With created_unix_ms given the same parts make the same bytes. Raises
+    CheckpointError when the sequence is taken or the parts do not fit the version, LineageError when `base` is not the
+    version's snapshot. Nothing is left behind then.
     """
     version_dir = local_path(version_dir, "version_dir")
     version = _read_version(version_dir)

@@ -1,4 +1,4 @@
-"""Which deltas a version has: complete folders under its `deltas`, each named by its sequence."""
+"""Lists the deltas of a version: complete folders under its `deltas`, each named by its sequence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def sequence_name(sequence: int) -> str:
 
 
 def is_sequence(name: str) -> bool:
-    """Whether a folder's name is that of a delta."""
+    """Returns whether a folder's name is that of a delta."""
     return _SEQUENCE.fullmatch(name) is not None and sequence_name(int(name)) == name and int(name) > 0
 
 
 def list_deltas(version_dir: Path | str) -> list[int]:
-    """The sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link.
+    """Returns the sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link.
 
-    Raises OSError for a delta that cannot be looked at: it may not be taken for one that is not there.
+    Raises OSError for a delta that cannot be examined: it must not be taken for one that is not there.
     """
     deltas = local_path(version_dir, "version_dir") / DELTAS
     if deltas.is_symlink():
@@ -51,7 +51,10 @@ def _has_manifest(folder: str) -> bool:
 
 
 def next_sequence(version_dir: Path | str) -> int:
-    """One more than the largest sequence in use. A publisher whose deltas get removed must remember its own last."""
+    """Returns one more than the largest sequence in use.
+
+    A publisher whose deltas get removed must remember its own last sequence.
+    """
     try:
         names = os.listdir(local_path(version_dir, "version_dir") / DELTAS)
     except (FileNotFoundError, NotADirectoryError):

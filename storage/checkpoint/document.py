@@ -1,8 +1,8 @@
-"""The graph's JSON as a closed set of types: what is not written here does not reach torch.
+"""The graph's JSON as a closed set of types: anything not described here does not reach torch.
 
 It is the part of torch's export schema (major version 8) that a dense graph of pure aten operators needs. Subgraphs,
-custom objects, operators as arguments, call trees, guards and metadata do not exist in it. What torch gets is rebuilt
-from these types, never the file's own text.
+custom objects, operators as arguments, call trees, guards and metadata do not exist in it. torch gets text that is
+rebuilt from these types, never the file's own text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESERVED_NAMES = frozenset({"torch", "device", "inf", "nan", "self", "fx_pytree"
 
 
 def is_node_name(name: str) -> bool:
-    """Whether a name may stand as a variable in the code that torch generates."""
+    """Returns whether a name may stand as a variable in the code that torch generates."""
     return (
         _IDENTIFIER.fullmatch(name) is not None
         and not keyword.iskeyword(name)
@@ -271,13 +271,13 @@ class GraphDocument(_Part):
         return {node.target for node in self.graph_module.graph.nodes} - SYMBOLIC
 
     def to_json_value(self) -> dict[str, Any]:
-        """The document as torch's own reader expects it: unions with their one key."""
+        """Returns the document as torch's own reader expects it: unions with their one key."""
         value: dict[str, Any] = self.model_dump(mode="python", exclude_unset=True)
         return value
 
 
 def placeholder_of(spec: InputSpec) -> str:
-    """The graph's name of an input."""
+    """Returns the graph's name of an input."""
     if spec.user_input is not None:
         return spec.user_input.arg.as_tensor.name
     weight = spec.parameter or spec.buffer or spec.tensor_constant
@@ -287,7 +287,7 @@ def placeholder_of(spec: InputSpec) -> str:
 
 
 def parse_document(data: bytes, *, max_bytes: int) -> GraphDocument:
-    """Reads a graph's JSON. Raises UnsafeArtifact naming the place that is not allowed; torch has not seen it then."""
+    """Reads a graph's JSON. Raises UnsafeArtifact naming the place that is not allowed, before torch has seen it."""
     content = parse_json(data, what="graph", max_bytes=max_bytes)
     return document_from(content)
 

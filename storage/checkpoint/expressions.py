@@ -1,4 +1,4 @@
-"""Symbolic sizes in a graph's JSON, checked before torch sees them.
+"""Checks symbolic sizes in a graph's JSON before torch sees them.
 
 torch hands these strings to sympy, which evaluates them as Python. Here they are parsed to a syntax tree, and only
 integer arithmetic on known symbols passes.

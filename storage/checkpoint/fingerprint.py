@@ -1,10 +1,11 @@
-"""Fingerprints of rows and weights: the trainer's own word about its tables, compared with what a server staged.
+"""Fingerprints of rows and weights: computed by the trainer over its tables, compared with what a server staged.
 
-A digest says that a file is what was written; a fingerprint says that what was written is what the trainer has. It is a
-sum over rows, so parts of a table can be computed anywhere and added modulo 2^64. A row's term is a multilinear hash
-(Lemire and Kaser, "Strongly universal string hashing is fast", 2014) of its bits, keyed by its id and then mixed by a
-bijection: any change within one word (4 bytes) of one row changes the term for certain, any other but for one chance in
-about 2^64. It guards against mistakes and not against an attacker, who could write the manifest too.
+A digest shows that a file is unchanged since it was written; a fingerprint shows that what was written is what the
+trainer has. It is a sum over rows, so parts of a table can be computed anywhere and added modulo 2^64. A row's term is
+a multilinear hash (Lemire and Kaser, "Strongly universal string hashing is fast", 2014) of its bits, keyed by its id
+and then mixed by a bijection: any change within one word (4 bytes) of one row changes the term for certain, any other
+but for one chance in about 2^64. It guards against mistakes and not against an attacker, who could write the manifest
+too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CHUNK_VALUES = 1 << 18
 
 
 def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
-    """The fingerprint of rows, in any order; 0 for none.
+    """Returns the fingerprint of rows, in any order; 0 for none.
 
     ids: (n,) int64. rows: (n, row_bytes) uint8 as they are stored, or (n, dim) float32, which are stored as they are.
     """
@@ -44,7 +45,7 @@ def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
 
 
 def removed_fingerprint(ids: np.ndarray) -> int:
-    """The fingerprint of ids that a delta removes, in any order; 0 for none. ids: (m,) int64."""
+    """Returns the fingerprint of ids that a delta removes, in any order; 0 for none. ids: (m,) int64."""
     total = 0
     for start in range(0, len(ids), _CHUNK_VALUES):
         total += _summed(_mixed(_unsigned(ids[start : start + _CHUNK_VALUES]) ^ _REMOVED_SALT))
@@ -52,12 +53,12 @@ def removed_fingerprint(ids: np.ndarray) -> int:
 
 
 def table_fingerprint(ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> int:
-    """What a delta's manifest says about a table: changed rows, as `rows_fingerprint` takes them, and removed ids."""
+    """Returns a table's fingerprint in a delta's manifest: changed rows, as for `rows_fingerprint`, and removed ids."""
     return (rows_fingerprint(ids, rows) + removed_fingerprint(removed)) & MASK
 
 
 def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int:
-    """The fingerprint of dense weights: names, shapes and bits, in any order. bfloat16 may come as uint16."""
+    """Returns the fingerprint of dense weights: names, shapes and bits, in any order. bfloat16 may come as uint16."""
     total = 0
     for name, value in weights.items():
         array = _bits(value)
@@ -68,7 +69,7 @@ def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int
 
 
 def fingerprint_hex(value: int) -> str:
-    """A fingerprint as 16 hex digits, as manifests hold it."""
+    """Formats a fingerprint as 16 hex digits, as in manifests."""
     return f"{value & MASK:016x}"
 
 

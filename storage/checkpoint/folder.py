@@ -1,4 +1,4 @@
-"""A published folder as it is read: plain files only, and every byte that is parsed is a byte that was hashed.
+"""Reads a published folder: plain files only, and every byte that is parsed is a byte that was hashed.
 
 A file is read into memory once, that buffer is hashed, and that buffer is parsed; what happens to the file in between
 or afterwards does not matter.
@@ -31,7 +31,7 @@ _MAX_BYTES = {
 MAX_SHARD_BYTES = 1 << 30
 _READ_BYTES = 16 << 20
 _CHECK_BYTES = 1 << 20
-# Not followed when it is a link, not waited for when it is a pipe.
+# Flags that do not follow a link and do not wait for a pipe.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -43,7 +43,7 @@ class VerifiedFolder:
         self._files = {entry.path: entry for entry in files}
 
     def read(self, name: str) -> np.ndarray:
-        """A file's bytes, read-only uint8 (size,), after their digest was checked.
+        """Returns a file's bytes, read-only uint8 (size,), after their digest was checked.
 
         Raises UnsafeArtifact for a file too large to be one of ours, IntegrityError when the bytes are not those that
         were published, NotFound when the whole folder is gone, ReadError when the file cannot be read now.
@@ -122,7 +122,7 @@ def plain_file(path: Path) -> Iterator[FileIO]:
 
 
 def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
-    """The bytes of a folder's manifest.json. what: "version" or "delta", for the message when there is none."""
+    """Returns the bytes of a folder's manifest.json. what: "version" or "delta", for the message when there is none."""
     if MANIFEST not in sizes:
         raise IntegrityError(f"{folder}: {MANIFEST} is missing; the {what} was not published to the end")
     if sizes[MANIFEST] > MAX_MANIFEST_BYTES:
@@ -135,9 +135,9 @@ def read_manifest(folder: Path, sizes: dict[str, int], what: str) -> bytes:
 
 
 def list_files(folder: Path, *, ignored: frozenset[str] = frozenset()) -> dict[str, int]:
-    """Sizes of all files in a folder and its `tables`, which may be missing.
+    """Returns the sizes of all files in a folder and its `tables`, which may be missing.
 
-    ignored: names of folders that are no part of it. Raises UnsafeArtifact for links and what is no plain file,
+    ignored: names of folders that are no part of it. Raises UnsafeArtifact for links and other non-plain files,
     IntegrityError for another folder, NotFound when the folder is gone, ReadError when it cannot be read now.
     """
     sizes: dict[str, int] = {}
@@ -199,7 +199,7 @@ def _read_at_most(file: FileIO, most: int) -> bytes:
 
 
 def _read_exactly(file: FileIO, size: int) -> np.ndarray | None:
-    # None when the file is longer or shorter.
+    # Returns None when the file is longer or shorter.
     buffer = np.empty(size, np.uint8)
     filled = 0
     while filled < size:

@@ -23,7 +23,7 @@ _OUTPUT = "output."
 
 @dataclass(frozen=True)
 class Golden:
-    """`batch` rows of raw features and what the trainer's model answers, within `tolerance` (absolute).
+    """Raw features of `batch` rows and the answers of the trainer's model, within `tolerance` (absolute).
 
     columns: name -> Column. outputs: name -> array with the shape of the graph's output, batch filled in.
     """

@@ -29,7 +29,7 @@ TORCH_DTYPES = {
 
 
 class DenseGraph:
-    """A model without its tables. `inputs` and `outputs` say what `run` takes and gives, in order.
+    """A model without its tables. `inputs` and `outputs` describe the tensors of `run`, in order.
 
     Thread-safe: weights are read only (every operator in the graph is functional) and shared by all callers.
     """
@@ -43,9 +43,10 @@ class DenseGraph:
         inputs: Sequence[GraphInput],
         outputs: Sequence[GraphOutput],
     ) -> None:
-        """keys: the weight of each of the program's arguments, None for inputs. slots: the argument of each input.
+        """Binds weights to a program.
 
-        program: shared by all that have other weights only.
+        keys: the weight of each of the program's arguments, None for inputs. slots: the argument of each input.
+        program: shared by all graphs that differ in their weights alone.
         """
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -58,17 +59,17 @@ class DenseGraph:
         self._dtypes = tuple(TORCH_DTYPES[entry.dtype] for entry in inputs)
 
     def _argument(self, slot: int, key: str) -> torch.Tensor:
-        """A weight as the program takes it."""
+        """Returns a weight as the program takes it."""
         value = self._weights[key]
         return value.to(self.program.rounded_to) if slot in self.program.rounded else value
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The program's argument that each of `inputs` is; the others are weights."""
+        """The program's argument for each of `inputs`; the others are weights."""
         return self._slots
 
     def weight_arguments(self) -> dict[int, torch.Tensor]:
-        """The weights as the program takes them, rounded where it wants them so, by argument. Not to be written to."""
+        """The weights as the program takes them, rounded where it wants them so, by argument. Do not write to them."""
         return {slot: value for slot, value in enumerate(self._arguments) if value is not None}
 
     def weight_bytes(self) -> int:
@@ -76,13 +77,13 @@ class DenseGraph:
         return sum(value.nbytes for value in self._weights.values())
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The weights by their names in dense.safetensors. They are the graph's own: not to be written to."""
+        """Returns the weights by their names in dense.safetensors. They are the graph's own: do not write to them."""
         return dict(self._weights)
 
     def with_weights(self, weights: Mapping[str, torch.Tensor]) -> DenseGraph:
-        """The same graph on other weights, which it keeps. Microseconds: torch loads nothing again.
+        """Returns the same graph on other weights, which it keeps. It takes microseconds: torch loads nothing again.
 
-        weights: exactly the names, dtypes and shapes of `weights()`. Raises UnsafeArtifact naming what differs.
+        weights: exactly the names, dtypes and shapes of `weights()`. Raises UnsafeArtifact naming the difference.
         """
         for name in sorted(set(self._weights) - set(weights)):
             raise UnsafeArtifact(f"{WEIGHTS}: the graph's weight {name!r} is not there")
@@ -99,7 +100,9 @@ class DenseGraph:
         return DenseGraph(self.program, self._keys, kept, self._slots, self.inputs, self.outputs)
 
     def lowered(self, precision: str = "bf16") -> DenseGraph:
-        """The same graph with its matrix products in bf16 or fp16; its weights are rounded beside those it keeps."""
+        """Returns the same graph with its matrix products in bf16 or fp16; rounded weights are kept beside the
+        originals.
+        """
         dtype = LOWERED[precision]
         places = [slot for slot, key in enumerate(self._keys) if key is not None]
         module, rounded = lower_products(self.program.module, places, dtype)
@@ -119,10 +122,10 @@ class DenseGraph:
     def run_halves(
         self, halves: RunnableHalves, tensors: Sequence[torch.Tensor], rows: torch.Tensor
     ) -> list[torch.Tensor]:
-        """The same as `run`, with the user's side computed once a user.
+        """Computes the outputs as `run` does, with the user's side computed once a user.
 
-        halves: of `program`. tensors: as for `run`, those of the user's side with U rows, the others with B. rows:
-        (B,) int64, each row's user.
+        halves: those of `program`. tensors: as for `run`, those of the user's side with U rows, the others with B.
+        rows: (B,) int64, each row's user.
         """
         arguments = self.arguments(tensors)
         slots = halves.halves
@@ -131,7 +134,7 @@ class DenseGraph:
             return list(halves.item(rows, *of_users, *[arguments[slot] for slot in slots.item_slots]))
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """What the program takes: the weights and, in their places, the tensors of a batch.
+        """Returns the program's arguments: the weights and, in their places, the tensors of a batch.
 
         Raises InvalidInput naming the input with another dtype or shape.
         """
@@ -153,7 +156,7 @@ class DenseGraph:
 def load_graph(archive: bytes, weights: np.ndarray | bytes, entry: GraphEntry) -> DenseGraph:
     """Opens a published graph: the bytes of dense.pt2 and of dense.safetensors.
 
-    Raises UnsafeArtifact before torch sees anything that is not on the lists.
+    Raises UnsafeArtifact for anything that is not on the lists, before torch sees it.
     """
     document = parse_document(unpack_graph(GRAPH, archive), max_bytes=MAX_GRAPH_BYTES)
     for target in sorted(document.targets()):

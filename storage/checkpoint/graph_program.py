@@ -1,4 +1,4 @@
-"""What a graph computes, without its weights: one program for all snapshots that have the same graph."""
+"""The computation of a graph, without its weights: one program for all snapshots that have the same graph."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from storage.checkpoint.halves import GraphHalves, split_graph
 from storage.checkpoint.program import TORCH_LOCK
 from storage.errors import Unsupported
 
-# Takes a graph's arguments, weights and inputs, in its order; gives its outputs in theirs. Any thread.
+# Takes a graph's arguments, weights and inputs, in its order; returns its outputs in theirs. Thread-safe.
 Forward = Callable[..., Sequence[Any]]
-# Makes that function of a graph. Raises Unsupported when it cannot.
+# Makes that function from a graph. Raises Unsupported when it cannot.
 Runner = Callable[[fx.GraphModule], Forward]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A runner and what came of it.
-
-    us: median of a run, by rows of the batch. why_not: it could not be kept, "" where it could.
-    """
+    """A runner and the result of its comparison."""
 
     name: str
+    #: Median microseconds of a run, by rows of the batch.
     us: Mapping[int, float]
+    #: The reason that it could not be kept, "" where it could.
     why_not: str = ""
 
 
 def eager(module: fx.GraphModule) -> Forward:
-    """One operator after the other, called from Python: what every other runner is compared with."""
+    """Runs one operator after the other, called from Python: the reference for every other runner."""
     forward: Forward = module.forward
     return forward
 
 
 @dataclass(frozen=True)
 class RunnableHalves:
-    """The two halves as functions; which arguments they take, `halves` says."""
+    """The two halves as functions; `halves` says which arguments they take."""
 
     halves: GraphHalves
     user: Forward
@@ -47,7 +46,7 @@ class RunnableHalves:
 
 
 class GraphProgram:
-    """Any thread. forward: the whole graph, by the runner that was told last. runner: its name.
+    """A graph's computation. Thread-safe. forward: the whole graph, by the runner of the last `use`. runner: its name.
 
     candidates: the runners that were compared, and how each did; empty as long as none were.
     """
@@ -59,7 +58,10 @@ class GraphProgram:
         rounded: frozenset[int] = frozenset(),
         rounded_to: torch.dtype = torch.bfloat16,
     ) -> None:
-        """slots: the argument of each input; the others are weights. rounded: those that it takes as `rounded_to`."""
+        """Starts with the eager runner.
+
+        slots: the argument of each input; the others are weights. rounded: the arguments that it takes as `rounded_to`.
+        """
         self.module = module
         self.rounded = rounded
         self.rounded_to = rounded_to
@@ -71,9 +73,9 @@ class GraphProgram:
         self._halves: dict[tuple[int, ...], RunnableHalves | None] = {}
 
     def use(self, name: str, make: Runner, forward: Forward | None = None) -> None:
-        """From now on the graph is run so. forward: what `make` gave for the whole graph, where that is known.
+        """Runs the graph by this runner from now on.
 
-        Raises Unsupported; then nothing has changed.
+        forward: result of `make` for the whole graph, where it is known. Raises Unsupported; then nothing has changed.
         """
         whole = forward or make(self.module)
         with TORCH_LOCK:
@@ -83,7 +85,9 @@ class GraphProgram:
             self.forward, self.runner, self._make, self._halves = whole, name, make, halves
 
     def halves(self, user: Sequence[int]) -> RunnableHalves | None:
-        """The graph split where the user's side ends; None where it cannot be. user: numbers of those inputs."""
+        """Returns the graph split where the user's side ends; None where it cannot be. user: numbers of those
+        inputs.
+        """
         key = tuple(user)
         if key not in self._halves:
             with TORCH_LOCK:
@@ -94,7 +98,7 @@ class GraphProgram:
 
 
 def _runnable(halves: GraphHalves, make: Runner) -> RunnableHalves:
-    """The halves by a runner; called from Python where it takes the whole graph but not both of them."""
+    """Makes the halves by a runner; they are called from Python where it takes the whole graph but not both of them."""
     try:
         return RunnableHalves(halves, make(halves.user), make(halves.item))
     except Unsupported:

@@ -1,4 +1,4 @@
-"""A dense graph in two halves: what depends on the user's side alone, once a user, and the rest, once a row.
+"""Splits a dense graph in two halves: the part that depends on the user's side alone, run once a user, and the rest.
 
 A request often asks for many items of one user. What the graph computes of the user alone is then the same for every
 row. The first half computes it for U users; the second half takes it for each of the B rows and computes the rest.
@@ -22,10 +22,11 @@ _Kind = Literal["weight", "user", "item", "size"]
 
 @dataclass(frozen=True)
 class GraphHalves:
-    """user: takes the arguments `user_slots` of the whole graph, of U rows; gives what the other half needs of them.
+    """The halves of a graph.
 
-    item: takes (rows, *what user gave, *the arguments `item_slots` of the whole graph, of B rows); rows (B,) int64 is
-    each row's user. Gives the whole graph's outputs.
+    user: takes the arguments `user_slots` of the whole graph, of U rows; returns what the other half needs of them.
+    item: takes (rows, *results of user, *the arguments `item_slots` of the whole graph, of B rows); rows (B,) int64 is
+    each row's user. Returns the whole graph's outputs.
     """
 
     user: fx.GraphModule
@@ -35,7 +36,7 @@ class GraphHalves:
 
 
 def split_graph(module: fx.GraphModule, user: Sequence[int], item: Sequence[int]) -> GraphHalves | None:
-    """The halves of a graph; None where a split is not possible, such as with a second dynamic size.
+    """Splits a graph; returns None where that is not possible, such as with a second dynamic size.
 
     user, item: places of the arguments that are inputs of either side; the others are weights.
     """
@@ -54,7 +55,7 @@ def split_graph(module: fx.GraphModule, user: Sequence[int], item: Sequence[int]
         border = _border(nodes, kinds)
         if not border:
             return None
-        # What crosses the border is taken row by row, so its rows must be the batch.
+        # A value that crosses the border is taken row by row, so its rows must be the batch.
         wrong = [node for node in border if not _is_by_rows(node, batch)]
         if not wrong:
             break
@@ -68,7 +69,9 @@ def split_graph(module: fx.GraphModule, user: Sequence[int], item: Sequence[int]
 
 
 def _batch_symbol(inputs: Sequence[fx.Node]) -> str | None:
-    """The text of the batch's size; None when the inputs do not have exactly one symbol, as their first size."""
+    """Returns the text of the batch's size; None when the inputs do not have exactly one symbol, as their first
+    size.
+    """
     found: set[str] = set()
     for node in inputs:
         value = value_of(node)
@@ -83,7 +86,7 @@ def _batch_symbol(inputs: Sequence[fx.Node]) -> str | None:
 def _kinds(
     nodes: Sequence[fx.Node], users: set[fx.Node], items: set[fx.Node], kept_back: set[fx.Node], batch: str
 ) -> dict[fx.Node, _Kind] | None:
-    """What each node depends on. A size is computed anew in each half, from that half's own batch."""
+    """Returns what each node depends on. A size is computed anew in each half, from that half's own batch."""
     kinds: dict[fx.Node, _Kind] = {}
     for node in nodes:
         if node.op == "placeholder":
@@ -102,7 +105,7 @@ def _kinds(
             elif "user" in before:
                 kinds[node] = "user"
             else:
-                # Made of sizes alone, such as zeros(batch, 4): of as many rows as there are.
+                # It is made of sizes alone, such as zeros(batch, 4), so it has as many rows as there are.
                 kinds[node] = "item" if "size" in before else "weight"
         elif node.op != "output":
             return None
@@ -110,7 +113,7 @@ def _kinds(
 
 
 def _border(nodes: Sequence[fx.Node], kinds: dict[fx.Node, _Kind]) -> list[fx.Node]:
-    """The user's nodes that the other half or the outputs need."""
+    """Returns the user's nodes that the other half or the outputs need."""
     return [
         node
         for node in nodes
@@ -126,7 +129,7 @@ def _is_by_rows(node: fx.Node, batch: str) -> bool:
 
 
 class _Copy:
-    """Nodes of one half, copied as they are asked for. size_of: the tensor whose first size is that half's batch."""
+    """Copies nodes into one half, as they are asked for. size_of: the tensor whose first size is that half's batch."""
 
     def __init__(self, kinds: dict[fx.Node, _Kind]) -> None:
         self.graph = fx.Graph()
@@ -135,8 +138,8 @@ class _Copy:
         self._kinds = kinds
 
     def copy(self, node: fx.Node) -> fx.Node:
-        """The node, with everything before it that is not there yet."""
-        # Not by recursion: graphs are deep.
+        """Copies the node, with everything before it that is not copied yet."""
+        # There is no recursion: graphs are deep.
         todo = [node]
         while todo:
             last = todo[-1]
@@ -206,7 +209,10 @@ def _used_placeholders(
     slots: dict[fx.Node, int],
     stop: Sequence[fx.Node] = (),
 ) -> list[fx.Node]:
-    """The placeholders that `wanted` is computed from, in the graph's order. Sizes need none: each half has its own."""
+    """Returns the placeholders that `wanted` is computed from, in the graph's order.
+
+    Sizes need none: each half has its own.
+    """
     found: list[fx.Node] = []
     seen = set(stop)
     todo = list(wanted)

@@ -1,4 +1,4 @@
-"""How a folder appears: written beside its place, forced to the disk, then one rename.
+"""Installs a folder atomically: written beside its place, forced to the disk, then one rename.
 
 A reader sees the whole folder or none of it. A crash leaves a folder whose name starts with ".publish-", which no
 reader looks at and which may be deleted. Paths are local; other file systems are not supported yet.
@@ -30,9 +30,9 @@ def make_place(parent: Path) -> None:
 
 @contextmanager
 def publishing(parent: Path) -> Iterator[Path]:
-    """A folder in `parent` to be filled and moved; what is left of it at the end goes.
+    """Yields a folder in `parent` to be filled and moved; what is left of it at the end is removed.
 
-    Errors of the disk and of a manifest's schema come as CheckpointError.
+    Errors of the disk and of a manifest's schema are raised as CheckpointError.
     """
     folder = parent / f".publish-{secrets.token_hex(8)}"
     try:

@@ -1,8 +1,8 @@
-"""A dense graph whose matrix products are computed in bfloat16 or float16, everything between them in float32.
+"""Lowers a dense graph: its matrix products are computed in bfloat16 or float16, everything else in float32.
 
 Inputs of a product are rounded, its result is widened again. Weights that only products read are rounded once, when the
-graph gets them; others, each time. What lies between two products and only picks or moves values (a relu, a reshape)
-is done on the rounded ones, which gives the same bits without widening and rounding again.
+graph gets them; others, each time. An operator between two products that only picks or moves values (a relu, a reshape)
+works on the rounded ones, which gives the same bits without widening and rounding again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.checkpoint.assembly import TensorValue, value_of
 from storage.checkpoint.traces import graph_module
 
 PRODUCTS = frozenset({"aten::addmm", "aten::baddbmm", "aten::bmm", "aten::linear", "aten::matmul", "aten::mm"})
-# Their results are values of their inputs, or zero: rounded before or after, they are the same.
+# Operators whose results are values of their inputs, or zero: rounded before or after, they are the same.
 EXACT = frozenset(
     f"aten::{name}"
     for name in (
@@ -24,7 +24,7 @@ EXACT = frozenset(
         *("slice", "squeeze", "t", "transpose", "unflatten", "unsqueeze", "view", "_unsafe_view", "index_select"),
     )
 )
-# What `precision` of a model may say, and torch's name for it.
+# Values of a model's `precision`, and torch's names for them.
 LOWERED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 _CAST = torch.ops.aten._to_copy.default
@@ -33,15 +33,15 @@ _CAST = torch.ops.aten._to_copy.default
 def lower_products(
     module: fx.GraphModule, weights: Iterable[int], dtype: torch.dtype
 ) -> tuple[fx.GraphModule, frozenset[int]]:
-    """The graph in lower precision, and which of its arguments it wants rounded.
+    """Returns the graph in lower precision, and which of its arguments it takes rounded.
 
-    weights: places of the arguments that are weights. dtype: of the products.
+    weights: places of the arguments that are weights. dtype: that of the products.
     """
     return _Lowering(module, set(weights), dtype).run()
 
 
 class _Lowering:
-    """One graph. done: copies of its nodes. rounded: those in `dtype`, by what they are the rounded values of."""
+    """Lowers one graph. done: copies of its nodes. rounded: nodes in `dtype`, by the node that they round."""
 
     def __init__(self, module: fx.GraphModule, weights: set[int], dtype: torch.dtype) -> None:
         self._module = module
@@ -74,12 +74,12 @@ class _Lowering:
                 done[node] = graph.node_copy(node, done.__getitem__)
         for node in reversed(list(graph.nodes)):
             if not node.users and node.op == "call_function" and (node.target is _CAST or _is_exact(node)):
-                graph.erase_node(node)  # everyone took the rounded one
+                graph.erase_node(node)  # all users took the rounded one
         graph.lint()
         return graph_module(self._module, graph), frozenset(given)
 
     def _round(self, node: fx.Node) -> fx.Node:
-        """The rounded values of a node."""
+        """Returns the rounded values of a node."""
         found = self._rounded.get(node)
         if found is None:
             if self._comes_rounded(node):
@@ -92,7 +92,7 @@ class _Lowering:
         return found
 
     def _comes_rounded(self, node: fx.Node) -> bool:
-        """Whether it picks and moves values that are there in `dtype`."""
+        """Returns whether the node picks and moves values that exist in `dtype`."""
         return node in self._rounded or (
             _is_exact(node) and all(self._comes_rounded(each) for each in node.all_input_nodes if _is_wide(each))
         )
@@ -100,7 +100,7 @@ class _Lowering:
 
 def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
     cast = graph.call_function(_CAST, (node,), {"dtype": dtype})
-    cast.meta = dict(node.meta)  # its shape, which is what splitting a graph asks for
+    cast.meta = dict(node.meta)  # its shape, which splitting a graph needs
     return cast
 
 

@@ -167,7 +167,7 @@ class Manifest(SignedManifest):
 
     @property
     def published_unix_ms(self) -> int:
-        """When it was published, milliseconds since 1970; of older versions to the second."""
+        """Time of publication, milliseconds since 1970; in older versions to the second."""
         return self.created_unix_ms or self.created_unix * 1000
 
 
@@ -177,7 +177,7 @@ def shard_paths(table: str, count: int) -> list[str]:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file, read in pieces."""
+    """Returns the sha256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

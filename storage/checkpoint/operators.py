@@ -1,8 +1,8 @@
 """The operators that a dense graph may use.
 
-Chosen by one rule: a pure function of its tensors. Nothing that draws random numbers, reads or writes a file, prints,
-writes into an argument, or gives a shape that depends on values. Any overload of a listed operator is accepted if its
-schema writes to no argument.
+The list follows one rule: a pure function of its tensors. No operator on it draws random numbers, reads or writes a
+file, prints, writes into an argument, or gives a shape that depends on values. Any overload of a listed operator is
+accepted if its schema writes to no argument.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def check_operator(target: str, *, where: str) -> None:
 
 
 def resolve_operator(target: str, *, where: str) -> torch._ops.OpOverload | None:
-    """torch's operator for a checked aten target; None for functions on sizes."""
+    """Returns torch's operator for a checked aten target; None for functions on sizes."""
     import torch
 
     check_operator(target, where=where)

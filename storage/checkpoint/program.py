@@ -1,4 +1,4 @@
-"""From torch's ExportedProgram to the two things that are published: the graph's JSON and the named weights.
+"""Takes torch's ExportedProgram apart into the two things that are published: the graph's JSON and the named weights.
 
 Everything that is not needed to compute is left out: stack traces and source paths, call trees, guards, sample inputs,
 pickled anything. In-place operators are made functional first, because the weights are shared by all sessions.
@@ -37,10 +37,12 @@ SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
 
 @dataclass(frozen=True)
 class PackedProgram:
-    """What is written: the graph's JSON, the weights (safetensors names beside those numpy cannot say), the inputs."""
+    """The published parts of a program."""
 
+    #: The graph's JSON.
     document: bytes
     weights: dict[str, np.ndarray]
+    #: Safetensors names of weights whose numpy type does not say it.
     weight_dtypes: dict[str, str]
     inputs: tuple[GraphInput, ...]
     outputs: tuple[GraphOutput, ...]
@@ -69,7 +71,7 @@ def pack_program(
 def document_of(
     program: torch.export.ExportedProgram,
 ) -> tuple[torch.export.ExportedProgram, GraphDocument]:
-    """The program with functional operators alone, and its graph as it is published. Raises UnsafeArtifact."""
+    """Returns the program with functional operators alone, and its graph as it is published. Raises UnsafeArtifact."""
     from torch._export.serde import serialize
 
     with TORCH_LOCK, warnings.catch_warnings():
@@ -90,7 +92,7 @@ def document_of(
 
 
 def _refuse_operators(program: torch.export.ExportedProgram) -> None:
-    """Raises Unsupported for an operator that no server would take, saying where the module uses it."""
+    """Raises Unsupported for an operator that no server accepts, naming the place in the module that uses it."""
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:
             continue
@@ -106,14 +108,14 @@ def _refuse_operators(program: torch.export.ExportedProgram) -> None:
 
 
 def _target_name(target: Any) -> str:
-    """As the graph's JSON will have it."""
+    """Returns the name that the graph's JSON will have for a target."""
     if hasattr(target, "_schema"):
         return f"torch.ops.{target}"
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
 def _place(node: Any) -> str:
-    """Which submodule a node comes from, and which line outside of torch."""
+    """Returns the submodule that a node comes from, and the line outside of torch."""
     text = ""
     for path, kind in (node.meta.get("nn_module_stack") or {}).values():
         name = str(path).rpartition("module.")[2]
@@ -125,7 +127,7 @@ def _place(node: Any) -> str:
 
 
 def weight_key(kind: str, name: str) -> str:
-    """A weight's name in dense.safetensors. kind: "state" or "constant"."""
+    """Returns a weight's name in dense.safetensors. kind: "state" or "constant"."""
     return f"{kind}.{name}"
 
 
@@ -133,7 +135,7 @@ def _strip(content: dict[str, Any]) -> None:
     module = content["graph_module"]
     for node in module["graph"]["nodes"]:
         node["metadata"] = {}
-        # Set by torch for subgraph calls only; those are refused by their target.
+        # torch sets this for subgraph calls only; those are refused by their target.
         node["is_hop_single_tensor_return"] = None
     for meta in module["graph"]["tensor_values"].values():
         meta["requires_grad"] = False

@@ -1,4 +1,4 @@
-"""What a published version and a published delta share: a folder, its manifest, tables with a number of rows."""
+"""The common parts of a published version and a published delta: a folder, its manifest, tables with row counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Published(Generic[M]):
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """Path of its folder."""
         return self._path
 
     @property

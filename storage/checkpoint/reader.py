@@ -1,4 +1,4 @@
-"""Opening a published version: the folder is checked before anything in it is parsed, and every byte before it is."""
+"""Opens a published version: the folder is checked before anything in it is parsed, and every byte before it is."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PublishedVersion(Published[Manifest]):
         return self.manifest.equals
 
     def table_digest(self, table: str) -> str:
-        """A text that is the same for the same rows of a table."""
+        """Returns a text that is the same for the same rows of a table."""
         digests = {entry.path: entry.sha256 for entry in self.manifest.files}
         return ",".join(digests[path] for path in self._table(table).shards)
 
@@ -92,14 +92,14 @@ class PublishedVersion(Published[Manifest]):
         return read_golden(data, self.spec, self.manifest.golden, self.manifest.graph)
 
     def graph(self) -> DenseGraph:
-        """The dense graph; every call makes a new one with its own weights."""
+        """Returns the dense graph; every call makes a new one with its own weights."""
         from storage.checkpoint.graph import load_graph
 
         archive = self._folder.read(layout.GRAPH).tobytes()
         return load_graph(archive, self._folder.read(layout.WEIGHTS), self.manifest.graph)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The dense weights and constants by their names in dense.safetensors."""
+        """Returns the dense weights and constants by their names in dense.safetensors."""
         from storage.checkpoint.weights import read_weights
 
         return read_weights(self._folder.read(layout.WEIGHTS))
@@ -109,9 +109,9 @@ def open_version(path: Path | str, *, verify: bool = True, threads: int = 1) -> 
     """Opens a version folder.
 
     verify: compute the digest of every file now; without it each file is checked when it is read. Names and sizes are
-    always checked. threads: that read, hash and check shards of a table side by side. A `deltas` folder beside its
-    files is no part of the version. Raises NotFound, IntegrityError (a byte changed, a file is missing or
-    extra) or UnsafeArtifact (a content that no publisher of ours writes); the message names the file.
+    always checked. threads: number of threads that read, hash and check shards of a table side by side. A `deltas`
+    folder beside its files is no part of the version. Raises NotFound, IntegrityError (a byte changed, a file is
+    missing or extra) or UnsafeArtifact (a content that no publisher of ours writes); the message names the file.
     """
     path = local_path(path, "path")
     if not path.is_dir():

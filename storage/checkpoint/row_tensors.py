@@ -1,4 +1,4 @@
-"""Encoded rows as tensors of a shard: what any reader of safetensors can make sense of, where there is a dtype for it.
+"""Encoded rows as tensors of a shard, readable by any reader of safetensors where there is a dtype for them.
 
 fp32, fp16 and bf16 are tensors (n, dim) of their own dtype, without the padding that rows have in a store; int8 is a
 tensor (n, row_bytes) of bytes, each row its scale, its values and its padding.
@@ -17,7 +17,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": np.dtype("<
 
 
 def row_tensor(codec: RowCodec, encoded: np.ndarray) -> np.ndarray:
-    """encoded (n, row_bytes) uint8 -> the tensor's array, a view where there is no padding."""
+    """Converts encoded rows (n, row_bytes) uint8 to the tensor's array, a view where there is no padding."""
     if codec.row_type == "int8":
         return encoded
     dtype = _NUMPY[codec.row_type]
@@ -26,7 +26,9 @@ def row_tensor(codec: RowCodec, encoded: np.ndarray) -> np.ndarray:
 
 
 def encoded_rows(codec: RowCodec, tensor: np.ndarray, count: int) -> np.ndarray | None:
-    """A tensor's array -> (count, row_bytes) uint8, a view where there is no padding; None for another shape."""
+    """Converts a tensor's array to (count, row_bytes) uint8, a view where there is no padding; None for another
+    shape.
+    """
     width = codec.row_bytes if codec.row_type == "int8" else codec.dim
     if tensor.shape != (count, width):
         return None

@@ -29,7 +29,7 @@ _DTYPES = {
     torch.bfloat16: 15,
 }
 _MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
-# Functions on sizes, and what gives a bool rather than an int.
+# Functions on sizes, and those that return a bool rather than an int.
 _SIZES = {
     "add": "aten::add",
     "sub": "aten::sub",
@@ -54,9 +54,9 @@ _TYPES = {
 
 
 def script_function(module: fx.GraphModule) -> Callable[..., Any]:
-    """A function of the module's placeholders, in their order; gives a tuple. Any thread.
+    """Returns a function of the module's placeholders, in their order, that returns a tuple. Thread-safe.
 
-    Raises Unsupported for what has no counterpart.
+    Raises Unsupported for an operator or value that has no counterpart.
     """
     text = _Writer().write(module)
     try:
@@ -108,7 +108,7 @@ class _Writer:
         elif name == "aten::sym_numel":
             name = "aten::numel"
         elif name.startswith(("aten::sym_", "aten::_assert", "aten::sym_constrain")):
-            # What it asserts of sizes was proven when the graph was exported, for every batch.
+            # Its assertion about sizes was proven when the graph was exported, for every batch.
             if node.users:
                 raise Unsupported(f"the operator {name}")
             return
@@ -151,7 +151,7 @@ class _Writer:
         self._values[node] = result
 
     def _value(self, value: Any, kind: str) -> str:
-        """The name of a value. kind: what the operator takes in its place."""
+        """Returns the name of a value. kind: type that the operator takes in its place."""
         if isinstance(value, fx.Node):
             name = self._values[value]
             if isinstance(name, tuple):
@@ -164,7 +164,7 @@ class _Writer:
             self._lines.append(f"{name} : {of}[] = prim::ListConstruct({', '.join(words)})")
             return name
         if isinstance(value, float) and not math.isfinite(value):
-            # The text of a graph has no word for it.
+            # The text of a graph has no literal for it.
             result = self._new()
             self._lines.append(f"{result} : float = aten::Float({self._constant('str', _quoted(str(value)))})")
             return result
@@ -183,7 +183,7 @@ class _Writer:
 
 
 def _constant(value: Any) -> tuple[str, str]:
-    """The type of a constant and its text."""
+    """Returns the type of a constant and its text."""
     if value is None:
         return "NoneType", ""
     if isinstance(value, bool):
@@ -211,7 +211,7 @@ def _quoted(text: str) -> str:
 
 
 def _type_text(kind: Any) -> str:
-    """The type of an operator's argument or result as the text of a graph has it."""
+    """Returns the type of an operator's argument or result as written in the text of a graph."""
     name = kind.kind()
     if name == "OptionalType":
         return _type_text(kind.getElementType()) + "?"

@@ -1,4 +1,4 @@
-"""What the manifests of versions and of deltas share: strict content, canonical bytes, a digest of itself."""
+"""The common parts of the manifests of versions and deltas: strict content, canonical bytes, a digest of itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SignedManifest(Part):
     digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", description="sha256 without this field")
 
     def to_bytes(self) -> bytes:
-        """The file's bytes, digest filled in."""
+        """Returns the file's bytes, digest filled in."""
         content = self.model_dump(mode="json")
         content["digest"] = digest_of(content)
         return canonical_json(content)
@@ -67,7 +67,7 @@ class SignedManifest(Part):
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """The digest of a manifest's content, whatever it says in `digest`."""
+    """Returns the digest of a manifest's content, whatever it says in `digest`."""
     return hashlib.sha256(canonical_json({k: v for k, v in content.items() if k != "digest"})).hexdigest()
 
 
@@ -81,7 +81,7 @@ def check_files(files: tuple[FileEntry, ...], wanted: set[str]) -> None:
 
 
 def _check_paths(content: dict[str, Any]) -> None:
-    # Ahead of the general validation, so that a path that leaves the folder is named as such.
+    # The check runs before the general validation, so that a path that leaves the folder is named as such.
     files = content.get("files")
     for entry in files if isinstance(files, list) else []:
         path = entry.get("path") if isinstance(entry, dict) else None

@@ -1,4 +1,4 @@
-"""JSON from a file that somebody else wrote: bounded size and depth, no duplicate keys, no NaN."""
+"""Parses JSON from untrusted files: bounded size and depth, no duplicate keys, no NaN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_json(data: bytes, *, what: str, max_bytes: int) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one text of a JSON value: sorted keys, no spaces, one newline at the end."""
+    """Returns the one text of a JSON value: sorted keys, no spaces, one newline at the end."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode() + b"\n"
 
 
@@ -41,7 +41,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _check_depth(data: bytes, what: str) -> None:
-    # Counted on the bytes, strings taken out: the parser itself must never recurse further than we allow.
+    # Depth is counted on the bytes, strings taken out: the parser itself must never recurse further than we allow.
     depth = 0
     for bracket in _BRACKET.finditer(_STRING.sub(b"", data)):
         depth += 1 if bracket.group() in b"[{" else -1

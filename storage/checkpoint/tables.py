@@ -31,8 +31,8 @@ class TableData:
     """One table as it is published.
 
     ids: (n,) int64, strictly ascending. rows: (n, dim) float32, finite, as they were trained. freq: (n,) uint8,
-    logarithmic use count. row_type: how rows are stored; what a server has are the decoded `encoded`, not `rows`.
-    Raises CheckpointError for arrays that do not fit, or rows that the row type cannot hold.
+    logarithmic use count. row_type: how rows are stored; a server has the decoded `encoded`, not `rows`. Raises
+    CheckpointError for arrays that do not fit, or rows that the row type cannot hold.
     """
 
     name: str
@@ -69,7 +69,7 @@ class TableData:
 
     @property
     def codec(self) -> RowCodec:
-        """What encodes its rows."""
+        """The codec of its rows."""
         return RowCodec(self.row_type, self.dim)
 
     @cached_property
@@ -79,14 +79,14 @@ class TableData:
 
     @cached_property
     def rounding(self) -> Rounding:
-        """How far the stored rows are from the trained ones."""
+        """The error of the stored rows against the trained ones."""
         return Rounding.of(self.codec, self.rows, self.encoded)
 
 
 class Shard:
-    """Some rows of a table. ids: (n,) int64 ascending. freq: (n,) uint8. codec: of `encoded`.
+    """Some rows of a table. ids: (n,) int64 ascending. freq: (n,) uint8. codec: that of `encoded`.
 
-    Made of rows (n, dim) float32, or of encoded rows (n, row_bytes) uint8 and their codec. Arrays are not copied.
+    It is made of rows (n, dim) float32, or of encoded rows (n, row_bytes) uint8 and their codec. Arrays are not copied.
     """
 
     def __init__(self, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray, codec: RowCodec | None = None) -> None:
@@ -97,11 +97,11 @@ class Shard:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """(n, dim) float32: what the rows decode to; of fp32 a view of `encoded`."""
+        """The decoded rows, (n, dim) float32; of fp32 a view of `encoded`."""
         return self.codec.decode(self.encoded)
 
     def take(self, which: np.ndarray | slice) -> Shard:
-        """Some of its rows: a slice, places or flags."""
+        """Returns some of its rows: a slice, places or flags."""
         return Shard(self.ids[which], self.encoded[which], self.freq[which], self.codec)
 
 
@@ -123,9 +123,10 @@ def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> list[Fil
 
 @dataclass(frozen=True)
 class ReadShard:
-    """A shard whose bytes are those that were published. fingerprint: of its rows; 0 where nobody asked for it."""
+    """A shard whose bytes are those that were published."""
 
     shard: Shard
+    #: Fingerprint of its rows; 0 where it was not requested.
     fingerprint: int = 0
 
 
@@ -134,8 +135,8 @@ def read_table(
 ) -> Iterator[ReadShard]:
     """Yields a table's shards in ascending order of ids. Raises UnsafeArtifact or IntegrityError, naming the file.
 
-    Each shard's bytes are read into memory and hashed before they are parsed; the caller lets go of them. threads:
-    that do this for as many shards at once. fingerprints: of the rows too.
+    Each shard's bytes are read into memory and hashed before they are parsed; the caller drops them. threads: number of
+    threads, each at work on one shard. fingerprints: compute those of the rows too.
     """
     codec = RowCodec(spec.row_type, spec.dim)
 
@@ -159,12 +160,12 @@ def read_table(
 
 
 def ascending(ids: np.ndarray) -> bool:
-    """Whether ids (n,) are strictly ascending."""
+    """Returns whether ids (n,) are strictly ascending."""
     return bool(np.all(ids[1:] > ids[:-1]))
 
 
 def first_common(ids: np.ndarray, others: np.ndarray) -> int | None:
-    """The smallest id in both, or None. ids, others: int64 ascending."""
+    """Returns the smallest id in both, or None. ids, others: int64 ascending."""
     if len(ids) == 0 or len(others) == 0:
         return None
     places = np.minimum(np.searchsorted(ids, others), len(ids) - 1)
@@ -173,7 +174,7 @@ def first_common(ids: np.ndarray, others: np.ndarray) -> int | None:
 
 
 def _check_rows(table: str, path: str, shard: Shard) -> None:
-    """Raises IntegrityError for what no publisher of ours writes."""
+    """Raises IntegrityError for rows that no publisher of ours writes."""
     if not ascending(shard.ids):
         raise IntegrityError(f"{path}: ids are not strictly ascending")
     codec = shard.codec

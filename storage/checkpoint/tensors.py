@@ -1,8 +1,8 @@
-"""The safetensors layout, read and written without copies and without trusting a byte of it.
+"""Reads and writes the safetensors layout without copies and without trusting a byte of it.
 
-A file is: u64 little-endian length of the header, the header (JSON: name -> dtype, shape, data_offsets), the data.
-The reader accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no overlap, no byte
-behind the end. Files are ordinary safetensors files; any other reader can open them.
+A file is: u64 little-endian length of the header, the header (JSON: name -> dtype, shape, data_offsets), the data. The
+reader accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no overlap, no byte behind
+the end. Files are ordinary safetensors files; any other reader can open them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def write_tensors(
         if dtype is None:
             raise CheckpointError(f"tensor {name!r}: cannot store dtype {value.dtype}; use one of {sorted(DTYPES)}")
         arrays.append((name, dtype, native))
-    # Widest first, so that every array lies on a multiple of its own item size.
+    # The widest come first, so that every array lies on a multiple of its own item size.
     arrays.sort(key=lambda entry: (-DTYPES[entry[1]].itemsize, entry[0]))
 
     header: dict[str, Any] = {}
@@ -173,16 +173,19 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor lies in a file. first, last: bytes behind the header."""
+    """The place of a tensor in a file."""
 
     dtype: str
     shape: tuple[int, ...]
+    #: First byte, counted from the end of the header.
     first: int
+    #: The byte behind the last, counted from the end of the header.
     last: int
 
 
 def read_header(name: str, file: FileIO) -> tuple[dict[str, TensorPlace], int]:
-    """The tensors of a file and where its data begins. Reads the header alone, and checks each entry by itself.
+    """Returns the tensors of a file and the offset of its data. Reads the header alone, and checks each entry by
+    itself.
 
     name: for messages. Raises UnsafeArtifact.
     """

@@ -1,4 +1,4 @@
-"""Releases what torch keeps of a traced graph for as long as the process runs."""
+"""Releases objects of a traced graph that torch would keep for as long as the process runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def release_trace(graph: torch.fx.Graph) -> None:
-    """Lets go of what tracing or loading a graph left behind in torch; the graph stays usable.
+    """Releases what tracing or loading a graph left behind in torch; the graph stays usable.
 
-    torch's caches of symbolic shapes and of generated source text have no bound and keep all of a trace that has
-    ended. A trace refers to its tensors, and they, in C++, to the trace: a cycle that the garbage collector cannot see.
+    torch's caches of symbolic shapes and of generated source text have no bound and keep all of a trace that has ended.
+    A trace refers to its tensors, and they, in C++, to the trace: a cycle that the garbage collector cannot see.
     """
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -33,7 +33,7 @@ def release_trace(graph: torch.fx.Graph) -> None:
 
 
 def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """A module that computes a graph. The source text that torch generates for it is released with it.
+    """Makes a module that computes a graph. The source text that torch generates for it is released with it.
 
     torch keeps the text of every such module, some kilobytes, for as long as the process runs.
     """

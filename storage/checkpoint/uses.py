@@ -1,4 +1,4 @@
-"""How often the rows of a published table were used, read without its rows: what DRAM is filled by.
+"""Reads use counts of a published table without its rows: hints for filling DRAM.
 
 Only the header, the ids and the use counts of a shard are read, a fifteenth of a file with 32 floats a row, and no
 digest is computed. So these are hints: they say which rows to ask the store for, and none of them reaches an answer.
@@ -19,12 +19,12 @@ from storage.errors import EmberlineError, UnsafeArtifact
 
 logger = logging.getLogger(__name__)
 
-# ids (n,) int64, counts (n,) uint8
+# A pair of ids (n,) int64 and counts (n,) uint8.
 Uses = tuple[np.ndarray, np.ndarray]
 
 
 def read_uses(folder: Path, shards: Sequence[str]) -> Iterator[Uses]:
-    """Ids and logarithmic use counts of a table, shard by shard. Ends, with a warning, at one that is unreadable."""
+    """Yields ids and logarithmic use counts of a table, shard by shard. Ends, with a warning, at an unreadable one."""
     for name in shards:
         try:
             with plain_file(folder / name) as file:

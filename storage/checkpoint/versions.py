@@ -1,4 +1,4 @@
-"""Which folders of a model are versions: those called by a number, without leading zeros."""
+"""Recognises the version folders of a model: those named by a number, without leading zeros."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def is_version(name: str) -> bool:
-    """Whether a folder's name is that of a version."""
+    """Returns whether a folder's name is that of a version."""
     return _VERSION.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Dense weights as torch holds them, out of a safetensors file that was checked."""
+"""Reads dense weights as torch tensors from a safetensors file that was checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.errors import IntegrityError
 
 
 def read_weights(data: np.ndarray | bytes, *, finite: str | None = None) -> dict[str, torch.Tensor]:
-    """The tensors of dense.safetensors' bytes, copied out of them.
+    """Returns the tensors of dense.safetensors' bytes, copied out of them.
 
     finite: weights whose names start so may not hold infinity. Raises UnsafeArtifact for a file that is no safetensors
     file, IntegrityError naming the weight that holds NaN or such an infinity.

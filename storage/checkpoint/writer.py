@@ -1,4 +1,4 @@
-"""Publishing a version: everything into a folder beside the target, forced to disk, then one rename."""
+"""Publishes a version: everything into a folder beside the target, forced to disk, then one rename."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def write_version(
 
 
 def next_version(model_dir: Path) -> int:
-    """One more than the largest version number in use."""
+    """Returns one more than the largest version number in use."""
     taken = [int(entry.name) for entry in model_dir.iterdir() if is_version(entry.name)]
     return max(taken, default=0) + 1
 
@@ -168,7 +168,7 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequenc
 
 
 def _load_once(folder: Path, manifest: Manifest) -> None:
-    # What the loader would refuse must fail here, at the publisher, and not in a server at night.
+    # A graph that the loader would refuse must fail here, at the publisher, and not in a server at night.
     PublishedVersion(folder, manifest).graph()
 
 
