@@ -1,4 +1,4 @@
-"""`python -m loadtest`: the locust users headless, one kind after the other, each in a process of its own."""
+"""`python -m loadtest`: runs the locust users headless, one kind after the other, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with locust's web page instead:
 
 
 def local_path(text: str) -> Path:
-    """A path of this machine. Raises argparse's error for a URL."""
+    """Parses a path of this machine. Raises argparse's error for a URL."""
     url = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
     if url is not None:
         raise argparse.ArgumentTypeError(
@@ -33,7 +33,10 @@ def local_path(text: str) -> Path:
 
 
 def run_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One kind of user for the given seconds; returns its figures. Raises RuntimeError when locust could not run."""
+    """Runs one kind of user for the given seconds and returns its figures.
+
+    Raises RuntimeError when locust could not run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder, "figures.json")
         command = locust_command(

@@ -1,4 +1,4 @@
-"""Who the load says to be, where the server asks: EMBERLINE_TOKEN of the environment."""
+"""Credentials of the load: EMBERLINE_TOKEN of the environment."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import os
 
 
 def access_headers() -> dict[str, str]:
-    """What every request carries. In lower case, as gRPC wants its metadata."""
+    """Returns the headers of every request, in lower case, as gRPC requires for metadata."""
     token = os.environ.get("EMBERLINE_TOKEN", "").strip()
     return {"authorization": f"Bearer {token}"} if token else {}

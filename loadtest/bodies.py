@@ -1,4 +1,4 @@
-"""Requests in the three forms of the wire: KServe v2 binary, KServe v2 JSON, gRPC."""
+"""Encodes requests in the three forms of the wire: KServe v2 binary, KServe v2 JSON, gRPC."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from loadtest.rows import Tensor
 
 
 def raw_bytes(tensor: Tensor) -> bytes:
-    """A tensor's bytes: little-endian, row by row; BYTES as length and content."""
+    """Returns a tensor's bytes: little-endian, row by row; BYTES as length and content."""
     if tensor.dtype == "BYTES":
         return b"".join(struct.pack("<I", len(value)) + value for value in tensor.values.ravel())
     return tensor.values.tobytes()
 
 
 def binary_body(tensors: Sequence[Tensor]) -> tuple[bytes, int]:
-    """A KServe v2 body with binary tensors, and the length of its JSON part."""
+    """Returns a KServe v2 body with binary tensors, and the length of its JSON part."""
     parts = [raw_bytes(tensor) for tensor in tensors]
     inputs = [
         {
@@ -35,7 +35,7 @@ def binary_body(tensors: Sequence[Tensor]) -> tuple[bytes, int]:
 
 
 def json_body(tensors: Sequence[Tensor]) -> bytes:
-    """A KServe v2 body, all JSON."""
+    """Returns a KServe v2 body, all JSON."""
     inputs = []
     for tensor in tensors:
         data = tensor.values.ravel().tolist()
@@ -46,7 +46,7 @@ def json_body(tensors: Sequence[Tensor]) -> bytes:
 
 
 def grpc_request(model: str, tensors: Sequence[Tensor]) -> service_pb2.ModelInferRequest:
-    """A gRPC request with raw contents."""
+    """Returns a gRPC request with raw contents."""
     request = service_pb2.ModelInferRequest(model_name=model)
     for tensor in tensors:
         request.inputs.add(name=tensor.name, datatype=tensor.dtype, shape=list(tensor.values.shape))

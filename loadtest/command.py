@@ -1,4 +1,4 @@
-"""How locust is started without its web page, for one kind of user."""
+"""Builds the command that starts locust without its web page, for one kind of user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def locust_command(
     items: int = 32,
     seed: int = 1,
 ) -> list[str]:
-    """The command line. SIGTERM ends the run early; either way `figures` is written at its end."""
+    """Returns the command line. SIGTERM ends the run early; either way `figures` is written at its end."""
     return [
         *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), KINDS[kind], "--headless", "--only-summary"),
         *("--host", url, "--grpc", grpc, "--model", model, "--data", str(data)),

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, or of a folder of them with Hive partitions, in the order of their paths."""
+"""Reads rows of Parquet files, or of a folder of them with Hive partitions, in the order of their paths."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = frozenset({".parquet", ".parq", ".pq"})
-# Microseconds in one; nanoseconds are divided instead.
+# Microseconds in one unit; nanoseconds are divided instead.
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "day": 86_400_000_000}
 
 
 def read_columns(data: Path, dtypes: Mapping[str, str], rows: int) -> pa.Table:
-    """The first `rows` rows with the columns in `dtypes`, which says what the input takes that a column feeds.
+    """Returns the first `rows` rows with the columns in `dtypes`, which maps a column to the datatype of its input.
 
-    Values of partitions are text and become what their input takes. Raises ValueError naming what is missing or no
-    Parquet, OSError.
+    Values of partitions are text and are converted to the datatype. Raises ValueError naming a missing column or a file
+    that is no Parquet, OSError.
     """
     tables: list[pa.Table] = []
     left = rows
@@ -46,7 +46,7 @@ def read_columns(data: Path, dtypes: Mapping[str, str], rows: int) -> pa.Table:
 
 
 def time_unit(kind: Any) -> str:
-    """The unit that a time of this Arrow type counts in; "" for what is no time. Of a list, that of its values."""
+    """Returns the unit of a time of this Arrow type, of a list that of its values; "" for a type that is no time."""
     kind = value_type(kind)
     if pa.types.is_date(kind):
         return "day" if pa.types.is_date32(kind) else "ms"
@@ -56,20 +56,20 @@ def time_unit(kind: Any) -> str:
 
 
 def value_type(kind: Any) -> Any:
-    """The Arrow type of a column's values: of a list or a dictionary, that of what is in it."""
+    """Returns the Arrow type of a column's values: of a list or a dictionary, that of its content."""
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def raw_integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of times, or of lists of them, as the integers that it counts in its own unit."""
+    """Converts a column of times, or of lists of them, to the integers that it counts in its own unit."""
     flat = pa.int32() if value_type(column.type).bit_width == 32 else pa.int64()
     return column.cast(flat if value_type(column.type) == column.type else pa.list_(flat))
 
 
 def microseconds(values: Any, unit: str) -> Any:
-    """An int64 array of times in `unit` in microseconds; nanoseconds are rounded down."""
+    """Converts an int64 array of times in `unit` to microseconds; nanoseconds are rounded down."""
     return values // 1_000 if unit == "ns" else values * _MICROSECONDS[unit]
 
 
@@ -102,7 +102,7 @@ def _files(path: Path, partition: dict[str, str]) -> Iterator[tuple[Path, dict[s
 
 
 def _partitions_of(folder: Path) -> dict[str, str]:
-    """The partitions that the end of a path leads into."""
+    """Returns the partitions that the end of a path leads into."""
     found: dict[str, str] = {}
     for part in reversed(folder.absolute().parts):
         key, equals, value = part.partition("=")

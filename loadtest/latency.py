@@ -1,4 +1,4 @@
-"""Exact latencies of a run. locust's own statistics round to whole milliseconds, which hides a fast server."""
+"""Measures exact latencies of a run. locust's own statistics round to whole milliseconds, which hides a fast server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Latencies:
         self.clear()
 
     def clear(self) -> None:
-        """Starts anew."""
+        """Forgets all requests."""
         self._milliseconds = array("d")
         self._failed = 0
         self._answered = 0
@@ -34,7 +34,7 @@ class Latencies:
             self._milliseconds.append(milliseconds)
 
     def figures(self) -> dict[str, float]:
-        """requests, failures, requests_per_second, and p50, p90, p99 and the largest in milliseconds."""
+        """Returns requests, failures, requests_per_second, and p50, p90, p99 and the largest in milliseconds."""
         ordered = sorted(self._milliseconds)
         seconds = self._ended - self._began
 

@@ -31,7 +31,7 @@ from loadtest.rows import RequestSource, Tensor, model_inputs
 # grpc waits in its own threads unless told that gevent schedules this process.
 grpc.experimental.gevent.init_gevent()
 
-# Prepared before the first request, so that the generator's own work is sending and receiving.
+# Requests prepared before the first is sent, so that the generator's own work is sending and receiving.
 PREPARED_REQUESTS = 256
 TIMEOUT_S = 30.0
 ACCESS = access_headers()
@@ -54,7 +54,8 @@ _latencies = Latencies()
 
 @events.init.add_listener
 def _prepare(environment: Environment, **_: Any) -> None:
-    # Before the run's clock starts, once for all users of a kind: a closed loop must not spend its time on encoding.
+    # Requests are prepared before the run's clock starts, once for all users of a kind: a closed loop must not spend
+    # its time on encoding.
     options: Namespace = environment.parsed_options
     try:
         inputs = model_inputs(environment.host, options.model)
@@ -91,12 +92,12 @@ class HttpBinaryUser(FastHttpUser):
 
     @staticmethod
     def encode(model: str, tensors: Sequence[Tensor]) -> tuple[bytes, int]:
-        """A request as it goes over the wire, and the length of its JSON part."""
+        """Encodes a request for the wire, and returns the length of its JSON part."""
         return binary_body(tensors)
 
     @task
     def infer(self) -> None:
-        """One request."""
+        """Sends one request."""
         body, header_bytes = random.choice(self.requests)
         path = f"/v2/models/{self.environment.parsed_options.model}/infer"
         headers = {
@@ -117,12 +118,12 @@ class HttpJsonUser(FastHttpUser):
 
     @staticmethod
     def encode(model: str, tensors: Sequence[Tensor]) -> bytes:
-        """A request as it goes over the wire."""
+        """Encodes a request for the wire."""
         return json_body(tensors)
 
     @task
     def infer(self) -> None:
-        """One request."""
+        """Sends one request."""
         path = f"/v2/models/{self.environment.parsed_options.model}/infer"
         headers = {"Content-Type": "application/json", **ACCESS}
         with self.client.post(
@@ -139,7 +140,7 @@ class GrpcUser(User):
 
     @staticmethod
     def encode(model: str, tensors: Sequence[Tensor]) -> service_pb2.ModelInferRequest:
-        """The message; it is serialised when it is sent."""
+        """Makes the message; it is serialised when it is sent."""
         return grpc_request(model, tensors)
 
     def on_start(self) -> None:
@@ -154,7 +155,7 @@ class GrpcUser(User):
 
     @task
     def infer(self) -> None:
-        """One request."""
+        """Sends one request."""
         request = random.choice(self.requests)
         began = time.perf_counter()
         failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""Requests drawn from Parquet rows. The server says what a model takes; none of our other code is imported."""
+"""Draws requests from Parquet rows. The server describes the model's inputs; none of our other code is imported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMN = ("column", "column_type", "unit")
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input as it goes over the wire. BYTES hold Python bytes in an object array."""
+    """One input of a request. BYTES hold Python bytes in an object array."""
 
     name: str
     dtype: str
@@ -38,17 +38,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class InputMetadata:
-    """An input as the server describes it. is_list: its second dimension is open.
-
-    column: the training column that feeds it, its name by default. column_type: what the column held in training, ""
-    where the server does not say. unit: of integers that are times (s, ms, us, ns), which are sent in microseconds.
-    """
+    """An input as the server describes it."""
 
     name: str
     dtype: str
+    #: True if its second dimension is open.
     is_list: bool
+    #: The training column that feeds it, its name by default.
     column: str = ""
+    #: Type of the column in training, "" where the server does not report it.
     column_type: str = ""
+    #: Unit of integers that are times (s, ms, us, ns), which are sent in microseconds.
     unit: str = ""
 
     @property
@@ -58,7 +58,7 @@ class InputMetadata:
 
 
 def model_inputs(host: str, model: str) -> list[InputMetadata]:
-    """The raw inputs of a model, without the companions of lists and nulls. host: http://address:port."""
+    """Returns the raw inputs of a model, without the companions of lists and nulls. host: http://address:port."""
     request = urllib.request.Request(f"{host}/v2/models/{model}", headers=access_headers())
     with urllib.request.urlopen(request, timeout=30) as answer:
         metadata = json.loads(answer.read())
@@ -86,13 +86,13 @@ class RequestSource:
         self._random = np.random.default_rng(seed)
 
     def draw(self) -> list[Tensor]:
-        """The tensors of one request of `items` rows."""
+        """Returns the tensors of one request of `items` rows."""
         rows = self._table.take(pa.array(self._random.integers(0, self._table.num_rows, self._items)))
         return request_tensors(self._inputs, rows)
 
 
 def input_table(data: Path, inputs: Sequence[InputMetadata], rows: int) -> pa.Table:
-    """The first rows of Parquet files, with a column for each input, called like the input.
+    """Returns the first rows of Parquet files, with a column for each input, named like the input.
 
     Raises ValueError naming the column that is missing, or of another type than the model was trained on.
     """
@@ -106,15 +106,15 @@ def input_table(data: Path, inputs: Sequence[InputMetadata], rows: int) -> pa.Ta
 
 
 def request_tensors(inputs: Sequence[InputMetadata], rows: pa.Table) -> list[Tensor]:
-    """The tensors of one request that asks for these rows of `input_table`.
+    """Returns the tensors of one request that asks for these rows of `input_table`.
 
-    Lists are padded; nulls are said by NAME.valid; times are in microseconds.
+    Lists are padded; NAME.valid marks nulls; times are in microseconds.
     """
     return [tensor for entry in inputs for tensor in _tensors(entry, rows.column(entry.name))]
 
 
 def _check_type(entry: InputMetadata, kind: Any) -> None:
-    # Where the values' meaning may differ although they fit: an integer is no time, unless it has a unit.
+    # The meaning of values may differ although they fit: an integer is no time, unless it has a unit.
     is_time = bool(time_unit(kind)) or (bool(entry.unit) and pa.types.is_integer(value_type(kind)))
     expects_time = entry.column_type in ("timestamp", "time", "duration")
     if is_time != expects_time and (is_time or entry.column_type) and not pa.types.is_null(value_type(kind)):

@@ -1,1 +1,1 @@
-"""The whole road on real clicks: data, train, publish, serve, predict, load test. `make quickstart` runs it."""
+"""The whole pipeline on real clicks: data, train, publish, serve, predict, load test. `make quickstart` runs it."""

@@ -1,4 +1,4 @@
-"""`python -m examples.quickstart`: runs the road and prints what came out. docs/quickstart.md explains the figures."""
+"""`python -m examples.quickstart`: runs the pipeline and prints its figures. docs/quickstart.md explains them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.paths import local_path
 
 
 def main() -> None:
-    """Parses the command line and walks the road. Exit code 1 when a stage fails, 130 on Ctrl-C."""
+    """Parses the command line and runs the pipeline. Exit code 1 when a stage fails, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m examples.quickstart", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("build/quickstart"), help="folder for everything made")
     parser.add_argument("--keep", action="store_true", help="leave the server running, with lines to try")

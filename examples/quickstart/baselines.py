@@ -1,7 +1,8 @@
-"""What the model has to beat: the item's smoothed mean rate, and logistic regression on the model's own features.
+"""Baselines of the model: the item's smoothed mean rate, and logistic regression on the model's own features.
 
-The regression gets what the model gets, from the same feature engine: one column for each id of each feature, and the
-dense features. Its regularisation, and whether it uses the lists of earlier items, are chosen on the validation rows.
+The regression gets the same features as the model, from the same feature engine: one column for each id of each
+feature, and the dense features. Its regularisation, and whether it uses the lists of earlier items, are chosen on the
+validation rows.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ DENSE_SCALE = 5.0
 
 @dataclass(frozen=True)
 class Baseline:
-    """scores: (N,) of the test rows. valid_auc: what it was chosen by."""
+    """Scores of one baseline."""
 
     name: str
+    #: Scores of the test rows, (N,).
     scores: Array
+    #: AUC on the validation rows, by which it was chosen.
     valid_auc: float
 
 
 def mean_rate(parts: Mapping[str, Path], item: str, label: str) -> Baseline:
-    """The share of likes of an item in the training rows, with SMOOTHING more rows of the overall share."""
+    """Scores with the share of likes of an item in the training rows, with SMOOTHING more rows of the overall share."""
     train = pq.read_table(parts["train"], columns=[item, label])
     labels = train[label].to_numpy().astype(np.float64)
     ids, inverse = np.unique(train[item].to_numpy(), return_inverse=True)
@@ -58,7 +61,7 @@ def mean_rate(parts: Mapping[str, Path], item: str, label: str) -> Baseline:
 
 
 def logistic_regression(parts: Mapping[str, Path], spec: FeatureSpec, label: str, lists: frozenset[str]) -> Baseline:
-    """The best of STRENGTHS, without and with the features in `lists`, by AUC on the validation rows."""
+    """Returns the best of STRENGTHS, without and with the features in `lists`, by AUC on the validation rows."""
     batches = {part: _engine_output(spec, parts[part], label) for part in ("train", "valid", "test")}
     matrices: dict[str, dict[str, Any]] = {part: {} for part in batches}
     for feature in spec.ids_features:
@@ -94,7 +97,10 @@ def _engine_output(spec: FeatureSpec, path: Path, label: str) -> tuple[dict[str,
 
 
 def _columns(bags: Jagged, known: Array, *, shared: bool) -> Any:
-    """One-hot or multi-hot. shared: a row's ones are divided by the root of their number, which suits long lists."""
+    """Encodes one-hot or multi-hot.
+
+    shared: a row's ones are divided by the root of their number, which suits long lists.
+    """
     at = np.minimum(np.searchsorted(known, bags.values), max(len(known) - 1, 0))
     lengths = np.diff(bags.offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)

@@ -1,4 +1,4 @@
-"""The model beside its baselines, on the same test rows: AUC, and whether the difference is more than chance."""
+"""Compares the model with its baselines on the same test rows: AUC, and whether the difference is more than chance."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ SAMPLES = 1000
 
 @dataclass(frozen=True)
 class Comparison:
-    """difference: AUC of the model minus that of the baseline; low, high: its 95% interval over resampled rows."""
+    """The model against one baseline on some rows."""
 
     rows_of: str
     rows: int
     baseline: str
     auc: float
     auc_baseline: float
+    #: AUC of the model minus that of the baseline.
     difference: float
+    #: Lower end of the difference's 95% interval over resampled rows.
     low: float
+    #: Upper end of that interval.
     high: float
 
     @property
     def won(self) -> bool:
-        """Whether the whole interval is above zero."""
+        """True if the whole interval is above zero."""
         return self.low > 0.0
 
     def to_json_value(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the comparison as JSON values."""
         return {**asdict(self), "won": self.won}
 
 
 def compare(labels: Array, scores: Array, baselines: Sequence[Baseline], subsets: dict[str, Array]) -> list[Comparison]:
-    """Every baseline on every subset. labels, scores: (N,); subsets: name -> (N,) bool."""
+    """Compares with every baseline on every subset. labels, scores: (N,); subsets: name -> (N,) bool."""
     found = []
     for name, kept in subsets.items():
         truth, model = labels[kept], scores[kept]

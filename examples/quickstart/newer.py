@@ -1,4 +1,4 @@
-"""Newer clicks: the run goes on training, and what changed reaches the running server while it is being asked."""
+"""Newer clicks: training continues, and the changes reach the running server while it is under load."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ REQUESTS_FIRST = 20
 
 @dataclass(frozen=True)
 class NewerFindings:
-    """What the update of a running server gave.
-
-    visible_ms: from the delta's rename to the first answers from it, as the server measured it, the slowest model.
-    parity: largest difference to the trainer's scores after it, by (model, door). back: largest difference, after the
-    rollback, to the answers from before. covered: whether the load lasted from before the update to the last step.
-    """
+    """Figures of the update of a running server."""
 
     auc_before: float
     auc_after: float
     delta_bytes: int
     delta_rows: int
     train_rows: int
+    #: Milliseconds from the delta's rename to the first answers from it, as the server measured it, of the slowest
+    #: model.
     visible_ms: float
     rollback_ms: float
+    #: Largest difference to the trainer's scores after the update, by (model, transport).
     parity: dict[tuple[str, str], float]
+    #: Largest difference, after the rollback, to the answers from before.
     back: float
     load: dict[str, float]
+    #: True if the load lasted from before the update to the last step.
     covered: bool
 
     def good(self, tolerance: float) -> bool:
-        """Whether everything that was to be shown was shown."""
+        """Returns whether everything that was to be shown was shown."""
         fits = max(self.parity.values()) <= tolerance and self.back <= tolerance
         return fits and self.covered and self.load["failures"] == 0
 
     def to_json_value(self) -> dict[str, Any]:
-        """The entries of report.json."""
+        """Returns the entries of report.json."""
         return {
             "auc_before_delta": self.auc_before,
             "auc_after_delta": self.auc_after,
@@ -96,11 +96,11 @@ class Load:
         )
 
     def is_running(self) -> bool:
-        """Whether requests are still sent."""
+        """Returns whether requests are still sent."""
         return self._process.poll() is None
 
     def finish(self) -> dict[str, float]:
-        """Ends it; its figures."""
+        """Ends the load and returns its figures."""
         self._process.terminate()
         try:
             _, text = self._process.communicate(timeout=60)
@@ -121,14 +121,14 @@ class Load:
 
 
 def snapshots(server: ServerProcess, model: str) -> dict[str, Any]:
-    """What the server says of a model's snapshots."""
+    """Returns the server's report of a model's snapshots."""
     with urllib.request.urlopen(f"{server.url}/v2/repository/models/{model}/snapshots", timeout=10) as answer:
         content: dict[str, Any] = json.loads(answer.read())
         return content
 
 
 def command(server: ServerProcess, model: str, verb: str) -> float:
-    """Sends a control command, as `emberline rollback` does; milliseconds until it was done."""
+    """Sends a control command, as `emberline rollback` does; returns the milliseconds until it was done."""
     began = time.perf_counter()
     call_server(server.url, model_path(model, verb), 30.0, {})
     return (time.perf_counter() - began) * 1000
@@ -146,7 +146,7 @@ def wait_for_load(server: ServerProcess, model: str) -> None:
 
 
 def wait_served(server: ServerProcess, model: str, snapshot: str) -> float:
-    """Waits until a snapshot is served; the milliseconds from its appearance, as the server measured them."""
+    """Waits until a snapshot is served; returns the milliseconds from its appearance, as the server measured them."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         state = snapshots(server, model)
@@ -178,9 +178,9 @@ def learn_newer(
     ask: Callable[[list[str]], dict[tuple[str, str], Array]],
     say: Callable[[str], None],
 ) -> NewerFindings:
-    """Trains on `newer`, publishes, and looks at the server before, after, rolled back and forward again.
+    """Trains on `newer`, publishes, and reads the server's answers before, after, rolled back and forward again.
 
-    models: the trained one first, then its copy. ask: scores (N,) of all test rows by (model, door).
+    models: the trained one first, then its copy. ask: returns scores (N,) of all test rows by (model, transport).
     """
     version = repository / models[0] / "1"
     before = ask(models)

@@ -1,4 +1,4 @@
-"""What the quickstart found: the table at its end, report.json, and lines to try."""
+"""Reports of the quickstart: the table at its end, report.json, and lines to try."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ _LABELS = re.compile(r'emberline_(\w+)\{model="([^"]+)",version="[^"]+"(?:,tier=
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything measured. tiers: model -> hits, rows, bytes by tier. parity: (model, door) -> largest difference."""
+    """Everything measured."""
 
     comparisons: list[Comparison]
+    #: Largest difference to the trainer's scores, by (model, transport).
     parity: dict[tuple[str, str], float]
     load: dict[str, dict[str, float]]
+    #: Hits, rows and bytes by tier, by model.
     tiers: dict[str, dict[str, dict[str, float]]]
     version: PublishedVersion
     trained: TrainReport
@@ -33,7 +35,7 @@ class Findings:
 
 
 def tiers(metrics: dict[str, float]) -> dict[str, dict[str, dict[str, float]]]:
-    """Model -> hits, rows and bytes, each by tier; from the server's metrics page."""
+    """Returns model -> hits, rows and bytes, each by tier; from the server's metrics page."""
     wanted = {"ids_hit_total": "hits", "tier_rows": "rows", "tier_bytes": "bytes"}
     counts = {"ids_absent_total": "absent", "ids_unresolved_total": "unresolved"}
     found: dict[str, dict[str, dict[str, float]]] = {}
@@ -51,7 +53,7 @@ def tiers(metrics: dict[str, float]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
-    """Writes report.json; returns whether baselines were beaten, all doors agreed, no request failed."""
+    """Writes report.json; returns whether baselines were beaten, all transports agreed, no request failed."""
     regression, rate = findings.comparisons[0], findings.comparisons[1]
     parity = max(findings.parity.values())
     failures = sum(int(figures["failures"]) for figures in findings.load.values())
@@ -82,7 +84,7 @@ def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
 
 
 def print_table(console: Console, findings: Findings) -> None:
-    """The table at the end."""
+    """Prints the table at the end."""
     table = Table(title="\nWhat came out", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()

@@ -1,4 +1,4 @@
-"""The stages of the road, one after the other. Everything is the product's own way: no shortcut that a user has not."""
+"""The stages of the pipeline, one after the other. Each uses only what any user has."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from trainer.metrics import auc
 
 CONFIG = Path(__file__).parents[2] / "trainer" / "configs" / "movielens.yaml"
 CACHE = Path.home() / ".cache" / "emberline"
-# The lists of earlier items: the regression may do without them.
+# Features with lists of earlier items: the regression may do without them.
 LISTS = frozenset({"history", "disliked"})
-# Every test row goes through every door.
+# Number of test rows; each is scored through every transport.
 PARITY_ROWS = 10_000
 TOLERANCE = 1e-6
 MANY_RATINGS = 20
 
 
 def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
-    """Walks the road in `work`; returns whether everything that was to be shown was shown."""
+    """Runs the pipeline in `work`; returns whether everything that was to be shown was shown."""
     console = table_console()
     stages = Stages(console)
     run, repository, store = work / "run", work / "models", work / "store"
@@ -122,7 +122,7 @@ def _judge(trained: Trained, parts: dict[str, Path]) -> tuple[list[Comparison], 
 def _parity(
     server: ServerProcess, models: list[str], data: Path, scores: np.ndarray[Any, Any]
 ) -> dict[tuple[str, str], float]:
-    """(model, door) -> the largest difference to the trainer's scores, over all rows."""
+    """Returns (model, transport) -> the largest difference to the trainer's scores, over all rows."""
     found: dict[tuple[str, str], float] = {}
     requests = requests_of(server.url, models[0], data, PARITY_ROWS)
     for model in models:

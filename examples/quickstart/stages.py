@@ -1,4 +1,4 @@
-"""Headings and times of the stages."""
+"""Prints headings and times of the stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
-        """One stage: a heading before, its time after."""
+        """Runs one stage: a heading before, its time after."""
         self.console.print(f"\n[bold]{len(self.seconds) + 1}. {name}[/bold]  {what}")
         began = time.monotonic()
         yield
@@ -26,5 +26,5 @@ class Stages:
         self.say(f"[dim]{self.seconds[name]:.1f} s[/dim]")
 
     def say(self, text: str) -> None:
-        """One line within a stage."""
+        """Prints one line within a stage."""
         self.console.print(f"   {text}")

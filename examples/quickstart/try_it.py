@@ -1,4 +1,4 @@
-"""Lines to try on a running server: curl, the command line, tritonclient; each with a real row."""
+"""Commands to try on a running server: curl, the command line, tritonclient; each with a real row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIST = 3
 
 
 def what_to_try(server: ServerProcess, model: str, data: Path, python: str) -> str:
-    """Text to paste into a shell."""
+    """Returns text to paste into a shell."""
     inputs = model_inputs(server.url, model)
     row: dict[str, Any] = input_table(data, inputs, 1).to_pylist()[0]
     short = {name: value[:_LIST] if isinstance(value, list) else value for name, value in row.items()}
