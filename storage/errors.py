@@ -44,7 +44,7 @@ class InvalidInput(EmberlineError):
 
 
 class NotFound(EmberlineError):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
 
 class Unsupported(EmberlineError):
@@ -87,7 +87,7 @@ class DeadlineExceeded(EmberlineError):
 
 
 class Conflict(EmberlineError):
-    """What was asked for does not go together with what the model is doing now, e.g. a rollback during a canary."""
+    """The request conflicts with what the model is doing now, e.g. a rollback during a canary."""
 
 
 class ConfigError(EmberlineError):
@@ -119,7 +119,7 @@ class LineageError(CheckpointError):
 
 
 class GuardError(CheckpointError):
-    """On recent real requests a candidate's scores or absent ids shift further than the live guard's bounds."""
+    """A candidate's scores or absent ids shift, on recent real requests, further than the live guard's bounds."""
 
 
 class EngineEnded(CheckpointError):
@@ -127,7 +127,7 @@ class EngineEnded(CheckpointError):
 
 
 class SignatureError(CheckpointError):
-    """A version removes, renames or retypes inputs or outputs that clients use, and nobody allowed it."""
+    """A version removes, renames or retypes inputs or outputs that clients use, without permission to do so."""
 
 
 class StoreError(EmberlineError):
@@ -135,4 +135,4 @@ class StoreError(EmberlineError):
 
 
 class CorruptStoreError(StoreError):
-    """A store's files are damaged, or some are gone. Repair drops what is, and the next load brings it back."""
+    """A store's files are damaged, or some are gone. Repair drops what is damaged, and the next load brings it back."""

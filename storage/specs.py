@@ -1,4 +1,4 @@
-"""What a table is, and what a feature asks of it: the words that every tier, the trainer and the server share."""
+"""Specifications of tables and lookups, shared by every tier, the trainer and the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_model_name(name: str, *, field: str = "name") -> str:
 
 
 def check_row_type(row_type: str, *, what: str = "rows", field: str = "row_type") -> RowType:
-    """Returns the row type. Raises ConfigError for an unknown one. what: whose it is, for the message."""
+    """Returns the row type. Raises ConfigError for an unknown one. what: the rows' owner, for the message."""
     for known in ROW_TYPES:
         if row_type == known:
             return known
@@ -40,7 +40,9 @@ def check_row_type(row_type: str, *, what: str = "rows", field: str = "row_type"
 
 
 def encoded_bytes(row_type: str, dim: int) -> int:
-    """Bytes of a row as it is stored: its values, of int8 with a float32 scale, in whole words of 4 bytes."""
+    """Returns the bytes of a row as it is stored: its values, of int8 with a float32 scale, in whole words of 4
+    bytes.
+    """
     size = {"fp32": 4 * dim, "fp16": 2 * dim, "bf16": 2 * dim, "int8": 4 + dim}[check_row_type(row_type)]
     return -(-size // 4) * 4
 
@@ -79,14 +81,12 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class LookupSpec:
-    """One ids feature of a model: which table, and how the rows of a bag become its tensor.
-
-    pooling: "sum", "mean" or "weighted" (the sum of weight * row) gives (B, dim); "none" gives (B, length, dim), bags
-    padded or cut to `length`.
-    """
+    """One ids feature of a model: its table, and how the rows of a bag become its tensor."""
 
     feature: str
     table: str
+    #: "sum", "mean" or "weighted" (the sum of weight * row) gives (B, dim); "none" gives (B, length, dim), bags padded
+    #: or cut to `length`.
     pooling: str = "sum"
     length: int = 0
 
