@@ -1,8 +1,8 @@
-"""Tells a user when something of theirs hides a package of ours.
+"""Reports when a user's own file hides a package of ours.
 
 Our packages have plain names at the top level. A folder `serving/` in the working directory, or another distribution
-called `trainer`, would be imported instead of ours, and the error would come from deep inside. This says it at the
-door.
+called `trainer`, would be imported instead of ours, and the error would come from deep inside. This check reports it at
+the start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-# A file of ours that nobody else's package of that name has.
+# A file of each package of ours that no other package of that name has.
 LANDMARKS = {
     "serving": "engine/session.py",
     "storage": "errors.py",

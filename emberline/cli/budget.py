@@ -1,4 +1,4 @@
-"""`emberline budget`: what the rows of a served model may take in memory, shown and changed while it serves."""
+"""`emberline budget`: shows and changes the memory for the rows of a served model, while it serves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(model: str, dram_bytes: int | None, configured: bool, as_json: bool,
 
 
 def budget_line(state: Mapping[str, Any]) -> str:
-    """One line: the budget, what is used of it, and where it comes from."""
+    """Returns one line: the budget, what is used of it, and where it comes from."""
     text = f"{state['model']}: "
     if state["dram_bytes"] is None:
         text += "no budget, every row is held in DRAM"

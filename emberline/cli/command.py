@@ -1,4 +1,4 @@
-"""What every subcommand is made of: local paths, options that are given once, near names for wrong ones."""
+"""The common parts of all subcommands: local paths, options that may be given once, suggestions for wrong names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 from storage.errors import ConfigError
 from storage.paths import local_path
 
-_NEAR = 0.7  # of the similarity that difflib computes; below it suggestions have nothing to do with what was typed
+# a share of the similarity that difflib computes; below it suggestions have nothing to do with the typed word
+_NEAR = 0.7
 _MOST_NEAR = 3
 
 
@@ -23,7 +24,7 @@ class LocalPath(click.Path):
         super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path. Fails as click does."""
+        """Converts to a path. Fails as click does."""
         try:
             local_path(value, "path")
         except ConfigError as error:
@@ -32,8 +33,9 @@ class LocalPath(click.Path):
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """Known names that the word may stand for, at most three: those that hold it, as --port in --http-port, or spell it
-    nearly so.
+    """Returns known names that the word may stand for, at most three.
+
+    They are those that hold it, as --port in --http-port, or spell it nearly so.
     """
     names = sorted(known)
     plain = {name: name.strip("-") for name in names}
@@ -47,7 +49,7 @@ class Command(click.Command):
     """Refuses a single-valued option that is given twice, and suggests only options that are like a wrong one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Raises click.UsageError."""
+        """Parses the arguments. Raises click.UsageError."""
         _check_options(self, ctx, args)
         return super().parse_args(ctx, args)
 
@@ -58,7 +60,7 @@ class Group(click.Group):
     command_class = Command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Raises click.UsageError."""
+        """Parses the arguments. Raises click.UsageError."""
         _check_options(self, ctx, args)
         return super().parse_args(ctx, args)
 

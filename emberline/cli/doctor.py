@@ -1,4 +1,4 @@
-"""`emberline doctor`: what this machine gives the store and the sessions, and what of it is not in use."""
+"""`emberline doctor`: reports what this machine offers the store and the sessions, and what of it is not in use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(as_json: bool) -> None:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order of the report."""
+    """Returns all findings, in the order of the report."""
     from emberline.cli.gpu_findings import gpu_findings
 
     return [
@@ -62,7 +62,7 @@ def examine() -> list[Finding]:
 
 
 def huge_pages(modes: str) -> Finding:
-    """What the kernel's line, such as "always [madvise] never", means for tables."""
+    """Interprets the kernel's line, such as "always [madvise] never", for tables."""
     chosen = modes.partition("[")[2].partition("]")[0]
     if chosen in ("always", "madvise"):
         return Finding("huge pages", f"{chosen}: tables lie on pages of 2 MB")
@@ -71,7 +71,7 @@ def huge_pages(modes: str) -> Finding:
 
 
 def processor_name() -> str:
-    """What the processor calls itself."""
+    """Returns the processor's name."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

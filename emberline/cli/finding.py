@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. advice: what would make it better, empty when there is nothing to do."""
+    """One line of the report."""
 
     name: str
     value: str
+    #: The action that would improve it, empty when there is nothing to do.
     advice: str = ""

@@ -17,8 +17,8 @@ from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
 
-# subcommand -> (module, or module:name where it holds several; one line for `emberline --help`). Nothing of torch is
-# imported to print help.
+# Maps a subcommand to its module (or module:name where it holds several) and one line for `emberline --help`. Nothing
+# of torch is imported to print help.
 COMMANDS = {
     "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
     "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
@@ -63,11 +63,11 @@ class Commands(Group):
     """Loads a subcommand's module when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the road, not of the alphabet."""
+        """Returns the names in the order of use, not of the alphabet."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, or None for an unknown name."""
+        """Returns the command, or None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -75,7 +75,7 @@ class Commands(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list with one line each, without importing any of them."""
+        """Prints the list with one line each, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 

@@ -1,4 +1,4 @@
-"""What `emberline doctor` says of torch, the GPUs, their driver and kernels, and where sessions would be."""
+"""Findings of `emberline doctor` about torch, the GPUs, their driver and kernels, and the places of sessions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from serving.gpu.driver import GpuInfo
 from storage.errors import EmberlineError
 from storage.hbm.kernels import Kernels, card_arch, compile_kernel
 
-# Copied a few times within each card, and to it from pinned memory: a third of a second with the memory's pinning.
+# Bytes copied a few times within each GPU, and to it from pinned memory: a third of a second with the memory's pinning.
 PROBE_BYTES = 2**28
 _PROBE_COPIES = 4
-# What is compiled for where there is no card to load it.
+# Capability to compile for where there is no GPU to load the kernels.
 _CHECKED_CAPABILITY = (9, 0)
 
-# Bytes a second: within a card, each byte read and written; to the card from pinned memory.
+# Bytes a second: within a GPU, each byte read and written; to the GPU from pinned memory.
 Rates = tuple[float, float]
 
 
 def gpu_findings() -> list[Finding]:
-    """In the order of the report. Copies a little on each card; never raises because of one."""
+    """Returns the findings in the order of the report. Copies a little on each GPU; never raises because of one."""
     return findings_of(look_around(), nvml_driver(), copy_rates)
 
 
 def findings_of(found: Surroundings, driver_release: str, measure: Callable[[int], Rates]) -> list[Finding]:
-    """driver_release: as NVIDIA numbers it, "" when that is not known. measure: the rates of a card by its number."""
+    """Turns measurements into findings.
+
+    driver_release: as NVIDIA numbers it, "" when that is not known. measure: returns the rates of a GPU by its number.
+    """
     infos, why_none = judge(found)
     cards = found.infos
     findings = [_torch(found), _driver(found, driver_release)]
@@ -44,7 +47,7 @@ def findings_of(found: Surroundings, driver_release: str, measure: Callable[[int
 
 
 def nvml_driver() -> str:
-    """The release of NVIDIA's driver, such as 580.95.05; "" without nvidia-ml-py."""
+    """Returns the release of NVIDIA's driver, such as 580.95.05; "" without nvidia-ml-py."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -54,7 +57,7 @@ def nvml_driver() -> str:
 
 
 def copy_rates(index: int) -> Rates:
-    """Measured on a card."""
+    """Measures the rates of a GPU."""
     device = torch.device("cuda", index)
     with torch.cuda.device(device):
         source = torch.zeros(PROBE_BYTES, dtype=torch.uint8, device=device)
@@ -136,7 +139,7 @@ def _copies(info: GpuInfo, measure: Callable[[int], Rates]) -> Finding:
 
 
 def _peers(infos: Sequence[GpuInfo]) -> Finding:
-    """Whether cards could share rows."""
+    """Reports whether GPUs could share rows."""
     name = "GPU peers"
     try:
         apart = [

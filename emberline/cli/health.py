@@ -1,4 +1,4 @@
-"""`emberline health`: whether the server beside it is ready, for health checks of containers."""
+"""`emberline health`: tells whether the server beside it is ready, for health checks of containers."""
 
 from __future__ import annotations
 

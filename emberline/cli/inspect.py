@@ -1,4 +1,4 @@
-"""`emberline inspect`: what lies in a version, a delta, a model, a repository or a Parquet file."""
+"""`emberline inspect`: shows the content of a version, a delta, a model, a repository or a Parquet file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _holds_parquet(folder: Path) -> bool:
 
 
 def _is_delta(path: Path) -> bool:
-    # Told by the manifest and not by the folder's place: a copy, or a server's own link, lies anywhere.
+    # The manifest decides, not the folder's place: a copy, or a server's own link, lies anywhere.
     from storage.checkpoint.delta_manifest import DELTA_FORMAT
     from storage.checkpoint.signed import MAX_MANIFEST_BYTES
 
@@ -168,7 +168,7 @@ def _delta(console: Console, path: Path, hottest: int, *, verify: bool) -> None:
 
 
 def _saved(table: TableSpec) -> str:
-    """The bytes that a table's rows take less than as fp32."""
+    """Returns the bytes that a table's rows save against fp32."""
     less = table.rows * (4 * table.dim - table.row_bytes)
     return f"{less / 2**20:.1f} MiB ({1 - table.row_bytes / (4 * table.dim):.0%})" if less else ""
 

@@ -1,4 +1,4 @@
-"""`emberline plan`: what more or less memory would give a model, predicted beside measured."""
+"""`emberline plan`: predicts the effect of more or less memory on a model, beside what is measured."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _ms(row: PlanRow) -> str:
 
 
 def _remarks(plan: Plan, known: StoreForecast) -> list[str]:
-    """What must be known beside the numbers."""
+    """Returns the remarks that qualify the numbers."""
     found: list[str] = []
     if known.source == "published":
         found.append(

@@ -1,4 +1,6 @@
-"""`emberline predict`: rows to a running server, by KServe v1, which takes plain JSON rows with nulls and lists."""
+"""`emberline predict`: sends rows to a running server by KServe v1, which takes plain JSON rows with nulls and
+lists.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ def _from_text(text: str) -> list[Any]:
 
 
 def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
-    """The raw inputs of a model as the server describes them, with the columns that feed them."""
+    """Returns the raw inputs of a model as the server describes them, with the columns that feed them."""
     found = []
     for entry in metadata["inputs"]:
         if entry["name"].endswith(_COMPANIONS):
@@ -139,7 +141,7 @@ def _from_file(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) ->
 
 
 def _from_json_lines(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
-    """Rows by input or by column; numbers are sent as they are."""
+    """Reads rows by input or by column; numbers are sent as they are."""
     names = {entry.source: entry.name for entry in inputs} | {entry.name: entry.name for entry in inputs}
     found: list[Any] = []
     for line in path.read_text(encoding="utf-8").splitlines()[skip : skip + rows]:

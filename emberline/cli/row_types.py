@@ -1,4 +1,4 @@
-"""Row types on the command line: how they are asked for, and what a published version or delta says of them."""
+"""Row types on the command line: parsing of options, and reports of a published version or delta."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTION_HELP = (
 
 
 def asked_row_types(given: Sequence[str], configured: Mapping[str, str]) -> dict[str, str] | None:
-    """The row types by table, "default" for the rest; None when no option was given.
+    """Returns the row types by table, "default" for the rest; None when no option was given.
 
     A type without a table is for all of them, whatever is configured. Raises ConfigError.
     """
@@ -40,7 +40,7 @@ def asked_row_types(given: Sequence[str], configured: Mapping[str, str]) -> dict
 
 
 def rounding_lines(metadata: Mapping[str, object]) -> list[str]:
-    """What a manifest's metadata says of tables whose rows were rounded, one line a table."""
+    """Describes tables whose rows were rounded, by a manifest's metadata, one line a table."""
     report = metadata.get("rounding")
     lines: list[str] = []
     for table, entry in report.items() if isinstance(report, Mapping) else ():
@@ -51,12 +51,12 @@ def rounding_lines(metadata: Mapping[str, object]) -> list[str]:
                 f"{entry['mean_error']:.3g} on average"
             )
         except (KeyError, TypeError, ValueError):
-            continue  # metadata is for people, and anybody may have written it
+            continue  # metadata is free text, written by anyone
     return lines
 
 
 def print_rounding(folder: Path) -> None:
-    """Says what publishing cost in accuracy, of a version's or a delta's folder."""
+    """Prints the loss of accuracy by publishing, for a version's or a delta's folder."""
     from storage import open_delta, open_version
     from storage.checkpoint.deltas import DELTAS
 

@@ -1,4 +1,4 @@
-"""`emberline score` and `emberline export`: scores and rows as Parquet, as of a snapshot, without a server."""
+"""`emberline score` and `emberline export`: write scores and rows as Parquet, as of a snapshot, without a server."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _folder(store: Path | None, target: Path) -> Iterator[Path]:
-    """The store's folder; beside OUT, where there is room for results, when none is given."""
+    """Yields the store's folder; beside OUT, where there is room for results, when none is given."""
     if store is not None:
         store.mkdir(parents=True, exist_ok=True)
         yield store

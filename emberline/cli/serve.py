@@ -13,7 +13,7 @@ from emberline.cli.command import Command, LocalPath
 from serving.config import ServerConfig
 from storage.errors import ConfigError
 
-# The flags that are not called like their field.
+# Flags that are not named like their field.
 _FLAGS = {"max_body_bytes": "--max-body", "drain_timeout_s": "--drain-timeout", "poll_s": "--poll"}
 _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.items()}
 

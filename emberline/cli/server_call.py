@@ -1,4 +1,4 @@
-"""Calls to a running server, who the caller says to be, and failures in words."""
+"""Calls to a running server, the caller's identity, and failures in words."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 MODEL = click.argument("model")
 _MAX_TOKEN_BYTES = 512
 _PROBE_S = 2.0
-# What OpenSSL calls an answer that is not TLS.
+# OpenSSL's names for an answer that is not TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a command shows a server, and whom it believes. Files; None for what the machine has."""
+    """Credentials that a command sends to a server, and the authority it trusts.
+
+    All are files; None for the defaults of the machine.
+    """
 
     token_file: Path | None = None
     ca: Path | None = None
@@ -42,7 +45,7 @@ class Identity:
 
 
 def IDENTITY(command: Decorated) -> Decorated:  # noqa: N802
-    """The options that say who the caller is; `call_server` finds what was given."""
+    """Adds the options for the caller's identity; `call_server` finds their values."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
         ctx.meta.setdefault(_META, {})[parameter.name] = value
@@ -75,12 +78,12 @@ def IDENTITY(command: Decorated) -> Decorated:  # noqa: N802
 
 
 def URL(command: Decorated) -> Decorated:  # noqa: N802
-    """The options of every command that calls a server."""
+    """Adds the options of every command that calls a server."""
     return click.option("--url", default="http://127.0.0.1:8000", help="The server's HTTP address.")(IDENTITY(command))
 
 
 def timeout_option(default: float) -> Callable[[Decorated], Decorated]:
-    """The option --timeout, seconds."""
+    """Makes the option --timeout, seconds."""
     return click.option(
         "--timeout", type=click.FloatRange(0.1), default=default, help="Seconds to wait for the answer."
     )
@@ -89,10 +92,10 @@ def timeout_option(default: float) -> Callable[[Decorated], Decorated]:
 def call_server(
     url: str, path: str, timeout: float, content: object | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[Any, Mapping[str, str]]:
-    """The answer's JSON (None when it is empty) and its headers. content: sent as JSON by POST; without it a GET.
+    """Returns the answer's JSON (None when it is empty) and its headers.
 
-    Raises InvalidInput with the server's own words when it refuses, Unavailable when nobody answers, ConfigError for
-    a file of the caller's that is not what it has to be.
+    content: sent as JSON by POST; without it a GET. Raises InvalidInput with the server's own words when it refuses,
+    Unavailable when there is no answer, ConfigError for a file of the caller's that is not what it has to be.
     """
     identity = _identity()
     _check_url(url)
@@ -120,12 +123,12 @@ def call_server(
 
 
 def model_path(model: str, verb: str) -> str:
-    """The path of a call that controls a model."""
+    """Returns the path of a call that controls a model."""
     return f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
 
 
 def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
-    """What went wrong, and what to do about it."""
+    """Explains what went wrong, and what to do about it."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return (
@@ -146,7 +149,7 @@ def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
 
 
 def _speaks_tls(url: str) -> bool:
-    """Whether a handshake succeeds, with whomever."""
+    """Returns whether a TLS handshake succeeds, whoever answers."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     parts = urllib.parse.urlsplit(url)
@@ -171,7 +174,7 @@ def _check_url(url: str) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The server never sends anyone elsewhere, and a token is for it alone."""
+    """Refuses redirects: the server never redirects, and a token is for it alone."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -209,7 +212,7 @@ def _tls(identity: Identity) -> ssl.SSLContext:
 
 
 def _with_token(url: str, file: Path | None) -> tuple[str, str]:
-    """The address to ask and the token to show: that of a file, of the environment, or the one of a local server."""
+    """Returns the address to call and the token to send: that of a file, of the environment, or of a local server."""
     if file is not None:
         try:
             with file.open("rb") as content:
@@ -226,13 +229,13 @@ def _with_token(url: str, file: Path | None) -> tuple[str, str]:
     parts = urllib.parse.urlsplit(url)
     token = read_own_token(parts.port or {"https": 443}.get(parts.scheme, 80))
     if token and parts.scheme == "http" and parts.hostname == "localhost":
-        # By this name another user's program may answer, at ::1.
+        # Another user's program may answer to this name, at ::1.
         url = url.replace("localhost", "127.0.0.1", 1)
     return url, token
 
 
 def _checked(content: bytes, where: str) -> str:
-    """A token, which no error repeats."""
+    """Checks a token, which no error repeats."""
     try:
         token = content.decode("ascii").strip()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`emberline sessions`: how many sessions of a served model answer requests, shown and changed while it serves."""
+"""`emberline sessions`: shows and changes the number of sessions of a served model, while it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes on the command line and for people."""
+"""Numbers of bytes on the command line and in reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BYTES = _Bytes()
 
 
 def human_bytes(count: float) -> str:
-    """Such as 1.5 GiB."""
+    """Formats bytes, such as 1.5 GiB."""
     for unit in _UNITS[:-1]:
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

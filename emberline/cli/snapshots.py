@@ -1,4 +1,4 @@
-"""`emberline snapshots`: what a running server serves of a model, what it could go back to, and what it refused."""
+"""`emberline snapshots`: shows what a server serves of a model, what it could go back to, and what it refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(model: str, url: str, as_json: bool, timeout: float) -> None:
 
 
 def state_line(state: Mapping[str, Any]) -> str:
-    """One line: what is served, how, and what waits."""
+    """Returns one line: what is served, how, and what waits."""
     served, canary = state.get("served"), state.get("canary")
     text = f"{state['model']}: {state['mode']}, "
     text += f"serves {served['name']} ({served['id']})" if served else "serves nothing"
@@ -61,7 +61,7 @@ def state_line(state: Mapping[str, Any]) -> str:
 
 
 def show(state: Mapping[str, Any]) -> None:
-    """Prints all of it."""
+    """Prints everything."""
     console = table_console()
     console.print(state_line(state), markup=False)
     table = Table(title_justify="left", box=SIMPLE_HEAD)

@@ -1,7 +1,6 @@
-"""`emberline store`: what lies in a store's folder, whether it is sound, and dropping what is not.
+"""`emberline store`: shows what lies in a store's folder, checks it, and drops what is broken.
 
-A store holds what a published version says, so nothing in it is the only copy: what is broken is dropped, and the next
-start fills it again.
+A store holds only copies of a published version: what is broken is dropped, and the next start fills it again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MIB = 1 << 20
 _DEPTH = 2
 _PATH = click.argument("path", type=LocalPath(exists=True, file_okay=False))
 
-# pages read, pages in all
+# Called with pages read, pages in all.
 Advance = Callable[[int, int], None]
 
 
@@ -112,7 +111,7 @@ def repair(path: Path) -> None:
 
 
 def stores_in(path: Path) -> list[Path]:
-    """The folders of stores at a path and below, by name. Raises NotFound when there is none."""
+    """Returns the folders of stores at a path and below, by name. Raises NotFound when there is none."""
     level, found = [path], []
     for _ in range(_DEPTH + 1):
         found += [folder for folder in level if (folder / "rocksdb").is_dir()]
@@ -160,7 +159,7 @@ def print_problems(console: Console, report: StoreReport) -> None:
 
 @contextmanager
 def _advance(folder: Path) -> Iterator[Advance]:
-    """A bar on standard error while it lasts, where that is a terminal."""
+    """Shows a bar on standard error for the block, where that is a terminal."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(str(folder), total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

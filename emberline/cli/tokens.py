@@ -1,4 +1,4 @@
-"""`emberline token`: the tokens of an access file, from making one to taking it back."""
+"""`emberline token`: makes, lists and removes the tokens of an access file."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def remove(name: str, access: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file as it stands, checked as a server checks it."""
+    """Returns the file's content, checked as a server checks it."""
     from serving.security.access_file import read_access_file
 
     read_access_file(path)
