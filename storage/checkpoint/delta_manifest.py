@@ -27,7 +27,7 @@ DELTA_FORMAT = "emberline-delta-1"
 
 
 class DeltaTableEntry(Part):
-    """What a delta does to one table. `rows` changed or new rows, `removed` ids that are no longer there."""
+    """Changes that a delta makes to one table. `rows` changed or new rows, `removed` ids that are no longer there."""
 
     name: str = Field(pattern=TABLE_PATTERN)
     dim: int = Field(ge=1, le=4096)

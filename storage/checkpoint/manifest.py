@@ -114,7 +114,7 @@ class GraphEntry(Part):
 
 
 class GoldenEntry(Part):
-    """How many golden rows there are, and how far a score may be from the trainer's."""
+    """Number of golden rows, and the tolerance of a score against the trainer's."""
 
     batch: int = Field(ge=1, lt=2**31)
     tolerance: float = Field(gt=0, lt=1)
