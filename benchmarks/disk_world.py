@@ -17,7 +17,7 @@ from benchmarks.dram_world import rows_of_numbers
 from benchmarks.traffic import Array
 from storage.checkpoint.tables import Shard
 from storage.specs import TableSpec
-from trainer.publishing.layers import frequency_byte
+from trainer.publishing.embedding_layers import frequency_byte
 
 DEPTH = 32
 BLOCK = 4096

@@ -17,7 +17,6 @@ from storage.checkpoint import DeltaTable
 from storage.features import Column, FeatureEngine, InputSpec, concat_batches
 from storage.features.python_rows import column_rows
 from trainer.embedding import EmbeddingTable
-from trainer.publishing.carriers import carriers
 from trainer.publishing.golden import (
     Row,
     as_sent,
@@ -26,7 +25,8 @@ from trainer.publishing.golden import (
     hard_cases,
     spare_rows,
 )
-from trainer.publishing.reach import missed_tables, reached, rows_holding
+from trainer.publishing.id_coverage import missed_tables, reached, rows_holding
+from trainer.publishing.passthrough import carriers
 
 REQUESTS_AT_MOST = 1024
 # Rows taken of each pool; more would only make it slower.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from storage.checkpoint.traces import release_trace
 from storage.errors import Unsupported
-from trainer.publishing.cut import DenseHalf
+from trainer.publishing.dense_half import DenseHalf
 
 _TALKS = "torch.fx.experimental.symbolic_shapes"
 _PLACE = re.compile(

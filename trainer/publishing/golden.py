@@ -16,7 +16,7 @@ from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec, colu
 from storage.features.dtypes import INTEGERS, integer_range
 from storage.features.python_rows import column_rows
 from storage.features.weights import matched_weights
-from trainer.publishing.lookup import TableRows, find_rows
+from trainer.publishing.lookup_half import TableRows, find_rows
 
 # Rows beside the drawn ones; a model of a thousand inputs must not make a golden file of a hundred thousand rows.
 _EXTRA_AT_MOST = 1024

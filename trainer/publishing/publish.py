@@ -20,11 +20,11 @@ from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
-from trainer.publishing.check import Checker
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
+from trainer.publishing.parity import Checker
+from trainer.publishing.prepared_module import Subject, unwrapped
 from trainer.publishing.row_types import RowTypes, rounding_metadata
-from trainer.publishing.subject import Subject, unwrapped
 
 GOLDEN_REQUESTS_AT_LEAST = 256
 # Steps by which write_subject advances a display.

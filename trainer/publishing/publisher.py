@@ -27,17 +27,17 @@ from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
-from trainer.publishing.delta import is_unchanged, live_weights
+from trainer.publishing.delta_content import is_unchanged, live_weights
 from trainer.publishing.delta_golden import POOL_ROWS
-from trainer.publishing.delta_write import DeltaWriter
+from trainer.publishing.delta_writer import DeltaWriter
 from trainer.publishing.lineage import Lineage, Pending
+from trainer.publishing.pending import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.policy import DeltaPolicy, Due
-from trainer.publishing.promise import drawn, expire, settled, with_delta, with_version
+from trainer.publishing.prepared_module import Subject, unwrapped
 from trainer.publishing.publish import STEPS, check_golden_requests, write_subject
+from trainer.publishing.repository import find_delta, find_version, read_version
 from trainer.publishing.retention import retain
 from trainer.publishing.row_types import RowTypes
-from trainer.publishing.shelf import find_delta, find_version, read_version
-from trainer.publishing.subject import Subject, unwrapped
 
 WantedKind = Literal["auto", "version", "delta", "cumulative"]
 

@@ -20,7 +20,7 @@ from storage.checkpoint.deltas import DELTAS
 from storage.errors import ReadError
 from trainer.publishing.lineage import Lineage
 from trainer.publishing.policy import DeltaPolicy
-from trainer.publishing.shelf import read_deltas, read_version, version_numbers
+from trainer.publishing.repository import read_deltas, read_version, version_numbers
 
 logger = logging.getLogger("emberline.trainer")
 

@@ -11,7 +11,7 @@ from storage.errors import InvalidInput
 from storage.tiers.planning.cost import CostModel, LineFit, LookupCosts
 from storage.tiers.planning.forecast import Forecast, SlabCurve, curve_of_codes
 from storage.tiers.planning.use_codes import uses_of_codes
-from trainer.publishing.layers import frequency_byte
+from trainer.publishing.embedding_layers import frequency_byte
 
 
 def slab(lookups: float, hits: list[float], *, cost: float = 10.0, step: int = 100) -> SlabCurve:

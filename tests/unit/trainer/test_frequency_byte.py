@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.publishing.layers import frequency_byte
+from trainer.publishing.embedding_layers import frequency_byte
 
 
 def value_of(code: int) -> int:

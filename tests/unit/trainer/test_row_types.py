@@ -13,7 +13,7 @@ from storage.errors import ConfigError
 from storage.rows import RowCodec
 from trainer import EmbeddingTable
 from trainer.config import TrainConfig, parse_text, with_row_types
-from trainer.publishing.lookup import find_rows, rounded
+from trainer.publishing.lookup_half import find_rows, rounded
 from trainer.publishing.row_types import RowTypes, rounding_metadata
 from trainer.settings import settings_of
 

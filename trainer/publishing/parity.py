@@ -11,9 +11,9 @@ from storage.checkpoint import DenseGraph, Golden
 from storage.errors import ParityError
 from storage.features import Column
 from storage.rows import RowCodec
-from trainer.publishing.cut import output_arrays
-from trainer.publishing.lookup import TableRows, first_rows, graph_tensors
-from trainer.publishing.subject import Subject
+from trainer.publishing.dense_half import output_arrays
+from trainer.publishing.lookup_half import TableRows, first_rows, graph_tensors
+from trainer.publishing.prepared_module import Subject
 
 
 class Checker:

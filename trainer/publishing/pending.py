@@ -12,7 +12,7 @@ from storage.checkpoint import PublishedDelta, PublishedVersion, next_sequence
 from trainer.embedding import EmbeddingTable
 from trainer.publishing.lineage import Lineage, Pending, Published
 from trainer.publishing.policy import Due
-from trainer.publishing.shelf import find_delta, find_version, row_bytes
+from trainer.publishing.repository import find_delta, find_version, row_bytes
 
 
 def drawn(

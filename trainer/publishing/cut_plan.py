@@ -15,8 +15,8 @@ from storage.checkpoint import GraphInput
 from storage.errors import ConfigError, Unsupported
 from storage.features import Column, FeatureSpec
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.layers import TableNames, TableSource, layer_dim
-from trainer.publishing.record import LayerCall, Recording
+from trainer.publishing.embedding_layers import TableNames, TableSource, layer_dim
+from trainer.publishing.recording import LayerCall, Recording
 
 # Shapes of a layer's result: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
 Shape = Literal["pooled", "single", "rows", "rows_lengths"]

@@ -17,9 +17,9 @@ from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
 from storage.features.transforms import Select, Slice, Transform
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.layers import TableNames, free_name, layer_dim
-from trainer.publishing.plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
-from trainer.publishing.record import LayerCall, Recording
+from trainer.publishing.cut_plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
+from trainer.publishing.embedding_layers import TableNames, free_name, layer_dim
+from trainer.publishing.recording import LayerCall, Recording
 
 _ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32"}
 _LENGTH_AT_LEAST = 1024

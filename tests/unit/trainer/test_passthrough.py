@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storage.features import FeatureEngine, FeatureSpec, column_from_rows
-from trainer.publishing.carriers import carriers
+from trainer.publishing.passthrough import carriers
 
 EXTREMES = [-1, 0, 2**63 - 1, -(2**63), 5, 6, 7, 8]
 

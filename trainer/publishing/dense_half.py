@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
 from storage.errors import Unsupported
-from trainer.publishing.layers import StandIn, embedding_layers
-from trainer.publishing.plan import CutPlan
-from trainer.publishing.record import replaced
+from trainer.publishing.cut_plan import CutPlan
+from trainer.publishing.embedding_layers import StandIn, embedding_layers
+from trainer.publishing.recording import replaced
 from trainer.publishing.sample import Sample
 
 _DTYPES = {

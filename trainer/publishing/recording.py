@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.layers import EmbeddingLayer, StandIn, embedding_layers
+from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, embedding_layers
 
 
 @dataclass(frozen=True)

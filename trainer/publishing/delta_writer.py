@@ -12,12 +12,12 @@ from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import CheckpointError
 from storage.features import Column
 from trainer.progress import Display
-from trainer.publishing.check import Checker
-from trainer.publishing.delta import changed_tables, live_weights, weight_arrays
+from trainer.publishing.delta_content import changed_tables, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
 from trainer.publishing.lineage import Pending
+from trainer.publishing.parity import Checker
+from trainer.publishing.prepared_module import Subject
 from trainer.publishing.row_types import codecs_of, rounding_metadata, row_types_of
-from trainer.publishing.subject import Subject
 
 _ATTEMPTS = 100
 

@@ -16,7 +16,7 @@ from storage.checkpoint import TableData
 from storage.features import FeatureBatch, Jagged
 from storage.rows import RowCodec
 from trainer.embedding import EmbeddingTable
-from trainer.publishing.plan import CutPlan
+from trainer.publishing.cut_plan import CutPlan
 
 TableRows = TableData | EmbeddingTable
 

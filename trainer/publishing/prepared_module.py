@@ -15,11 +15,11 @@ from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, FeatureEngine, FeatureSpec
 from trainer.data import to_inputs
 from trainer.embedding import EmbeddingTable
-from trainer.publishing.cut import DenseHalf, graph_outputs, named_outputs
-from trainer.publishing.derive import plan_from_sample
-from trainer.publishing.layers import TABLE_LAYERS, embedding_layers
-from trainer.publishing.plan import CutPlan, plan_with_spec
-from trainer.publishing.record import Recording, record
+from trainer.publishing.cut_plan import CutPlan, plan_with_spec
+from trainer.publishing.dense_half import DenseHalf, graph_outputs, named_outputs
+from trainer.publishing.derive_spec import plan_from_sample
+from trainer.publishing.embedding_layers import TABLE_LAYERS, embedding_layers
+from trainer.publishing.recording import Recording, record
 from trainer.publishing.sample import Sample
 
 

@@ -15,8 +15,8 @@ from storage.checkpoint import DeltaTable, DenseGraph
 from storage.checkpoint.program import weight_key
 from storage.errors import CheckpointError
 from trainer.embedding import EmbeddingTable
-from trainer.publishing.cut import DenseHalf
-from trainer.publishing.layers import frequency_byte
+from trainer.publishing.dense_half import DenseHalf
+from trainer.publishing.embedding_layers import frequency_byte
 
 
 def changed_tables(

@@ -9,7 +9,7 @@ import numpy as np
 from storage.checkpoint import DeltaTable
 from storage.features import FeatureBatch, FeatureEngine
 from trainer.embedding import EmbeddingTable
-from trainer.publishing.lookup import find_rows
+from trainer.publishing.lookup_half import find_rows
 
 
 def rows_holding(batch: FeatureBatch, engine: FeatureEngine, table: str, ids: np.ndarray) -> np.ndarray:
