@@ -81,7 +81,7 @@ def train(
         state: TrainingState | None = None
         if log.newest is not None:
             _check_same_run(log.newest, config, rows)
-            _check_nothing_is_promised(log.newest, repository)
+            _check_nothing_is_pending(log.newest, repository)
             state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
             loop.restore(state)
         save_config(output, config)
@@ -158,7 +158,7 @@ def _check_same_run(commit: Commit, config: TrainConfig, rows: ParquetRows) -> N
         raise ConfigError(f"{folder}: was trained on other data (names, sizes or limits differ)", field="data")
 
 
-def _check_nothing_is_promised(commit: Commit, repository: Path | str | None) -> None:
+def _check_nothing_is_pending(commit: Commit, repository: Path | str | None) -> None:
     # Training on without writing the pending snapshot would lose its state: a server would later get another one under
     # that name.
     lineage = lineage_of(commit.state)

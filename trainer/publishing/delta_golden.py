@@ -26,7 +26,7 @@ from trainer.publishing.golden import (
     spare_rows,
 )
 from trainer.publishing.id_coverage import missed_tables, reached, rows_holding
-from trainer.publishing.passthrough import carriers
+from trainer.publishing.passthrough import passthrough_inputs
 
 REQUESTS_AT_MOST = 1024
 # Rows taken of each pool; more would only make it slower.
@@ -99,13 +99,13 @@ class _Source:
         self.values = _pool_values(self.inputs, pools)
         batch = concat_batches([engine.run(pool, _rows_of(pool)) for pool in pools])
         self._pool = batch.batch
-        self._carriers = carriers(engine.spec, self.inputs)
-        self._changed = [table for table in changed if len(table.ids) and table.name in self._carriers]
+        self._places = passthrough_inputs(engine.spec, self.inputs)
+        self._changed = [table for table in changed if len(table.ids) and table.name in self._places]
         self._removed = [table for table in changed if len(table.removed)]
         by_features = [
             rows_holding(batch, engine, table.name, table.ids)
             for table in changed
-            if len(table.ids) and table.name not in self._carriers
+            if len(table.ids) and table.name not in self._places
         ]
         self._picks = np.unique(np.concatenate([np.empty(0, np.int64), *by_features]))
         self._picks = np.array(_evenly(self._picks.tolist(), REQUESTS_AT_MOST // 2), dtype=np.int64)
@@ -138,7 +138,7 @@ class _Source:
     def removed_rows(self) -> list[Row]:
         """Rows that hold ids which the delta removes."""
         rows = [self._pooled(place) for place in _evenly(self._removed_picks.tolist(), _REMOVED_ROWS)]
-        carried = [table for table in self._removed if table.name in self._carriers]
+        carried = [table for table in self._removed if table.name in self._places]
         needed = [-(-len(table.removed) // self._capacity(table.name)) for table in carried]
         total = min(max(needed, default=0), _REMOVED_ROWS)
         for place in range(total):
@@ -157,19 +157,19 @@ class _Source:
 
     def _fill(self, row: Row, table: str, ids: np.ndarray, place: int, rows: int) -> None:
         """Puts the ids that row `place` of `rows` is to carry: spread over the rows, and behind them once more."""
-        places, capacity = self._carriers[table], self._capacity(table)
+        places, capacity = self._places[table], self._capacity(table)
         # One id a place, or a few in a bag; bags are filled only where the ids would not fit otherwise.
         full = len(ids) > rows * len(places)
         fitting = min(len(ids), rows * capacity)
         first = place * (capacity if full else len(places))
-        for carrier in places:
-            size = min(carrier.ids, len(ids), carrier.ids if full else 1 + place % 3)
+        for each in places:
+            size = min(each.ids, len(ids), each.ids if full else 1 + place % 3)
             numbers = [(first + step) % fitting * len(ids) // fitting for step in range(size)]
-            carrier.put(row, [int(ids[number]) for number in numbers])
-            first += carrier.ids if full else 1
+            each.put(row, [int(ids[number]) for number in numbers])
+            first += each.ids if full else 1
 
     def _capacity(self, table: str) -> int:
-        return sum(carrier.ids for carrier in self._carriers[table])
+        return sum(each.ids for each in self._places[table])
 
     def _pooled(self, place: int) -> Row:
         return {name: values[place] for name, values in self.values.items()}

@@ -15,8 +15,8 @@ from trainer.progress import Display
 from trainer.publishing.delta_content import changed_tables, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
 from trainer.publishing.lineage import Pending
-from trainer.publishing.parity import Checker
-from trainer.publishing.prepared_module import Subject
+from trainer.publishing.parity import ParityChecker
+from trainer.publishing.prepared_module import PreparedModule
 from trainer.publishing.row_types import codecs_of, rounding_metadata, row_types_of
 
 _ATTEMPTS = 100
@@ -25,8 +25,8 @@ _ATTEMPTS = 100
 class DeltaWriter:
     """Writes deltas of one version, whose graph it keeps loaded. Used inside eval() and no_grad()."""
 
-    def __init__(self, subject: Subject, version: PublishedVersion) -> None:
-        self.subject = subject
+    def __init__(self, prepared: PreparedModule, version: PublishedVersion) -> None:
+        self.prepared = prepared
         self.version = version
 
     @cached_property
@@ -52,12 +52,12 @@ class DeltaWriter:
 
         pools: raw rows that were trained on lately, to draw golden requests from beside the sample.
         """
-        subject, tables = self.subject, self.subject.tables
+        prepared, tables = self.prepared, self.prepared.tables
         changed = changed_tables(tables, pending.since, row_types_of(self.version))
-        weights = live_weights(subject.half, self.graph)
+        weights = live_weights(prepared.half, self.graph)
         requests = delta_requests(
-            subject.engine,
-            [*pools, subject.plan.columns],
+            prepared.engine,
+            [*pools, prepared.plan.columns],
             changed,
             tables,
             golden_requests,
@@ -70,7 +70,7 @@ class DeltaWriter:
                 "offer the publisher rows that were trained on"
             )
         codecs = codecs_of(self.version)
-        checker = Checker(subject, tables, codecs, tolerance, self.graph.with_weights(weights))
+        checker = ParityChecker(prepared, tables, codecs, tolerance, self.graph.with_weights(weights))
         golden = checker.golden(requests.columns, requests.rows)
         arrays, dtypes = weight_arrays(weights)
         return self._install(

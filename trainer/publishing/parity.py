@@ -13,10 +13,10 @@ from storage.features import Column
 from storage.rows import RowCodec
 from trainer.publishing.dense_half import output_arrays
 from trainer.publishing.lookup_half import TableRows, first_rows, graph_tensors
-from trainer.publishing.prepared_module import Subject
+from trainer.publishing.prepared_module import PreparedModule
 
 
-class Checker:
+class ParityChecker:
     """Compares the lookup half and the dense half with the module.
 
     tables: the rows that the lookup half reads. codecs: those with which the tables are published. graph: the dense
@@ -25,29 +25,29 @@ class Checker:
 
     def __init__(
         self,
-        subject: Subject,
+        prepared: PreparedModule,
         tables: Mapping[str, TableRows],
         codecs: Mapping[str, RowCodec],
         tolerance: float,
         graph: DenseGraph | None = None,
     ) -> None:
-        self._subject = subject
+        self._prepared = prepared
         self._tables = tables
         self._codecs = codecs
         self._tolerance = tolerance
-        self._names = subject.half.output_names
+        self._names = prepared.half.output_names
         self._graph = graph
 
     def sample_tensors(self) -> list[Tensor]:
         """Returns the dense half's inputs for the sample, from the rows as they were trained: the module's own."""
-        subject = self._subject
-        plan = subject.plan
-        return graph_tensors(subject.engine.run(plan.columns, plan.rows), plan, self._tables)
+        prepared = self._prepared
+        plan = prepared.plan
+        return graph_tensors(prepared.engine.run(plan.columns, plan.rows), plan, self._tables)
 
     def check_sample(self, tensors: list[Tensor]) -> None:
         """Compares the module's own outputs with those of its cut self, fed by the lookup half."""
         got = self._module_outputs(tensors)
-        shaped = {name: value.reshape(got[name].shape).numpy() for name, value in self._subject.wanted.items()}
+        shaped = {name: value.reshape(got[name].shape).numpy() for name, value in self._prepared.wanted.items()}
         self._compare(shaped, got, "the two halves do not give the module's own outputs")
 
     def check_graph(self, graph: DenseGraph, tensors: list[Tensor]) -> None:
@@ -69,8 +69,8 @@ class Checker:
         """Scores the golden requests with the module over the published rows; the exported half must give the same
         outputs.
         """
-        features = self._subject.engine.run(columns, rows)
-        tensors = graph_tensors(features, self._subject.plan, self._tables, self._codecs)
+        features = self._prepared.engine.run(columns, rows)
+        tensors = graph_tensors(features, self._prepared.plan, self._tables, self._codecs)
         outputs = self._module_outputs(tensors)
         for name, values in outputs.items():
             if not np.all(np.isfinite(values)):
@@ -80,7 +80,7 @@ class Checker:
         return Golden(columns, rows, outputs, min(self._tolerance * max(1.0, scale), 0.5))
 
     def _module_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
-        with self._subject.half.cut() as half:
+        with self._prepared.half.cut() as half:
             return output_arrays(self._names, half(*tensors))
 
     def _graph_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ _BAG = 8
 
 
 @dataclass(frozen=True)
-class Carrier:
+class PassthroughInput:
     """A place of one input that can carry ids."""
 
     table: str
@@ -48,15 +48,15 @@ class Carrier:
             row[self.input.name] = cells
 
 
-def carriers(spec: FeatureSpec, inputs: Sequence[InputSpec]) -> dict[str, list[Carrier]]:
-    """Returns table -> its carriers; each place of an input appears once, for the first table that reads it.
+def passthrough_inputs(spec: FeatureSpec, inputs: Sequence[InputSpec]) -> dict[str, list[PassthroughInput]]:
+    """Returns table -> its pass-through inputs; each place of an input appears once, for the first table that reads it.
 
     inputs: those of the spec, with the dtypes in which they are sent.
     """
     by_name = {entry.name: entry for entry in inputs}
     shared = {name for feature in spec.features if len(feature.inputs) > 1 for name in feature.inputs}
     taken: set[tuple[str, int]] = set()
-    found: dict[str, list[Carrier]] = {}
+    found: dict[str, list[PassthroughInput]] = {}
     for feature in spec.ids_features:
         entry = by_name[feature.inputs[0]]
         passes = all(isinstance(step, Select | Slice | Truncate | Pad) for step in feature.transforms)
@@ -84,6 +84,6 @@ def carriers(spec: FeatureSpec, inputs: Sequence[InputSpec]) -> dict[str, list[C
             if (entry.name, position) not in taken:
                 taken.add((entry.name, position))
                 found.setdefault(feature.table, []).append(
-                    Carrier(feature.table, entry, position, length if position < 0 else 1)
+                    PassthroughInput(feature.table, entry, position, length if position < 0 else 1)
                 )
     return found

@@ -24,7 +24,7 @@ from trainer.publishing.sample import Sample
 
 
 @dataclass(frozen=True)
-class Subject:
+class PreparedModule:
     """A module planned on a sample, with all that writing a version needs."""
 
     plan: CutPlan
@@ -36,7 +36,7 @@ class Subject:
     engine: FeatureEngine
 
     @classmethod
-    def of(cls, module: nn.Module, sample_batch: object, spec: FeatureSpec | None) -> Subject:
+    def of(cls, module: nn.Module, sample_batch: object, spec: FeatureSpec | None) -> PreparedModule:
         """Runs the module once on the sample, as `publish` takes it; the caller has put it in eval().
 
         Raises Unsupported, InvalidInput or ConfigError for a module or sample that cannot be cut.

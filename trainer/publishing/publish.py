@@ -22,12 +22,12 @@ from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
-from trainer.publishing.parity import Checker
-from trainer.publishing.prepared_module import Subject, unwrapped
+from trainer.publishing.parity import ParityChecker
+from trainer.publishing.prepared_module import PreparedModule, unwrapped
 from trainer.publishing.row_types import RowTypes, rounding_metadata
 
 GOLDEN_REQUESTS_AT_LEAST = 256
-# Steps by which write_subject advances a display.
+# Steps by which write_prepared advances a display.
 STEPS = 4
 
 
@@ -63,10 +63,10 @@ def publish(
     module = unwrapped(module)
     with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
         display.begin(f"publishing {name}: sample", STEPS + 1)
-        subject = Subject.of(module, sample_batch, spec)
+        prepared = PreparedModule.of(module, sample_batch, spec)
         display.advance()
-        folder = write_subject(
-            subject,
+        folder = write_prepared(
+            prepared,
             repository / name,
             golden_requests=golden_requests,
             tolerance=tolerance,
@@ -80,8 +80,8 @@ def publish(
     return folder
 
 
-def write_subject(
-    subject: Subject,
+def write_prepared(
+    prepared: PreparedModule,
     model_dir: Path,
     *,
     golden_requests: int,
@@ -93,24 +93,24 @@ def write_subject(
     pools: Sequence[Mapping[str, Column]] = (),
     **described: Any,
 ) -> Path:
-    """Writes a subject as a version. Call it inside eval() and no_grad().
+    """Writes a prepared module as a version. Call it inside eval() and no_grad().
 
     described: the other arguments of write_version. before: a version whose row types are kept where `row_types` asks
     for none. pools: raw rows that were trained on lately, for golden requests where the sample reaches too little.
     """
-    plan = subject.plan
+    plan = prepared.plan
     names = [source.name for source in plan.tables]
     row_types.check_names(names)
     stored_as = row_types.resolved(names, before)
     tables = [source.data(stored_as[source.name]) for source in plan.tables]
     display.advance()
     codecs = {table.name: table.codec for table in tables}
-    checker = Checker(subject, {table.name: table for table in tables}, codecs, tolerance)
+    checker = ParityChecker(prepared, {table.name: table for table in tables}, codecs, tolerance)
     tensors = checker.sample_tensors()
     checker.check_sample(tensors)
-    program = export_half(subject.half, tensors)
+    program = export_half(prepared.half, tensors)
     inputs = plan.graph_inputs()
-    checker.check_graph(_loaded(program, inputs, subject.outputs), tensors)
+    checker.check_graph(_loaded(program, inputs, prepared.outputs), tensors)
     display.advance()
     columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests, pools)
     golden = checker.golden(columns, rows)
@@ -121,7 +121,7 @@ def write_subject(
         tables=tables,
         graph=program,
         graph_inputs=inputs,
-        graph_outputs=subject.outputs,
+        graph_outputs=prepared.outputs,
         golden=golden,
         metadata={**metadata, **rounding_metadata(tables)},
         **described,

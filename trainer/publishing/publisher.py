@@ -33,8 +33,8 @@ from trainer.publishing.delta_writer import DeltaWriter
 from trainer.publishing.lineage import Lineage, Pending
 from trainer.publishing.pending import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.policy import DeltaPolicy, Due
-from trainer.publishing.prepared_module import Subject, unwrapped
-from trainer.publishing.publish import STEPS, check_golden_requests, write_subject
+from trainer.publishing.prepared_module import PreparedModule, unwrapped
+from trainer.publishing.publish import STEPS, check_golden_requests, write_prepared
 from trainer.publishing.repository import find_delta, find_version, read_version
 from trainer.publishing.retention import retain
 from trainer.publishing.row_types import RowTypes
@@ -82,7 +82,7 @@ class Publisher:
         self._lineage = lineage or Lineage()
         self._progress = progress
         self._offered: deque[Mapping[str, Column]] = deque()
-        self._subject: Subject | None = None
+        self._prepared: PreparedModule | None = None
         self._writer: DeltaWriter | None = None
         self._written: tuple[Path, ...] = ()
         # True if the pending snapshot was drawn here and never written: it cannot lie in the repository.
@@ -135,15 +135,15 @@ class Publisher:
         lineage = settled(self._lineage, self._model_dir)
         if from_snapshot is not None:
             lineage = lineage.up_to(lineage.find(from_snapshot).snapshot)
-        subject = self._ready(lineage)
+        prepared = self._ready(lineage)
         due = self._due(kind, lineage, rebased=from_snapshot is not None)
         self._check_number(due, version)
-        if due != "version" and (path := subject.plain_layer()) is not None:
+        if due != "version" and (path := prepared.plain_layer()) is not None:
             raise Unsupported(
                 f"layer {path!r}: rows of torch's own embedding layers are not tracked, so there are no deltas of "
                 "them; use trainer.Embedding or trainer.EmbeddingBag, or publish versions"
             )
-        tables = subject.tables
+        tables = prepared.tables
         expire(lineage, tables, self._policy.expire_after)
         stamps = {name: table.advance() for name, table in tables.items()}
         if lineage.published:
@@ -201,16 +201,16 @@ class Publisher:
         with evaluation_mode(self._module), torch.no_grad():
             yield
 
-    def _ready(self, lineage: Lineage) -> Subject:
+    def _ready(self, lineage: Lineage) -> PreparedModule:
         """Returns the planned module; the first call sets its tables' stamps behind all that the lineage knows."""
-        if self._subject is None:
+        if self._prepared is None:
             with self._quiet():
-                self._subject = Subject.of(self._module, self._sample, self._spec)
-            self._row_types.check_names(source.name for source in self._subject.plan.tables)
-        for name, table in self._subject.tables.items():
+                self._prepared = PreparedModule.of(self._module, self._sample, self._spec)
+            self._row_types.check_names(source.name for source in self._prepared.plan.tables)
+        for name, table in self._prepared.tables.items():
             known = [entry.stamps.get(name, 0) for entry in lineage.published]
             table.set_stamp(max([table.stamp, *(stamp + 1 for stamp in known)]))
-        return self._subject
+        return self._prepared
 
     def _due(self, kind: WantedKind, lineage: Lineage, *, rebased: bool) -> Due:
         if kind == "version":
@@ -230,8 +230,8 @@ class Publisher:
 
     def _has_our_spec(self, version: PublishedVersion) -> bool:
         """Returns whether a version makes the same features of raw columns as the module takes now."""
-        assert self._subject is not None
-        return version.spec == self._subject.plan.spec
+        assert self._prepared is not None
+        return version.spec == self._prepared.plan.spec
 
     def _check_row_types(self, version: PublishedVersion) -> None:
         if (other := self._row_types.first_other(version)) is not None:
@@ -278,9 +278,9 @@ class Publisher:
 
     def _delta_writer(self, lineage: Lineage) -> DeltaWriter:
         """Returns the writer that holds the graph of the lineage's version, which takes long to load."""
-        assert self._subject is not None
+        assert self._prepared is not None
         writer = self._writer
-        if writer is None or writer.version.snapshot != lineage.base or writer.subject is not self._subject:
+        if writer is None or writer.version.snapshot != lineage.base or writer.prepared is not self._prepared:
             version = self._base(lineage)
             if version is None:
                 raise NotFound(
@@ -290,7 +290,7 @@ class Publisher:
             if not self._has_our_spec(version):
                 raise _other_spec(version)
             self._check_row_types(version)
-            self._writer = writer = DeltaWriter(self._subject, version)
+            self._writer = writer = DeltaWriter(self._prepared, version)
         return writer
 
     def _write_version(
@@ -300,11 +300,11 @@ class Publisher:
         if version is None:
             equals = self._equal_snapshot(lineage)
             # Plan again, with the outputs that the module gives now.
-            self._subject = Subject.of(self._module, self._sample, self._spec)
+            self._prepared = PreparedModule.of(self._module, self._sample, self._spec)
             display.begin(f"publishing {self._model_dir.name}", STEPS)
             parent = lineage.newest
-            folder = write_subject(
-                self._subject,
+            folder = write_prepared(
+                self._prepared,
                 self._model_dir,
                 golden_requests=self._golden_requests,
                 tolerance=self._tolerance,
@@ -332,11 +332,11 @@ class Publisher:
         base = self._base(lineage)
         if newest is None or base is None or self._row_types.first_other(base) is not None:
             return None
-        subject = self._ready(lineage)
-        if subject.plain_layer() is not None or not is_unchanged(subject.tables, newest.stamps):
+        prepared = self._ready(lineage)
+        if prepared.plain_layer() is not None or not is_unchanged(prepared.tables, newest.stamps):
             return None
         try:
-            weights = live_weights(subject.half, self._delta_writer(lineage).graph)
+            weights = live_weights(prepared.half, self._delta_writer(lineage).graph)
         except CheckpointError:  # other weights than those of the version
             return None
         return newest.snapshot if fingerprint_hex(weights_fingerprint(weights)) == newest.dense else None

@@ -15,7 +15,7 @@ from tests.integration.trainer.published_line import Follower, deltas_of, go_on,
 from trainer.publishing import DeltaPolicy, Lineage
 
 POLICY = DeltaPolicy(cumulative_every=4, version_every_deltas=0, version_at_share=0.0, expire_after={"words": 3})
-OPERATIONS = ("step", "step", "step", "erase", "publish", "publish", "cumulative", "rebase", "crash", "broken promise")
+OPERATIONS = ("step", "step", "step", "erase", "publish", "publish", "cumulative", "rebase", "crash", "never written")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -61,7 +61,7 @@ def test_every_delta_makes_the_trainers_state_of_all_that_it_applies_to(seed: in
                     publisher.write()
                 publisher = publisher_of(training, models, POLICY, lineage)
                 take(publisher.write())
-            case "broken promise":
+            case "never written":
                 publisher.prepare()
     take(publisher.publish())
     assert [delta.snapshot for delta in deltas_of(version)][-1] == publisher.lineage.newest.snapshot

@@ -199,7 +199,7 @@ def test_a_repository_that_cannot_be_written_to_is_said_before_anything_is_drawn
     assert elsewhere.lineage.pending is None
 
 
-def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(begun, models) -> None:
+def test_what_is_pending_after_a_crash_is_written_as_it_was_prepared(begun, models) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     step(training, publisher, 5)
@@ -226,7 +226,7 @@ def test_what_is_pending_after_a_crash_is_written_as_it_was_promised(begun, mode
     assert follower.agrees(training)
 
 
-def test_the_same_promise_makes_the_same_bytes(begun, models) -> None:
+def test_the_same_pending_snapshot_makes_the_same_bytes(begun, models) -> None:
     training, publisher, _ = begun()
     training.step(some_rows(9, 5))
     publisher.prepare()
@@ -238,7 +238,7 @@ def test_the_same_promise_makes_the_same_bytes(begun, models) -> None:
     assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == first
 
 
-def test_a_promise_that_was_never_kept_is_in_the_next_snapshot(begun) -> None:
+def test_a_pending_snapshot_that_was_never_written_is_in_the_next_snapshot(begun) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     step(training, publisher, 5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storage.features import FeatureEngine, FeatureSpec, column_from_rows
-from trainer.publishing.passthrough import carriers
+from trainer.publishing.passthrough import passthrough_inputs
 
 EXTREMES = [-1, 0, 2**63 - 1, -(2**63), 5, 6, 7, 8]
 
@@ -64,13 +64,13 @@ CASES = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_ids_that_are_put_into_a_row_come_out_as_they_are(case: str) -> None:
     spec, capacity = CASES[case]
-    places = carriers(spec, spec.inputs).get("t", [])
-    assert sum(carrier.ids for carrier in places) == capacity
+    places = passthrough_inputs(spec, spec.inputs).get("t", [])
+    assert sum(entry.ids for entry in places) == capacity
     row: dict[str, Any] = {entry.name: [] if entry.kind == "list" else None for entry in spec.inputs}
     left = list(EXTREMES[:capacity])
-    for carrier in places:
-        carrier.put(row, left[: carrier.ids])
-        left = left[carrier.ids :]
+    for entry in places:
+        entry.put(row, left[: entry.ids])
+        left = left[entry.ids :]
     batch = FeatureEngine(spec).run(
         {entry.name: column_from_rows(entry, [row[entry.name]]) for entry in spec.inputs}, 1
     )
@@ -81,14 +81,14 @@ def test_ids_that_are_put_into_a_row_come_out_as_they_are(case: str) -> None:
 
 def test_a_place_that_two_tables_read_is_filled_for_one() -> None:
     spec = spec_of([WIDE], {"inputs": ["x"]}, {"inputs": ["x"], "table": "other"})
-    assert {name: len(places) for name, places in carriers(spec, spec.inputs).items()} == {"t": 4}
+    assert {name: len(places) for name, places in passthrough_inputs(spec, spec.inputs).items()} == {"t": 4}
 
 
 def test_ids_that_the_wire_cannot_carry_are_left_out() -> None:
     spec = spec_of([{"name": "x", "dtype": "INT32", "kind": "list"}], {"inputs": ["x"]})
-    [carrier] = carriers(spec, spec.inputs)["t"]
+    [entry] = passthrough_inputs(spec, spec.inputs)["t"]
     row: dict[str, Any] = {"x": [9]}
-    carrier.put(row, [2**40])
+    entry.put(row, [2**40])
     assert row == {"x": [9]}
-    carrier.put(row, [2**40, 3, -4])
+    entry.put(row, [2**40, 3, -4])
     assert row == {"x": [3, -4]}
