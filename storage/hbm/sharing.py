@@ -45,7 +45,7 @@ class SharedReader:
         part = None if placement is None else placement.part_of(self._card)
         if placement is None or part is None:
             return self._own.enter(mask)
-        # Readers are made before it is inside anywhere: a session that is inside waits for nobody.
+        # Readers are made before it is inside anywhere: a session that is inside never waits.
         readers = [None if card == self._card else self._reader(card) for card in placement.cards]
         sight = self._own.enter(mask)
         if sight is None:

@@ -153,7 +153,7 @@ class HbmTier:
             overlays.slots(mask)  # raises for what cannot be shown
             live = live_mask(overlays)
             if any(bool(mask >> number & 1) != merged for number, merged in self._store.listeners.retiring_now.items()):
-                return False  # nobody uses it any more
+                return False  # it is not in use any more
             if view.find(mask, live) is not None:
                 return True
             if view.base is not None and all(slab.cache.size() == 0 for slab in view.replica.slabs):

@@ -134,7 +134,7 @@ def _answer(shape: str, rows: Tensor, lengths: Tensor | None) -> Any:
 
 
 def _blank(leaf: Tensor, rows: int, batch: Any) -> Tensor:
-    # The recording proved that nobody computes with it; only its shape can matter.
+    # The recording proved that no operator computes with it; only its shape can matter.
     shape = [batch if size == rows else batch + 1 if size == rows + 1 else size for size in leaf.shape]
     if leaf.dim() > 1 and leaf.shape[0] == rows:
         shape[1:] = leaf.shape[1:]
