@@ -37,7 +37,9 @@ class Program:
         ],
     ]:
         """
-        One BoundColumn or None an input -> ([dense (batch, width)], [(values, offsets, weights or None)]).
+        Runs the program over one BoundColumn or None for each input.
+
+        Returns ([dense (batch, width)], [(values, offsets, weights or None)]).
         """
 
 class Builder:
@@ -81,12 +83,12 @@ def gather_columns(
     outputs: Sequence[numpy.typing.NDArray[numpy.uint8]],
 ) -> None:
     """
-    Requests whose columns lie one behind the other -> each column of all requests, into outputs; uint8 all.
+    Gathers each column of all requests into outputs; the columns of a request lie one behind the other. All uint8.
     """
 
 def split_wire_bytes(
     data: numpy.typing.NDArray[numpy.uint8], count: int, field: str = ""
 ) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
     """
-    KServe's length-prefixed BYTES, uint8 (m,) -> starts (count,), ends (count,) int64.
+    Splits KServe's length-prefixed BYTES, uint8 (m,), into starts (count,), ends (count,) int64.
     """

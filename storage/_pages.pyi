@@ -1,4 +1,4 @@
-"""Page files: the rows that lie on SSD, and how they are read."""
+"""Page files: rows that lie on SSD, and their readers and writers."""
 
 from collections.abc import Sequence
 
@@ -26,13 +26,13 @@ class PageFile:
         """
         Opens a file; its directory and filters are read into memory.
 
-        direct: rows are read past the page cache, where the file system does that.
-        Raises CorruptPageError for a file that is not what was written, OSError.
+        direct: rows are read past the page cache, where the file system does that. Raises CorruptPageError for a file
+        that is not as it was written, OSError.
         """
 
     @property
     def path(self) -> str:
-        """Where it was opened"""
+        """Path under which it was opened"""
 
     @property
     def table(self) -> int:
@@ -56,7 +56,7 @@ class PageFile:
 
     @property
     def row_type(self) -> str:
-        """How rows are encoded, as the writer named it"""
+        """Encoding of the rows, as the writer named it"""
 
     @property
     def first_id(self) -> int:
@@ -76,30 +76,30 @@ class PageFile:
 
     @property
     def direct(self) -> bool:
-        """Whether rows are read past the page cache"""
+        """True if rows are read past the page cache"""
 
     def scan(
         self, first: int, limit: int
     ) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8]]:
         """
-        The rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
+        Returns the rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
 
         Raises CorruptPageError, OSError.
         """
 
     def problems(self, first: int, count: int) -> list[str]:
         """
-        Reads pages `first` to before `first + count` and says what is wrong, a text for each page that is not right.
+        Reads pages `first` to before `first + count` and returns a text for each page that is damaged.
 
         Raises OSError.
         """
 
 class PageWriter:
     """
-    Writes a page file, one thread at a time; it appears under its name when `finish` has it on the disk.
+    Writes a page file; it appears under its name when `finish` has it on the disk. Not thread-safe.
 
-    row_bytes: of one encoded row. row_type: a word of at most 15 characters. bits_per_id: of the Bloom filters.
-    Raises ValueError for what cannot be laid out, OSError.
+    row_bytes: bytes of one encoded row. row_type: a word of at most 15 characters. bits_per_id: size of the Bloom
+    filters. Raises ValueError for sizes that cannot be laid out, OSError.
     """
 
     def __init__(
@@ -109,19 +109,20 @@ class PageWriter:
         """
         Adds rows. ids: (n,) int64, strictly ascending over all calls. rows: (n, row_bytes) uint8.
 
-        Raises ValueError for ids that are not, OSError.
+        Raises ValueError for ids that are not ascending, OSError.
         """
 
     def append_sorting(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.uint8]) -> None:
         """
-        As append, for ids in any order: they are sorted here, their rows stay where they are until they are written.
+        Adds rows as `append` does, for ids in any order: they are sorted here, their rows are not moved before they are
+        written.
 
         Takes 32 bytes of memory an id while it runs.
         """
 
     def finish(self) -> None:
         """
-        Ends the file: on the disk, under its name, when this returns. Raises OSError.
+        Ends the file: it is on the disk, under its name, when this returns. Raises OSError.
         """
 
     @property
@@ -151,20 +152,20 @@ class ChangesMerge:
         removed: numpy.typing.NDArray[numpy.uint8],
     ) -> None:
         """
-        The next changes, when all before are taken.
+        Offers the next changes, when all earlier ones are taken.
 
-        ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more.
-        rows: (n, row_bytes) uint8.
+        ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more. rows:
+        (n, row_bytes) uint8.
         """
 
     def advance(self, bytes: int) -> bool:
         """
-        Works until all that was offered is taken (True), or about so many bytes were written (False).
+        Works until all that was offered is taken (returns True), or about `bytes` bytes were written (returns False).
         """
 
     def finish(self, bytes: int) -> bool:
         """
-        As advance, for what is left of the base; the writer is finished by its owner.
+        Works as `advance` does on what is left of the base; the writer is finished by its owner.
         """
 
 class RunsMerge:
@@ -175,16 +176,18 @@ class RunsMerge:
     def __init__(self, runs: Sequence[PageFile], writer: PageWriter) -> None: ...
     def advance(self, bytes: int) -> bool:
         """
-        Works until all is written (True), or about so many bytes were (False). Raises ValueError, OSError.
+        Works until all is written (returns True), or about `bytes` bytes were (returns False).
+
+        Raises ValueError, OSError.
         """
 
 class PageReader:
     """
-    Reads rows of any number of page files, from any number of threads.
+    Reads rows of any number of page files. Thread-safe.
 
     io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
-    lanes: calls that read at the same time; one more waits. threads: of the fall-back.
-    Raises OSError where "uring" is refused.
+    lanes: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
+    OSError where "uring" is refused.
     """
 
     def __init__(self, *, io: str = "auto", depth: int = 64, lanes: int = 16, threads: int = 32) -> None: ...
@@ -203,40 +206,38 @@ class PageReader:
         """
         Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
 
-        requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8).
-        Rows and states are written in place; a state is ABSENT, FOUND or UNRESOLVED. Rows that are not found stay.
-        timeout_s: what has not come by then is unresolved; None waits. Nothing is written after the call.
-        Raises CorruptPageError and OSError, which name file and page; what was answered before counts for nothing.
+        requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8). Rows and
+        states are written in place; a state is ABSENT, FOUND or UNRESOLVED. Rows that are not found are left as they
+        are. timeout_s: ids that have not been read by then are unresolved; None waits. Nothing is written after the
+        call. Raises CorruptPageError and OSError, which name file and page; results written before are then void.
         """
 
     def stats(self) -> dict[str, int]:
         """
-        Counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read
+        Returns counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read
         """
 
     def close(self) -> None:
         """
-        Waits for the reads under way, then gives back rings, memory and threads; later reads raise OSError.
+        Waits for the reads under way, then frees rings, memory and threads; later reads raise OSError.
         """
 
     @property
     def io(self) -> str:
-        """Which way is in use, uring or threads"""
+        """The way of reading in use, uring or threads"""
 
 class ChangeSet:
-    """
-    A set of ids that only grows. Any thread may ask and add; asking takes no lock.
-    """
+    """A set of ids that only grows. Thread-safe; `contains` takes no lock."""
 
     def __init__(self) -> None: ...
     def add(self, ids: numpy.typing.NDArray[numpy.int64]) -> None:
         """Adds ids (n,) int64."""
 
     def contains(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]:
-        """(n,) uint8, 1 where an id (n,) int64 was added"""
+        """Returns (n,) uint8, 1 where an id (n,) int64 was added"""
 
     def sorted(self) -> numpy.typing.NDArray[numpy.int64]:
-        """All ids, ascending"""
+        """Returns all ids, ascending"""
 
     def __len__(self) -> int: ...
     @property
@@ -245,10 +246,11 @@ class ChangeSet:
 
 def crc32c(data: bytes, before: int = 0, *, table: bool = False) -> int:
     """
-    CRC-32C of bytes, on top of that of the bytes before them. table: without the processor's own instruction.
+    Returns the CRC-32C of bytes, continuing from that of the bytes before them. table: without the processor's own
+    instruction.
     """
 
 def folder_reads_direct(folder: str) -> bool:
     """
-    Whether files in a folder can be read past the page cache; tries it with a file of one sector.
+    Returns whether files in a folder can be read past the page cache; tries it with a file of one sector.
     """

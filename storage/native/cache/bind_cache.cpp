@@ -68,39 +68,41 @@ void bind_whole_cache(nb::module_& module) {
       .def("memory_bytes", &Cache::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
            "Bytes of memory that index, rows, counts and estimates take.")
       .def_static("bytes_of", &Cache::bytes_of, "row_bytes"_a, "capacity_rows"_a, "tables"_a,
-                  "What memory_bytes() is at most, once the cache is full.")
+                  "Returns the most that memory_bytes() can be, once the cache is full.")
       .def_static("capacity_for", &Cache::capacity_for, "row_bytes"_a, "bytes"_a, "tables"_a,
-                  "The most rows that fit in so many bytes; 0 where none does.")
+                  "Returns the most rows that fit in so many bytes; 0 where none does.")
       .def(
           "rows_of", [](const Cache& cache, std::uint64_t table) { return cache.rows_of(table_of(cache, table)); },
-          "table"_a, "Rows of one table.")
+          "table"_a, "Returns the rows of one table.")
       .def(
           "lookups_of",
           [](const Cache& cache, std::uint64_t table) { return cache.lookups_of(table_of(cache, table)); }, "table"_a,
-          "Ids of one table that were looked up.")
+          "Returns how many ids of one table were looked up.")
       .def(
           "hits_of", [](const Cache& cache, std::uint64_t table) { return cache.hits_of(table_of(cache, table)); },
-          "table"_a, "Those of them that were there.")
+          "table"_a, "Returns how many of these lookups were hits.")
       .def(
           "mark_complete", [](Cache& cache, std::uint64_t table) { cache.mark_complete(table_of(cache, table)); },
-          "table"_a, nb::call_guard<nb::gil_scoped_release>(), "Says that all rows of a table are in.")
+          "table"_a, nb::call_guard<nb::gil_scoped_release>(), "Marks a table as complete: all its rows are in.")
       .def(
           "clear_complete", [](Cache& cache, std::uint64_t table) { cache.clear_complete(table_of(cache, table)); },
-          "table"_a, "Takes that back.")
+          "table"_a, "Removes the mark.")
       .def(
           "is_complete",
           [](const Cache& cache, std::uint64_t table) { return cache.is_complete(table_of(cache, table)); }, "table"_a,
-          "Whether the table is marked and no row of it was let go since. To be asked after a miss.")
+          "Returns whether the table is marked and no row of it was evicted since. Call it after a miss.")
       .def(
           "evicted_of",
           [](const Cache& cache, std::uint64_t table) { return cache.evicted_of(table_of(cache, table)); }, "table"_a,
-          "Rows of a table that were let go since it was marked, or since the beginning.")
-      .def("resize", &Cache::resize, "capacity_rows"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Another capacity, while readers and writers go on. The coldest rows go first; on return the\nmemory is "
-           "given back.\n\n"
-           "While it runs, the old and the new index are both held.")
+          "Returns how many rows of a table were evicted since it was marked, or since the beginning.")
+      .def(
+          "resize", &Cache::resize, "capacity_rows"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Changes the capacity while readers and writers continue. The coldest rows are evicted first; on return the\n"
+          "memory is freed.\n\n"
+          "While it runs, the old and the new index are both held.")
       .def("absorb", &Cache::absorb, nb::call_guard<nb::gil_scoped_release>(),
-           "Counts the uses that readers told. Writes do so too; for a cache that is read for long without one.")
+           "Counts the uses that readers reported. Writes do so too; this is for a cache that is read for long without "
+           "one.")
       .def(
           "hot_ids",
           [](const Cache& cache, std::size_t limit) {
@@ -116,7 +118,8 @@ void bind_whole_cache(nb::module_& module) {
           nb::sig("def hot_ids(self, limit: int) -> "
                   "tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "The hottest ids, hottest first, at most `limit`: tables (m,), ids (m,), logarithmic use counts (m,).")
+          "Returns the hottest ids, hottest first, at most `limit`: tables (m,), ids (m,), logarithmic use counts "
+          "(m,).")
       .def(
           "curve",
           [](const Cache& cache, std::optional<std::uint64_t> table) {
@@ -131,10 +134,12 @@ void bind_whole_cache(nb::module_& module) {
           "table"_a.none() = nb::none(),
           nb::sig("def curve(self, table: int | None = None) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.float64]]"),
-          "The hit rate at growing numbers of rows, as estimated from recent lookups: rows (k,),\nhit rates (k,), 0 "
+          "Returns the hit rate at growing numbers of rows, as estimated from recent lookups: rows (k,), hit rates "
+          "(k,), 0\n"
           "rows first.\n\n"
-          "Of all tables, or of one by the rows that it has itself. Empty until lookups worth 16 times\nthe capacity "
-          "were seen.")
+          "The curve is that of all tables, or of one by its own rows. Empty until lookups worth 16 times the capacity "
+          "were\n"
+          "seen.")
       .def(
           "curve_parts",
           [](const Cache& cache) {
@@ -148,9 +153,8 @@ void bind_whole_cache(nb::module_& module) {
           nb::sig(
               "def curve_parts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float64], "
               "numpy.typing.NDArray[numpy.float64]]"),
-          "`curve` of all tables, and the hit rates of eighths of the sampled ids, each alone: rows (k,), hit rates "
-          "(k,),\n"
-          "hit rates (8 * k,), one eighth after the other.")
+          "Returns `curve` of all tables, and the hit rates of eighths of the sampled ids, each alone.\n\n"
+          "The arrays are rows (k,), hit rates (k,), hit rates (8 * k,), one eighth after the other.")
       .def(
           "predict",
           [](const Cache& cache, std::uint64_t capacity_rows,
@@ -161,8 +165,9 @@ void bind_whole_cache(nb::module_& module) {
             return rate < 0 ? std::nullopt : std::optional(rate);
           },
           "capacity_rows"_a, "table"_a.none() = nb::none(),
-          "The hit rate of all lookups, or of one table's, with so many rows in all. None until enough was seen.")
-      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, int]"), "Counts since the beginning, by name.")
+          "Predicts the hit rate of all lookups, or of one table's, at a capacity. None until enough was seen.")
+      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, int]"),
+           "Returns counts since the beginning, by name.")
       .def("check_integrity", &Cache::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the cache is broken. Slow; for tests.");
 }
@@ -197,8 +202,8 @@ void bind_cache_table(nb::module_& module) {
   nb::class_<CacheTable, RowSource>(
       module, "CacheTable",
       "One table's share of a Cache, with the verbs of Table.\n\n"
-      "table: its number in the cache. A row of dim values as row_type takes the cache's row_bytes.\n"
-      "Rows are float32 (n, dim), encoded on the way, or uint8 (n, row_bytes), encoded already.")
+      "table: its number in the cache. A row of dim values as row_type takes the cache's row_bytes. Rows are float32\n"
+      "(n, dim), encoded on the way, or uint8 (n, row_bytes), encoded already.")
       .def(
           "__init__",
           [](CacheTable* self, Cache& cache, std::uint64_t table, std::uint32_t dim, const std::string& row_type) {
@@ -222,7 +227,9 @@ void bind_cache_table(nb::module_& module) {
           "ids"_a, "out"_a, "found"_a,
           nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
                   "found: numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.")
+          "Looks up ids (n,); out (n, dim) and found (n,) are written in place, absent rows as zeros. Returns the "
+          "number\n"
+          "found.")
       .def(
           "insert_or_assign",
           [](CacheTable& table, nb::handle ids, nb::handle rows, nb::handle freq) {
@@ -236,9 +243,8 @@ void bind_cache_table(nb::module_& module) {
           nb::sig("def insert_or_assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
                   "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
                   "freq: numpy.typing.NDArray[numpy.uint8] | None = None) -> None"),
-          "Puts rows in whether or not the ids are there; a full cache lets its coldest rows go.\nfreq (n,): "
-          "logarithmic counts.\n\n"
-          "Raises CapacityExceeded when the cache has room for no row at all.")
+          "Writes rows whether or not the ids are there; a full cache evicts its coldest rows.\n\n"
+          "freq (n,): logarithmic counts. Raises CapacityExceeded when the cache has room for no row at all.")
       .def(
           "insert_and_evict",
           [](CacheTable& table, nb::handle ids, nb::handle rows, nb::handle freq) {
@@ -252,9 +258,10 @@ void bind_cache_table(nb::module_& module) {
           nb::sig("def insert_and_evict(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
                   "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
                   "freq: numpy.typing.NDArray[numpy.uint8] | None = None) -> int"),
-          "Leaves rows that are there; when full, admits an id that is hotter than the row it displaces.\nCounts one "
-          "use of each id that is not there; freq (n,): logarithmic counts that are known of them\n"
-          "beside. Returns the number admitted.")
+          "Leaves existing rows; when full, admits an id that is hotter than the row it displaces.\n\n"
+          "Counts one use of each absent id; freq (n,): known logarithmic counts of them, added to it. Returns the "
+          "number\n"
+          "admitted.")
       .def(
           "assign",
           [](CacheTable& table, nb::handle ids, nb::handle rows) {
@@ -266,7 +273,7 @@ void bind_cache_table(nb::module_& module) {
           "ids"_a, "rows"_a,
           nb::sig("def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] "
                   "| numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "Replaces rows that are there, leaves out the others. Returns the number replaced.")
+          "Replaces existing rows, leaves out the other ids. Returns the number replaced.")
       .def(
           "erase",
           [](CacheTable& table, nb::handle ids) {
@@ -275,7 +282,7 @@ void bind_cache_table(nb::module_& module) {
             return table.erase(id.data(), id.size());
           },
           "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-          "Returns the number erased.")
+          "Erases rows. Returns the number erased.")
       .def(
           "export_batch",
           [](const CacheTable& table, std::uint64_t cursor, std::uint64_t limit) {
@@ -285,8 +292,10 @@ void bind_cache_table(nb::module_& module) {
           nb::sig("def export_batch(self, cursor: int, limit: int) -> "
                   "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim), freq.\n\n"
-          "Every row comes once if nothing is inserted or resized between the calls.")
+          "Exports at most `limit` rows from cursor on, 0 first.\n\n"
+          "Returns next cursor (-1 at the end), ids, rows (m, dim), freq. Every row comes once if nothing is inserted "
+          "or\n"
+          "resized between the calls.")
       .def(
           "export_encoded",
           [](const CacheTable& table, std::uint64_t cursor, std::uint64_t limit) {
@@ -296,7 +305,7 @@ void bind_cache_table(nb::module_& module) {
           nb::sig("def export_encoded(self, cursor: int, limit: int) -> "
                   "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "As export_batch, with the rows as they are held: uint8 (m, row_bytes).");
+          "Exports as export_batch does, with the rows as they are encoded: uint8 (m, row_bytes).");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How large a cache's parts are, and what they take.
+// Sizes of a cache's parts, and the memory that they take.
 #include "cache/cache.h"
 
 #include <algorithm>

@@ -24,9 +24,9 @@
 namespace emberline {
 
 struct CacheStats {
-  std::uint64_t lookups = 0, hits = 0;  // by readers
+  std::uint64_t lookups = 0, hits = 0;  // counted by readers
   std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
-  std::uint64_t changes = 0;  // of traffic, as the policy saw them
+  std::uint64_t changes = 0;  // changes of traffic, as the policy saw them
   std::uint64_t resizes = 0;
 };
 
@@ -51,12 +51,12 @@ class Cache {
   std::uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   std::uint64_t rows_of(std::uint32_t table) const { return state(table).rows.load(std::memory_order_relaxed); }
   std::size_t memory_bytes() const;
-  // What memory_bytes is at most, once full. And the most rows that fit so, which may be 0.
+  // The most that memory_bytes can be, once full; and the most rows that fit so, which may be 0.
   static std::size_t bytes_of(std::size_t row_bytes, std::uint64_t capacity_rows, std::uint32_t tables);
   static std::uint64_t capacity_for(std::size_t row_bytes, std::uint64_t bytes, std::uint32_t tables);
 
-  // A table is complete from its mark until one of its rows is let go. That is told before the row can be missed: who
-  // misses a row and then asks is_complete is not misled.
+  // A table is complete from its mark until one of its rows is evicted. The mark is cleared before the row can be
+  // missed: a reader that misses a row and then calls is_complete is not misled.
   void mark_complete(std::uint32_t table);
   void clear_complete(std::uint32_t table) { state(table).complete.store(false, std::memory_order_release); }
   bool is_complete(std::uint32_t table) const { return state(table).complete.load(std::memory_order_acquire); }
@@ -77,11 +77,13 @@ class Cache {
   // the memory is back with the system. While it runs, the old and the new index are both held.
   void resize(std::uint64_t capacity_rows);
 
-  // From cursor 0 until next_cursor is -1. Every row comes once if nothing is inserted and nothing resized meanwhile.
+  // Called from cursor 0 until next_cursor is -1. Every row comes once if nothing is inserted and nothing resized
+  // meanwhile.
   CachedRows export_batch(std::uint32_t table, std::uint64_t cursor, std::size_t limit) const;
   // The hottest ids of all tables, hottest first.
   HotIds hot_ids(std::size_t limit) const;
-  // Counts what readers told since the last write. Writes do that by themselves; for a cache that sees none for long.
+  // Counts the uses that readers reported since the last write. Writes do that by themselves; this is for a cache that
+  // sees none for long.
   void absorb();
 
   std::vector<CurvePoint> curve() const;
@@ -100,17 +102,17 @@ class Cache {
  private:
   friend class CachePipeline;
 
-  // What readers look into. `old` is there while the index moves from one array to another: then it is asked first, for
-  // rows only ever move out of it. Nobody holds an older view when a row moves.
+  // The arrays that readers search. `old` is set while the index moves from one array to another: then it is searched
+  // first, for rows only ever move out of it. No reader holds an older view when a row moves.
   struct View {
     CacheLines* fresh = nullptr;
     CacheLines* old = nullptr;
   };
   struct alignas(64) TableState {
     std::atomic<std::uint64_t> lookups{0}, hits{0}, rows{0}, evicted{0};
-    // Those of them whose uses the writer gets to know: only they move the policy's clock.
+    // Lookups whose uses the writer gets to know: only they move the policy's clock.
     std::atomic<std::uint64_t> told_lookups{0}, told_hits{0};
-    std::atomic<std::uint64_t> lost_samples{0}, skipped_samples{0};  // that the curve was not told of yet
+    std::atomic<std::uint64_t> lost_samples{0}, skipped_samples{0};  // samples that the curve has not counted yet
     std::atomic<bool> complete{false};
     std::uint64_t in_curve = 0;  // lookups that the curve knows of
   };
@@ -173,7 +175,7 @@ class Cache {
   std::vector<TableState> states_;
   std::atomic<const View*> view_;
   std::atomic<std::uint64_t> sample_mask_{0}, skip_mask_{0};
-  mutable UseLog log_;  // what const readers tell
+  mutable UseLog log_;  // uses that const readers report
 
   mutable std::mutex mutex_;
   mutable std::atomic<int> waiting_{0};

@@ -94,7 +94,8 @@ void CachePipeline::match_block() {
         told.sampled[told.samples++] = {mixed[i], table_.table_, rows_[start + i] != nullptr};
       }
     }
-    // By chance and not by place: where the log fills up within a batch, it would know the batch's first tables alone.
+    // Samples are dropped by chance and not by place: where the log fills up within a batch, it would know the batch's
+    // first tables alone.
     if (((random_ >> 20) & skip_mask_) != 0) skipped_ += std::exchange(told.samples, 0u);
     UseLog::Dropped dropped;
     if (told.uses + told.samples > 0) dropped = cache_.log_.add(told.positions, told.uses, told.sampled, told.samples);
@@ -116,8 +117,8 @@ void CachePipeline::match_block() {
   }
 }
 
-// While the index moves to another array: what is not in the old one any more, or never was, is in the new one. Tells
-// nothing.
+// Matches while the index moves to another array: an id that is not in the old one is in the new one, if in any.
+// Reports nothing.
 void CachePipeline::match_moving(std::size_t start, std::size_t end) {
   const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
   prefetch_lines();

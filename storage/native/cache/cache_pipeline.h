@@ -1,5 +1,5 @@
-// The pipeline over a table's share of a cache: two blocks of lines on their way, one of rows. It tells the cache what
-// it saw: rows whose count steps, sampled lookups, and how many lookups hit.
+// The pipeline over a table's share of a cache: two blocks of buckets on their way, one of rows. It reports to the
+// cache: rows whose count steps, sampled lookups, and how many lookups hit.
 #pragma once
 
 #include <cstddef>

@@ -8,9 +8,10 @@
 namespace emberline {
 namespace {
 
-constexpr float kKeep = 0.9f;         // of the past, a period
+constexpr float kKeep = 0.9f;         // share of the past that is kept, a period
 constexpr float kForgotten = 0.05f;   // uses that are not worth a cell
-constexpr std::uint64_t kLostOne = 50;  // when more than one sample in so many is lost, half of all blocks are skipped
+// when more than one sample in this many is lost, half of all blocks are skipped
+constexpr std::uint64_t kLostOne = 50;
 constexpr std::uint64_t kMostSkipped = 255;
 constexpr double kPointStep = 1.189207115002721;  // four points an octave
 

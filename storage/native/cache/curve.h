@@ -29,14 +29,14 @@ class MissRatioCurve {
   static bool sampled(std::uint64_t mixed, std::uint64_t mask) { return ((mixed >> 16) & mask) == 0; }
   std::uint64_t mask() const { return mask_; }
 
-  // Blocks of lookups whose bits of chance are 0 under it are told of: narrower while samples got lost for want of
+  // Blocks of lookups whose bits of chance are 0 under it are reported: narrower while samples got lost for want of
   // room.
   std::uint64_t skip_mask() const { return skip_mask_; }
 
   void add(std::uint64_t mixed, std::uint32_t table, bool hit = true);  // a sampled lookup
   // The id has a row. An id that was neither found nor offered has none: it can hit at no size, and is left out.
   void offer(std::uint64_t mixed, std::uint32_t table);
-  // So many lookups went by, of all tables. True when the period is over: end it.
+  // Counts lookups of all tables. Returns true when the period is over: end it.
   bool pass(std::uint64_t lookups);
   // More of a table's lookups, and those of its sampled lookups that were not added: `lost` for want of room, `skipped`
   // by chance. Blocks of lookups are lost and skipped whole, so the share that was kept differs from table to table.
@@ -48,8 +48,8 @@ class MissRatioCurve {
   // two periods have passed.
   std::vector<CurvePoint> curve() const;
   std::vector<CurvePoint> curve_of(std::uint32_t table) const;
-  // For each part of the sample alone, the hit rates at the points `at`: how far apart they lie says how good the
-  // sample is.
+  // Returns the hit rates of each part of the sample alone, at the points `at`: their spread shows the sample's
+  // quality.
   std::vector<double> parts(const std::vector<CurvePoint>& at) const;
   // The hit rate with so many rows in all: of all lookups, or of one table's. Negative until two periods have passed.
   double predict(std::uint64_t rows) const;
@@ -69,7 +69,7 @@ class MissRatioCurve {
   struct Ranked {
     std::uint64_t owner;
     float past;
-    double last;  // of the last period, those that were not added made up for
+    double last;  // ids of the last period, extrapolated to those that were not added
   };
   struct Told {
     std::uint64_t lookups = 0, kept = 0, untold = 0;

@@ -1,13 +1,13 @@
 // Use counts of ids that are not in the cache: a set-associative table of 16-bit cells, {fingerprint 9, stretch 2,
 // count 5}.
 //
-// Why not a count-min sketch: the rows that matter lie near the boundary of the cache, and telling them apart takes
-// counts of five to ten uses each over a long time, beside many ids that come once. In the two bytes a row that there
-// are, counters that everybody shares drown in those; a cell belongs to one id, and an id seen once takes a cell from
-// the least used of its set only by chance (random admission: R. Ben Basat et al., 2017). A stranger
-// is taken for an id of its set in three cases of a hundred. The stretch of lookups in which an id was last asked for
-// is 1, 2 or 3 in turn; `settle` takes out those that are over, once in each stretch, so none is taken for a later one.
-// Used under the writer's mutex.
+// A count-min sketch would not do: the rows that matter lie near the boundary of the cache, and telling them apart
+// takes counts of five to ten uses each over a long time, beside many ids that come once. In the two bytes a row that
+// there are, shared counters drown in those; a cell belongs to one id, and an id seen once takes a cell from the least
+// used of its set only by chance (random admission: R. Ben Basat et al., 2017). A stranger is taken for an id of its
+// set in three cases of a hundred. The stretch of lookups in which an id was last asked for is 1, 2 or 3 in turn;
+// `settle` takes out those that are over, once in each stretch, so none is taken for a later one. Used under the
+// writer's mutex.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// Where a new owner goes in the index: its first line, its second, or a place that another gives up for its own other
-// line.
+// Places a new owner in the index: its first line, its second, or a place that another gives up for its own other line.
 #include <vector>
 
 #include "cache/cache.h"
@@ -19,7 +18,7 @@ std::uint64_t& Cache::changed(const CacheLine& line, int at) {
   return changed_[mix(position + static_cast<std::uint64_t>(at)) & (changed_.size() - 1)];
 }
 
-// Whether all readers that saw the position's last change of owner have left (lines.h).
+// Returns whether all readers that saw the position's last change of owner have left (lines.h).
 bool Cache::may_change_owner(const CacheLine& line, int at) {
   if (grace_.passed(changed(line, at))) return true;
   blocked_ = true;

@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::uint64_t kSteps = 4;  // quarter octaves, each after kUsesPerRow / kSteps lookups a row
 constexpr std::uint64_t kLeastStretch = 1024;
-constexpr double kFall = 0.08;     // of hits below the usual
-constexpr double kNoises = 3;      // and as many times what stretches usually differ by, below it
-constexpr double kReturns = 0.015;  // of ids outside that come again in the same stretch, above twice the usual
+constexpr double kFall = 0.08;     // hits below the usual
+constexpr double kNoises = 3;      // times the usual difference between stretches, below it
+constexpr double kReturns = 0.015;  // ids outside that come again in the same stretch, above twice the usual
 constexpr std::uint64_t kLeastShare =
     8;  // at least one lookup in so many moves the clock, so that nothing stays for ever
 constexpr std::uint64_t kQuietRows = 5;
@@ -63,7 +63,7 @@ void FrequencyPolicy::pass(std::uint64_t lookups, std::uint64_t hits, bool full)
 
 std::uint64_t FrequencyPolicy::stretch_lookups() const { return std::max(kLeastStretch, capacity_ / 2); }
 
-// As far through the ghosts as through the stretch.
+// Ages the ghosts as far as the stretch has passed.
 void FrequencyPolicy::settle_ghosts() {
   const double share = std::min(1.0, static_cast<double>(lookups_) / static_cast<double>(stretch_lookups()));
   const auto until = static_cast<std::uint64_t>(share * static_cast<double>(ghosts_.cells()));

@@ -1,5 +1,5 @@
-// Which rows a cache keeps. One policy for every tier and all tables of a tier: a frequency cache with memory of what
-// is outside.
+// Decides which rows a cache keeps. One policy for every tier and all tables of a tier: a frequency cache with memory
+// of what is outside.
 //
 // The estimate. A resident row has an eight-bit logarithmic use count (line.cuh) in halves of a use; an id outside has
 // a five-bit one in Ghosts. All counts fade by a quarter of an octave each kUsesPerRow / 4 lookups per row of capacity,
@@ -15,11 +15,10 @@
 // Sampling. A reader sees the count beside the slot and reports a use only when it would step the count: always below
 // 32 uses, then ever more rarely. That is no sample with a bias: it is how a logarithmic counter counts.
 //
-// The clock. Lookups that the cache or the ghosts knew, and whose uses readers could tell: where the log is full, or
-// the index moves, uses are lost, and a clock that went on would age rows that are used all the time down to nothing.
-// Never time. What is asked for once and never again does not age the rest.
-// A batch asks for an id that it misses once, however often it has it, so what comes again is measured beside what is
-// asked for.
+// The clock counts lookups that the cache or the ghosts knew, and whose uses readers could report, never time. Where
+// the log is full, or the index moves, uses are lost, and a running clock would age rows that are used all the time
+// down to nothing. An id that is asked for once and never again does not age the rest. A batch counts an id that it
+// misses once, however often it has it, so what comes again is measured beside what is asked for.
 //
 // Used under the writer's mutex; `reported` and `stepped` are pure.
 #pragma once
@@ -40,7 +39,7 @@ class FrequencyPolicy {
 
   explicit FrequencyPolicy(std::uint64_t capacity_rows);
 
-  // Whether a reader that hit a row reports it.
+  // Returns whether a reader that hit a row reports it.
   static bool reported(std::uint8_t code, std::uint32_t random) {
     const int shift = (code >> 4) - 1;
     return shift <= 1 || (random & ((1u << (shift - 1)) - 1)) == 0;
@@ -67,16 +66,16 @@ class FrequencyPolicy {
   void left(std::uint64_t mixed, std::uint8_t code) { ghosts_.remember(mixed, count_value(code), random()); }
   void prefetch(std::uint64_t mixed) const { ghosts_.prefetch(mixed); }
 
-  // So many lookups were answered and told of, so many of them from the cache. full: whether the cache is.
+  // Counts lookups that were answered and reported, and the hits among them. full: whether the cache is.
   void pass(std::uint64_t lookups, std::uint64_t hits, bool full);
-  // How many of `lines` the cache has to age now, at most `most`; the rest stays due.
+  // Returns how many of `lines` the cache has to age now, at most `most`; the rest stays due.
   std::uint64_t due(std::uint64_t lines, std::uint64_t most);
   std::uint8_t aged(std::uint8_t code);
   // A change of traffic was seen and the cut of all counts is not begun: true once for each.
   bool take_change();
   std::uint8_t cut(std::uint8_t code);
 
-  // From here to `resize` rows are let go and moved: what that does to hits is no change of traffic.
+  // Until `resize` rows are evicted and moved: its effect on hits is no change of traffic.
   void begin_resize() { resizing_ = true; }
   void resize(std::uint64_t capacity_rows);
   std::uint64_t capacity_rows() const { return capacity_; }

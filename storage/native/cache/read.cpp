@@ -1,4 +1,4 @@
-// What a cache tells about itself: rows of a table, the hottest ids, whether it is sound.
+// Reports of a cache: rows of a table, the hottest ids, its integrity.
 #include <algorithm>
 #include <stdexcept>
 #include <string>

@@ -13,8 +13,7 @@ namespace {
 constexpr std::uint64_t kPieceLines = 2048;
 constexpr int kMostYields = 1000;
 
-// Lets those in who wait for their turn. A mutex alone would give it to whoever asks first, and that is the one at
-// work.
+// Lets waiting threads in. A mutex alone would give the turn to the first to ask, and that is the thread at work.
 void give_way(const std::atomic<int>& waiting) {
   for (int i = 0; i < kMostYields && waiting.load() > 0; ++i) std::this_thread::yield();
 }
@@ -34,7 +33,7 @@ void Cache::resize(std::uint64_t capacity_rows) {
     policy_.begin_resize();
   }
   if (capacity_rows < before) {
-    capacity_.store(capacity_rows, std::memory_order_relaxed);  // what comes in from now on displaces something
+    capacity_.store(capacity_rows, std::memory_order_relaxed);  // a row that comes in from now on displaces another
     shed(capacity_rows);
     move_rows_down(sizes.slots);
     move_index(capacity_rows);
@@ -122,18 +121,18 @@ void Cache::move_rows_down(std::uint32_t most_slots) {
 void Cache::publish(View view) {
   auto fresh_view = std::make_unique<const View>(view);
   view_.store(fresh_view.get(), std::memory_order_release);
-  grace_.wait(grace_.group());  // nobody holds the view before
+  grace_.wait(grace_.group());  // no reader holds the view before
   owned_view_ = std::move(fresh_view);
 }
 
-// Moves every owner into an index of another size. Readers ask the old array first, then the new one; rows only move
-// from the one to the other, and stand in the new one before they leave the old, so nobody misses one.
+// Moves every owner into an index of another size. Readers search the old array first, then the new one; rows only move
+// from the one to the other, and stand in the new one before they leave the old, so no reader misses one.
 void Cache::move_index(std::uint64_t capacity_rows) {
   auto array = std::make_unique<CacheLines>(CacheSizes(capacity_rows).lines);
   CacheLines* from_array = nullptr;
   {
     const Turn turn(*this);
-    note_readers();  // what they told is about the old array
+    note_readers();  // their reports are about the old array
     old_lines_ = std::move(lines_);
     lines_ = std::move(array);
     publish({lines_.get(), old_lines_.get()});

@@ -18,7 +18,7 @@ RowSlots::RowSlots(std::size_t row_bytes, std::uint32_t most, Grace& grace)
     : row_bytes_(row_bytes), shift_(6), most_(most), grace_(grace) {
   while ((row_bytes_ << (shift_ + 1)) <= kChunkBytes) ++shift_;
   mask_ = (std::uint32_t{1} << shift_) - 1;
-  // For all slots that there can ever be: untouched pages of it cost nothing.
+  // The directory has room for all slots that there can ever be: untouched pages of it cost nothing.
   directory_ = Pages(((std::uint64_t{UINT32_MAX} >> shift_) + 1) * sizeof(std::atomic<char*>));
 }
 

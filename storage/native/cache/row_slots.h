@@ -27,8 +27,8 @@ class RowSlots {
   // Under the writer's mutex. A slot of its own; waits for readers when none is free but some are retired. Throws
   // std::bad_alloc.
   std::uint32_t take();
-  void put_back(std::uint32_t slot);  // one that no reader has seen
-  void retire(std::uint32_t slot);  // after the store that took it away from new readers
+  void put_back(std::uint32_t slot);  // takes a slot that no reader has seen
+  void retire(std::uint32_t slot);  // called after the store that took it away from new readers
   void reclaim();  // frees the retired slots that no reader can hold
   void drain();  // waits until all retired slots are free
 

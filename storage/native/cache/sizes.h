@@ -1,7 +1,7 @@
-// How large the parts of a cache are for a capacity in rows. At its capacity a cache takes at most 22 bytes a row
-// beside the rows, from about a million rows on: 18.7 of index (16 a position, six of seven used), 2.8 of ghosts, the
-// rest for the curve, what readers tell, and spare slots. Two lines of four with displacement hold more, but the search
-// for a place gets long.
+// Sizes of a cache's parts for a capacity in rows. At its capacity a cache takes at most 22 bytes a row beside the
+// rows, from about a million rows on: 18.7 of index (16 a position, six of seven used), 2.8 of ghosts, the rest for the
+// curve, the use log, and spare slots. Two lines of four with displacement hold more, but the search for a place gets
+// long.
 #pragma once
 
 #include <algorithm>

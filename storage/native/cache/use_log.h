@@ -1,6 +1,6 @@
-// What readers tell the writer: rows whose count steps, and sampled lookups. Bounded; what does not fit is dropped, and
-// the lookups that it came from do not age the counts either (CachePipeline), so losing uses loses nothing but
-// accuracy. A reader takes a stripe's flag or goes on to the next; nobody waits.
+// The log of readers' reports to the writer: rows whose count steps, and sampled lookups. Bounded; reports that do not
+// fit are dropped, and the lookups that they came from do not age the counts either (CachePipeline), so losing uses
+// costs nothing but accuracy. A reader takes a stripe's flag or tries the next; no reader waits.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class UseLog {
     std::size_t uses = 0, samples = 0;
   };
 
-  // What did not fit.
+  // Returns the reports that did not fit.
   Dropped add(const std::uint32_t* positions, std::size_t n, const SampledLookup* samples, std::size_t m) {
     static std::atomic<std::uint32_t> next_thread{0};
     thread_local const std::uint32_t thread = next_thread.fetch_add(1, std::memory_order_relaxed);
@@ -44,7 +44,7 @@ class UseLog {
     return {n, m};
   }
 
-  // For the writer: use(position), sample(SampledLookup) for all that was told.
+  // Calls use(position), sample(SampledLookup) for all reports. Called by the writer.
   template <class Use, class Sample>
   void drain(Use use, Sample sample) {
     for (Stripe& stripe : stripes_) {

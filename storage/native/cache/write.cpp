@@ -1,4 +1,4 @@
-// The writing side of Cache: insert, assign, erase, evict, and the counting of what readers told. One writer at a time.
+// The writing side of Cache: insert, assign, erase, evict, and the counting of readers' reports. One writer at a time.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -215,7 +215,7 @@ Cache::Place Cache::coldest(std::uint64_t most_lines) {
 // Counts the uses that readers reported, feeds the curve, and ages a share of the counts.
 void Cache::note_readers() {
   const auto use = [this](std::uint32_t position) {
-    if (position / kCacheLineIds >= fresh().count()) return;  // told before a resize
+    if (position / kCacheLineIds >= fresh().count()) return;  // reported before a resize
     CacheLine& line = fresh().line(position / kCacheLineIds);
     const int at = static_cast<int>(position % kCacheLineIds);
     const std::uint64_t held = line.words[at].load(std::memory_order_relaxed) & ~word::kFlags;

@@ -98,7 +98,7 @@ CardSetArrays arrays_of(CardSet&& set, std::size_t row_bytes) {
           stride};
 }
 
-// As CardSet.put_rows says.
+// Implements CardSet.put_rows.
 void put_rows(const CardSetArrays& set, std::size_t start, const ArrayView<std::int64_t>& entries,
               const ArrayView<std::uint8_t>& rows, std::size_t threads) {
   const std::size_t stride = rows.shape(1);
@@ -141,28 +141,29 @@ nb::dict stats_of(const CardCache& cache) {
 
 void bind_card_set(nb::module_& module) {
   nb::class_<CardSetArrays>(module, "CardSet",
-                            "Changes for a card, as cuda/publish.cuh orders them: rows, emptied, grace, ids, words.\n\n"
+                            "Changes for a GPU, as cuda/publish.cuh orders them: rows, emptied, grace, ids, words.\n\n"
                             "A place comes at most once in a list.")
       .def_prop_ro(
           "rows", [](const CardSetArrays& set) { return set.rows; },
           nb::for_getter(nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.int64]")),
-          "(r, 2): slot, number in staged.")
+          "Entries (r, 2): slot, number in staged.")
       .def_prop_ro(
           "staged", [](const CardSetArrays& set) { return set.staged; },
-          nb::for_getter(nb::sig("def staged(self) -> numpy.typing.NDArray[numpy.uint8]")), "(r, row_bytes).")
+          nb::for_getter(nb::sig("def staged(self) -> numpy.typing.NDArray[numpy.uint8]")),
+          "Staged rows (r, row_bytes).")
       .def_prop_ro(
           "emptied", [](const CardSetArrays& set) { return set.emptied; },
           nb::for_getter(nb::sig("def emptied(self) -> numpy.typing.NDArray[numpy.int64]")),
-          "(m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row\n"
+          "Entries (m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row "
           "changed.")
       .def_prop_ro(
           "ids", [](const CardSetArrays& set) { return set.ids; },
           nb::for_getter(nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]")),
-          "(k, 2): line * 8 + place, id. New owners.")
+          "Entries (k, 2): line * 8 + place, id, of new owners.")
       .def_prop_ro(
           "words", [](const CardSetArrays& set) { return set.words; },
           nb::for_getter(nb::sig("def words(self) -> numpy.typing.NDArray[numpy.int64]")),
-          "(k, 2): line * 8 + 4 + place, word. Of the new owners.")
+          "Entries (k, 2): line * 8 + 4 + place, word, of the new owners.")
       .def(
           "put_rows",
           [](const CardSetArrays& set, std::size_t start, nb::handle entries, nb::handle rows, std::size_t threads) {
@@ -182,8 +183,8 @@ void bind_card_set(nb::module_& module) {
           "start"_a, "entries"_a, "rows"_a, "threads"_a = 1,
           nb::sig("def put_rows(self, start: int, entries: numpy.typing.NDArray[numpy.int64], "
                   "rows: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> None"),
-          "Rows from `start` on, as many as there is room for, written in place: entries (n, 2): slot, number;\n"
-          "rows (n, stride) in the order of their numbers, with zeros behind each.");
+          "Writes rows from `start` on, as many as there is room for, in place.\n\n"
+          "entries (n, 2): slot, number; rows (n, stride) in the order of their numbers, with zeros behind each.");
 }
 
 #define IDS "ids: numpy.typing.NDArray[numpy.int64]"
@@ -205,12 +206,14 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           },
           "table"_a, "ids"_a, "rows"_a, "freq"_a.none() = nb::none(), "pinned"_a = false,
           nb::sig("def insert(self, table: int, " IDS ", " ROWS ", " FREQ ", pinned: bool = False) -> " FLAGS),
-          "Puts rows in or replaces them; the coldest that are not pinned go for want of room. Returns (n,)\n"
-          "which are in.\n\n"
-          "rows (n, row_bytes). freq (n,): logarithmic use counts. pinned: stays until it is erased, and at its\n"
-          "place; what is pinned remains so. A row is not in where no slot is free in this set, or where all that\n"
-          "stand at the places of its id are pinned. One that should have been replaced, and finds no slot, is gone,\n"
-          "or asks the host if it is pinned.")
+          "Writes rows; the coldest ones that are not pinned are evicted for want of room. Returns (n,) which are "
+          "in.\n\n"
+          "rows (n, row_bytes). freq (n,): logarithmic use counts. pinned: the entry stays until it is erased, at its\n"
+          "place; a pinned entry remains pinned. A row is not in where no slot is free in this set, or where all "
+          "entries at\n"
+          "the places of its id are pinned. One that should have been replaced, and finds no slot, is gone, or asks "
+          "the\n"
+          "host if it is pinned.")
       .def(
           "insert_absent",
           [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows, std::size_t threads) {
@@ -228,10 +231,10 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           },
           "table"_a, "ids"_a, "rows"_a, "threads"_a = 1,
           nb::sig("def insert_absent(self, table: int, " IDS ", " ROWS ", threads: int = 1) -> " FLAGS),
-          "As insert, pinned, for ids that come once and have no entry; by several threads. Returns (n,) which are\n"
-          "in.\n\n"
-          "rows (n, stride) is the set's from now on: rows may be moved there, and nobody else changes it until the\n"
-          "set is on the card.")
+          "Inserts as `insert` does, pinned, for ids that come once and have no entry; by several threads.\n\n"
+          "Returns (n,) which are in. rows (n, stride) belongs to the set from now on: rows may be moved there, and "
+          "the\n"
+          "caller must not change it until the set is on the GPU.")
       .def(
           "offer",
           [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows, nb::handle freq, bool asked) {
@@ -244,9 +247,9 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           },
           "table"_a, "ids"_a, "rows"_a, "freq"_a.none() = nb::none(), "asked"_a = false,
           nb::sig("def offer(self, table: int, " IDS ", " ROWS ", " FREQ ", asked: bool = False) -> int"),
-          "Leaves ids that are there; when full, admits one that is hotter than the row it displaces.\n"
-          "Returns the number admitted.\n\n"
-          "Counts one use of each id that is not there. asked: `ask` has counted it.")
+          "Leaves existing ids; when full, admits one that is hotter than the row it displaces. Returns the number\n"
+          "admitted.\n\n"
+          "Counts one use of each absent id. asked: `ask` has counted it.")
       .def(
           "ask",
           [](CardCache& self, std::uint64_t table, nb::handle ids) {
@@ -255,7 +258,7 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             return flags_of(id.size(), [&](bool* admits) { self.ask(of, id.data(), id.size(), admits); });
           },
           "table"_a, "ids"_a, nb::sig("def ask(self, table: int, " IDS ") -> " FLAGS),
-          "Counts one use of each id that is not there. Returns (n,) which of them would be admitted now.")
+          "Counts one use of each absent id. Returns (n,) which of them would be admitted now.")
       .def(
           "insert_ask_host",
           [](CardCache& self, std::uint64_t table, nb::handle ids) {
@@ -264,8 +267,8 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             return flags_of(id.size(), [&](bool* in) { self.insert_ask_host(of, id.data(), id.size(), in); });
           },
           "table"_a, "ids"_a, nb::sig("def insert_ask_host(self, table: int, " IDS ") -> " FLAGS),
-          "Pinned entries that end a search on the card as a miss; one with a row gives it up. Returns (n,)\n"
-          "which are in: one is not where all that stand at the places of its id are pinned.")
+          "Inserts pinned entries that end a search on the GPU as a miss; one with a row gives it up.\n\n"
+          "Returns (n,) which are in: one is not where all entries at the places of its id are pinned.")
       .def(
           "assign",
           [](CardCache& self, std::uint64_t table, nb::handle ids, nb::handle rows) {
@@ -276,7 +279,7 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             return self.assign(of, id.data(), id.size(), row.data());
           },
           "table"_a, "ids"_a, "rows"_a, nb::sig("def assign(self, table: int, " IDS ", " ROWS ") -> int"),
-          "Replaces rows that are there. Returns the number replaced.\n\n"
+          "Replaces existing rows. Returns the number replaced.\n\n"
           "Where no slot is free in this set, the old row is gone, or asks the host if it is pinned.")
       .def(
           "adopt",
@@ -289,10 +292,12 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           },
           "source"_a, "target"_a, "ids"_a, "threads"_a = 1,
           nb::sig("def adopt(self, source: int, target: int, " IDS ", threads: int = 1) -> int"),
-          "Target's entries take the rows of source's; where target has none, there is one now if the index has a\n"
-          "place for it without an eviction. Returns how many did.\n\n"
-          "The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may\n"
-          "be erased when the set is complete, not before: within a set nothing has an order for lookups.\n\n"
+          "Gives target's entries the rows of source's; where target has none, one is made if the index has a place "
+          "for it\n"
+          "without an eviction. Returns how many were.\n\n"
+          "The row is in use until both are gone. Where source asks the host, target's entry is erased. Source's may "
+          "be\n"
+          "erased when the set is complete, not before: within a set nothing has an order for lookups.\n\n"
           "threads: more than one for ids that come once.")
       .def(
           "erase",
@@ -303,7 +308,8 @@ void bind_verbs(nb::class_<CardCache>& cache) {
             return self.erase(of, id.data(), id.size(), threads);
           },
           "table"_a, "ids"_a, "threads"_a = 1, nb::sig("def erase(self, table: int, " IDS ", threads: int = 1) -> int"),
-          "Returns the number erased.\n\nthreads: more than one for ids that come once.")
+          "Erases ids. Returns the number erased.\n\n"
+          "threads: more than one for ids that come once.")
       .def(
           "erase_table",
           [](CardCache& self, std::uint64_t table, std::size_t threads) {
@@ -314,8 +320,8 @@ void bind_verbs(nb::class_<CardCache>& cache) {
           "table"_a, "threads"_a = 1, "Erases all of a table. Returns the number erased.")
       .def(
           "reserve", [](CardCache& self, std::uint64_t rows) { self.reserve(rows); }, "rows"_a,
-          "Keeps room for so many rows, at most all, that free and offer leave alone, and insert and insert_absent\n"
-          "take.");
+          "Keeps room for `rows` rows, at most all, which free and offer leave alone, and insert and insert_absent "
+          "use.");
 }
 
 void bind_reads(nb::class_<CardCache>& cache) {
@@ -334,8 +340,8 @@ void bind_reads(nb::class_<CardCache>& cache) {
           },
           "table"_a, "ids"_a, "threads"_a = 1,
           nb::sig("def find(self, table: int, " IDS ", threads: int = 1) -> numpy.typing.NDArray[numpy.uint32]"),
-          "Slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.\n\n"
-          "threads, here and elsewhere: at most, 1 to 64; one for each 2,048 ids.")
+          "Returns slots (n,): 0 where there is no entry, 0xFFFFFFFF where it asks the host.\n\n"
+          "threads, here and elsewhere: number of threads at most, 1 to 64; one for each 2,048 ids.")
       .def(
           "contains_any",
           [](const CardCache& self, std::uint64_t table, std::uint64_t base_tables, nb::handle ids) {
@@ -345,8 +351,10 @@ void bind_reads(nb::class_<CardCache>& cache) {
           },
           "table"_a, "base_tables"_a, "ids"_a,
           nb::sig("def contains_any(self, table: int, base_tables: int, " IDS ") -> " FLAGS),
-          "Whether there is an entry under table modulo base_tables, or under a number that differs from it by\n"
-          "a multiple of base_tables: (n,). Entries that ask the host count.")
+          "Returns (n,) whether there is an entry under table, or under a number that differs from it by a multiple "
+          "of\n"
+          "base_tables.\n\n"
+          "Entries that ask the host count.")
       .def(
           "hot_ids",
           [](const CardCache& self, std::size_t limit, std::uint64_t base_tables) {
@@ -363,8 +371,9 @@ void bind_reads(nb::class_<CardCache>& cache) {
           nb::sig("def hot_ids(self, limit: int, base_tables: int) -> "
                   "tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "The hottest ids of the tables below base_tables, hottest first, at most `limit`: tables (m,),\n"
-          "ids (m,), logarithmic use counts (m,).")
+          "Returns the hottest ids of the tables below base_tables, hottest first, at most `limit`: tables (m,), ids "
+          "(m,),\n"
+          "logarithmic use counts (m,).")
       .def(
           "lines",
           [](const CardCache& self) {
@@ -376,7 +385,7 @@ void bind_reads(nb::class_<CardCache>& cache) {
             return to_numpy(std::move(lines));
           },
           nb::sig("def lines(self) -> numpy.typing.NDArray[numpy.uint8]"),
-          "The index as the card has it after the last complete set: (line_count * 64,). Words have no counts.");
+          "Returns the index as the GPU has it after the last complete set: (line_count * 64,). Words have no counts.");
 }
 
 }  // namespace
@@ -385,26 +394,27 @@ void bind_card(nb::module_& module) {
   bind_card_set(module);
   nb::class_<CardCache> cache(
       module, "CardCache",
-      "The host's side of a cache in a card's memory: what is there, where, and which changes the card lacks.\n\n"
-      "row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: of all numbers there are.\n"
-      "One thread at a time. Raises ValueError that names the argument.");
+      "The host's side of a cache in GPU memory: what is there, where, and which changes the GPU lacks.\n\n"
+      "row_bytes: bytes of an encoded row. capacity_rows: rows in all. tables: number of all table numbers. Not\n"
+      "thread-safe. Raises ValueError that names the argument.");
   cache.def(nb::init<std::size_t, std::uint64_t, std::uint32_t>(), "row_bytes"_a, "capacity_rows"_a, "tables"_a)
       .def_prop_ro("row_bytes", &CardCache::row_bytes)
       .def_prop_ro("capacity_rows", &CardCache::capacity_rows)
       .def_prop_ro("tables", &CardCache::tables)
       .def_prop_ro("slots", &CardCache::slots, "The highest slot; the lowest is 1.")
       .def_prop_ro("line_count", &CardCache::line_count)
-      .def_prop_ro("changed_rows", &CardCache::changed_rows, "Rows in the set that is being collected.")
-      .def_prop_ro("free_slots", &CardCache::free_slots, "Rows that may still come in or be replaced in this set.")
-      .def("size", &CardCache::size, "Entries of all tables, with those that share a row or ask the host.")
+      .def_prop_ro("changed_rows", &CardCache::changed_rows, "Number of rows in the set that is being collected.")
+      .def_prop_ro("free_slots", &CardCache::free_slots,
+                   "Number of rows that may still come in or be replaced in this set.")
+      .def("size", &CardCache::size, "Returns the entries of all tables, with those that share a row or ask the host.")
       .def(
           "rows_of", [](const CardCache& self, std::uint64_t table) { return self.rows_of(table_of(self, table)); },
-          "table"_a, "Entries of one table, with those that share a row or ask the host.")
-      .def("free", &CardCache::free, "Rows that could be offered now and come in without an eviction.")
-      .def_prop_ro("reserved", &CardCache::reserved, "As reserve keeps it.")
-      .def("memory_bytes", &CardCache::memory_bytes, "Bytes of the host's memory.")
+          "table"_a, "Returns the entries of one table, with those that share a row or ask the host.")
+      .def("free", &CardCache::free, "Returns how many rows could be offered now and come in without an eviction.")
+      .def_prop_ro("reserved", &CardCache::reserved, "Rows that `reserve` keeps free.")
+      .def("memory_bytes", &CardCache::memory_bytes, "Returns the bytes of host memory.")
       .def_static("bytes_of", &CardCache::bytes_of, "capacity_rows"_a,
-                  "What memory_bytes() is at most while no changes are collected.");
+                  "Returns the most that memory_bytes() can be while no changes are collected.");
   bind_verbs(cache);
   bind_reads(cache);
   cache
@@ -419,9 +429,10 @@ void bind_card(nb::module_& module) {
             return arrays_of(std::move(set), self.row_bytes());
           },
           "threads"_a = 1, nb::rv_policy::move,
-          "What changed since the last set. Raises RuntimeError while that one is not complete.")
+          "Returns the changes since the last set. Raises RuntimeError while that one is not complete.")
       .def("complete_set", &CardCache::complete_set, nb::call_guard<nb::gil_scoped_release>(),
-           "The set is on the card, and no lookup from before is running: slots that left with it are free.\n\n"
+           "Completes the set: it is on the GPU, and no lookup from before is running, so slots that left with it are "
+           "free.\n\n"
            "Raises RuntimeError when none is taken.")
       .def(
           "note_uses",
@@ -435,10 +446,12 @@ void bind_card(nb::module_& module) {
           "marks"_a, "weight"_a, "base_tables"_a = 1, "parts"_a = 1, "part"_a = 0,
           nb::sig("def note_uses(self, marks: numpy.typing.NDArray[numpy.uint8], weight: int, base_tables: int = 1, "
                   "parts: int = 1, part: int = 0) -> None"),
-          "marks (slots + 1,): each row whose mark is not 0 was used `weight` times.\n\n"
-          "parts, part: of how many cards that share rows this is which; rows of other parts are left out, of which\n"
-          "`use` tells. base_tables: how many tables there are; entries under a number that differs by a multiple of\n"
-          "it are rows of the same table.")
+          "Counts marks (slots + 1,): each row whose mark is not 0 was used `weight` times.\n\n"
+          "parts, part: number of GPUs that share rows, and this one's number; rows of other parts are left out, "
+          "which\n"
+          "`use` counts. base_tables: number of tables; entries under a number that differs by a multiple of it are "
+          "rows of\n"
+          "the same table.")
       .def(
           "use",
           [](CardCache& self, std::uint64_t table, nb::handle ids) {
@@ -448,7 +461,7 @@ void bind_card(nb::module_& module) {
             self.use(of, id.data(), id.size());
           },
           "table"_a, "ids"_a, nb::sig("def use(self, table: int, " IDS ") -> None"),
-          "Counts one use of each id that is there, so often as it comes.")
+          "Counts one use of each existing id, as often as it comes.")
       .def_static(
           "parts_of",
           [](std::uint64_t table, nb::handle ids, std::uint64_t parts) {
@@ -465,10 +478,11 @@ void bind_card(nb::module_& module) {
           },
           "table"_a, "ids"_a, "parts"_a,
           nb::sig("def parts_of(table: int, " IDS ", parts: int) -> numpy.typing.NDArray[numpy.uint8]"),
-          "Which of so many cards that share rows has each id of a table: (n,), from 0 on.")
+          "Returns (n,) the part of each id of a table, from 0 on, among `parts` GPUs that share rows.")
       .def("pass_lookups", &CardCache::pass_lookups, "lookups"_a, "hits"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "So many ids were looked up, so many of them found on the card: use counts age.")
-      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, int]"), "Counts since the beginning, by name.")
+           "Ages use counts: `lookups` ids were looked up, `hits` of them found on the GPU.")
+      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, int]"),
+           "Returns counts since the beginning, by name.")
       .def("check_integrity", &CardCache::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the cache is broken. Slow; for tests.");
 }

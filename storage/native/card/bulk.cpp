@@ -138,7 +138,7 @@ std::size_t CardCache::adopt(std::uint32_t source, std::uint32_t target, const s
   };
   struct Part {
     std::vector<CardPlace> asking;
-    std::vector<std::size_t> alone;  // without an entry of the target
+    std::vector<std::size_t> alone;  // ids without an entry of the target
     std::vector<Change> changes;
     std::vector<std::uint64_t> left;  // words that lost their row
     std::size_t adopted = 0;
@@ -246,7 +246,7 @@ std::size_t CardCache::evict_for(std::size_t n, std::size_t threads) {
   const std::uint64_t lines = lines_.count(), few = std::min<std::uint64_t>(FrequencyPolicy::kVictimLines, lines);
   std::size_t evicted = 0;
   (void)parts_of(0, threads);  // an error, also where there is room
-  // Until a whole round finds none.
+  // Evict until a whole round finds no victim.
   for (std::uint64_t fruitless = 0; n > capacity_ - slots_.held() && fruitless < lines;) {
     const std::uint64_t groups = std::min<std::uint64_t>(n - (capacity_ - slots_.held()), lines / few);
     std::vector<Leaving> part_of(parts_of(groups, threads));

@@ -1,4 +1,4 @@
-// How large the parts of a card's cache are on the host.
+// Sizes of the parts of a GPU's cache on the host.
 #include "card/card_cache.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ std::uint64_t checked(std::size_t row_bytes, std::uint64_t capacity_rows, std::u
   return capacity_rows;
 }
 
-// Three of four positions are taken when it is full: fewer than in the host's cache, because a second line costs a card
-// 64 bytes for each lookup of it, and because the rows of a delta come all at once, between all others.
+// Three of four positions are taken when it is full: fewer than in the host's cache, because a second bucket costs a
+// GPU 64 bytes for each lookup of it, and because the rows of a delta come all at once, between all others.
 std::uint64_t lines_for(std::uint64_t capacity_rows) { return std::max<std::uint64_t>(2, (capacity_rows + 2) / 3); }
 
 // Beside the capacity, for rows that are replaced or come for others: what one set may change.

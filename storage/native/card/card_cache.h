@@ -1,10 +1,11 @@
-// The host's side of a cache in a card's memory: which rows are there, in which slot, and where their ids stand in the
-// index. The card holds a replica of the lines and a slab of the rows (cuda/lookup.cuh); lists of changes bring it up
-// to date, in the order that cuda/publish.cuh asks for.
+// The host's side of a cache in GPU memory: which rows are there, in which slot, and where their ids stand in the
+// index. The device holds a replica of the buckets and a slab of the rows (cuda/lookup.cuh); lists of changes bring it
+// up to date, in the order that cuda/publish.cuh asks for.
 //
-// Changes are collected into a set. `take_set` gives the difference to what was taken last, position by position, and
-// the rows that are new; `complete_set` says that the card has it and that every lookup that was running meanwhile has
-// ended. One set is under way at a time; changes go on into the next. Rows lie here only until their set is taken.
+// Changes are collected into a set. `take_set` returns the difference to the set that was taken last, position by
+// position, and the rows that are new; `complete_set` says that the device has it and that every lookup that was
+// running meanwhile has ended. One set is under way at a time; later changes go into the next. Rows lie here only until
+// their set is taken.
 //
 // A slot that was given up waits for its set to be complete. So no more rows come in or are replaced in one set than
 // there are free slots (`free_slots`). Where none is left, a row does not come in. One that would have been replaced
@@ -17,7 +18,7 @@
 // and put in again; and what takes the place of another row, as after `adopt`, is on the card a set before that one is
 // erased.
 //
-// One thread at a time; the caller sees to it. N ids.
+// Not thread-safe: the caller serialises calls. N ids.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +40,8 @@ struct CardStats {
   std::uint64_t inserted = 0, admitted = 0, rejected = 0, evicted = 0, assigned = 0, erased = 0;
 };
 
-// Where several cards share rows, each row is in one's part (part_of of cache_line.cuh). base_tables: entries under a
-// number that differs by a multiple of it are rows of the same table.
+// The part of one GPU, where several share rows: each row is in one GPU's part (part_of of cache_line.cuh).
+// base_tables: entries under a number that differs by a multiple of it are rows of the same table.
 struct CardPart {
   std::uint32_t base_tables = 1, parts = 1, part = 0;
 };
@@ -52,7 +53,7 @@ struct CardSet {
   std::vector<std::int64_t> rows, emptied, ids, words;
   std::vector<std::uint8_t> staged;
   const std::uint8_t* lent = nullptr;
-  std::size_t stride = 0;  // of lent rows
+  std::size_t stride = 0;  // bytes from row to row of lent rows
   std::shared_ptr<void> owner;
 };
 
@@ -102,7 +103,7 @@ class CardCache {
   // Lets rows go until n more have room: the least used of each few lines, but for those of this set and pinned ones.
   // Gives how many went.
   std::size_t evict_for(std::size_t n, std::size_t threads = 1);
-  // As Cache::insert_and_evict. asked: `ask` has counted these uses.
+  // Offers rows as Cache::insert_and_evict does. asked: `ask` has counted these uses.
   std::size_t offer(std::uint32_t table, const std::int64_t* ids, std::size_t n, const std::uint8_t* rows,
                     const std::uint8_t* freq, bool asked);
   void ask(std::uint32_t table, const std::int64_t* ids, std::size_t n, bool* admits);
@@ -119,24 +120,24 @@ class CardCache {
   // Throws std::runtime_error when no set is taken.
   void complete_set();
 
-  // marks (slots + 1). Rows of other cards' parts are left out: of them `use` tells.
+  // Counts marks (slots + 1). Rows of other GPUs' parts are left out: `use` counts them.
   void note_uses(const std::uint8_t* marks, std::uint32_t weight, CardPart own);
   // parts (N,): whose each id of a table is.
   static void parts_of_ids(std::uint32_t table, const std::int64_t* ids, std::size_t n, std::uint32_t parts,
                            std::uint8_t* out);
-  // One use of each id that is there.
+  // Counts one use of each existing id.
   void use(std::uint32_t table, const std::int64_t* ids, std::size_t n);
   void pass_lookups(std::uint64_t lookups, std::uint64_t hits);
   HotIds hot_ids(std::size_t limit, std::uint32_t base_tables) const;
 
-  // line_count * 64 bytes: the lines of the card after the last complete set.
+  // Returns line_count * 64 bytes: the buckets of the device after the last complete set.
   std::vector<std::uint8_t> published_lines() const;
   const CardStats& stats() const { return stats_; }
   // Throws std::logic_error that says which rule is broken. Slow.
   void check_integrity() const;
 
  private:
-  // What stood at a position when the set began, as on the card.
+  // The content of a position when the set began, as on the device.
   struct Change {
     std::int64_t id;
     std::uint64_t word;
@@ -147,7 +148,8 @@ class CardCache {
 
   static std::uint64_t mixed_of(std::int64_t id, std::uint32_t table) { return mix_owner(id, table_salt(table)); }
 
-  // What one thread took out: what stood there when the set began, the words, and, of rows that are evicted, the ids.
+  // Entries that one thread took out: their content when the set began, the words, and, of rows that are evicted, the
+  // ids.
   struct Leaving {
     std::vector<Change> changes;
     std::vector<std::uint64_t> words;
@@ -214,7 +216,7 @@ class CardCache {
 
   std::uint64_t victim_hand_ = 0, age_hand_ = 0;
   std::uint64_t fruitless_ = 0;  // lines looked at since the last victim was found
-  std::uint64_t cut_left_ = 0;   // lines whose counts are still to be cut after a change of traffic
+  std::uint64_t cut_left_ = 0;  // lines whose counts are still to be cut after a change of traffic
   std::uint64_t fresh_evicted_ = 0;
 };
 

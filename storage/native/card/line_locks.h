@@ -17,7 +17,7 @@ class LineLocks {
   static std::size_t of(std::uint64_t line) { return line & (kCount - 1); }
   void prefetch(std::uint64_t line) const { __builtin_prefetch(&taken_[of(line)], 1, 3); }
 
-  // One line's, until the end of the scope.
+  // Holds one bucket's lock until the end of the scope.
   class Held {
    public:
     Held(LineLocks& locks, std::uint64_t line) : lock_(&locks.taken_[of(line)]) {
@@ -25,7 +25,7 @@ class LineLocks {
         if (turn >= kTurns) std::this_thread::yield();
       }
     }
-    // Waits for nobody: whether it has the lock, `is_held` says. It has not where the thread itself holds it already.
+    // Does not wait: `is_held` says whether it has the lock. It has not where the thread itself holds it already.
     Held(LineLocks& locks, std::uint64_t line, std::try_to_lock_t) : lock_(&locks.taken_[of(line)]) {
       if (lock_->exchange(1, std::memory_order_acquire) != 0) lock_ = nullptr;
     }

@@ -1,8 +1,8 @@
-// The index of a card's cache as the host holds it: the lines of cuda/cache_line.cuh in plain memory. Who
-// calls sees to it that no two threads come to one line at a time.
+// The index of a GPU's cache as the host holds it: the buckets of cuda/cache_line.cuh in plain memory. The caller
+// ensures that no two threads use one bucket at a time.
 //
-// What the host alone knows stands beside the flags of a line, in the top byte of every word, and in the count; a word
-// goes to the card without those (`published`).
+// Fields of the host alone stand beside the flags of a bucket, in the top byte of every word, and in the count; a word
+// goes to the device without those (`published`).
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr std::uint64_t kTouched = 1ull << 59;  // of the position: the set that
 constexpr std::uint64_t kOfPosition = word::kOverflow | kTouched;  // stay where they are when an owner comes or goes
 constexpr std::uint64_t kCount = 0xFFull << 48;
 
-// As it stands on the card: slot, table, and whether the line has overflowed.
+// The word as it stands on the device: slot, table, and whether the bucket has overflowed.
 inline std::uint64_t published(std::uint64_t w) { return w & ~kCount & (~word::kFlags | word::kOverflow); }
 inline std::uint64_t with_count(std::uint64_t w, std::uint8_t count) {
   return (w & ~kCount) | std::uint64_t{count} << 48;

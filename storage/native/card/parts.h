@@ -10,7 +10,7 @@
 
 namespace emberline {
 
-// One for each 2,048. Throws std::invalid_argument.
+// Returns the number of parts, one for each 2,048 ids. Throws std::invalid_argument.
 inline std::size_t parts_of(std::size_t n, std::size_t threads) {
   if (threads < 1 || threads > Workers::kMost) {
     throw std::invalid_argument("threads: expected 1 to " + std::to_string(Workers::kMost) + ", got " +

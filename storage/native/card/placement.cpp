@@ -1,5 +1,5 @@
-// Where a new owner goes in the index, as in cache/placement.cpp: its first line, its second, or a place that another
-// gives up for its own other line. And how every change of a position is noted for the set.
+// Places a new owner in the index, as cache/placement.cpp does: in its first bucket, its second, or a place that
+// another gives up for its own other bucket. Notes every change of a position for the set.
 #include "card/card_cache.h"
 #include "card/line_locks.h"
 
@@ -7,7 +7,7 @@ namespace emberline {
 namespace {
 
 constexpr int kSearchLines = 64;  // lines looked at for a chain of moves
-constexpr int kMoves = 2;         // of a chain where others are at work
+constexpr int kMoves = 2;         // moves of a chain where other threads are at work
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void CardCache::store(CardPlace where, std::uint64_t owner) {
   write(where, owner);
 }
 
-// In a line of its own that has a free position; its first line knows already if this is the second.
+// Places an owner in one of its buckets that has a free position; its first line knows already if this is the second.
 bool CardCache::fill_place(CardLine& line, std::int64_t id, std::uint64_t owner, std::vector<Change>& changes) {
   for (int at = 0; at < kCacheLineIds; ++at) {
     if (word::slot(line.words[at]) != 0) continue;
@@ -62,7 +62,7 @@ CardCache::Others CardCache::others_of(std::uint64_t index) const {
   return others;
 }
 
-// In its second line. Where that is full, what `place_late` will look at is on its way.
+// Places an owner in its second bucket. Where that is full, the buckets that `place_late` will read are prefetched.
 bool CardCache::place_second(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, LineLocks& locks,
                              std::vector<Change>& changes) {
   const std::uint64_t index = second_line(mixed, lines_.count());
@@ -72,8 +72,8 @@ bool CardCache::place_second(std::int64_t id, std::uint64_t mixed, std::uint64_t
   return false;
 }
 
-// For an owner whose first line was full and knows of it: a free position in one of its lines, or that of another who
-// has one in its own other line, or is given one there.
+// Places an owner whose first bucket was full and is marked so: in a free position of one of its buckets, or in that of
+// another owner that has a free one in its own other bucket, or is given one there.
 bool CardCache::place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t owner, LineLocks& locks,
                            std::vector<Change>& changes) {
   for (int moves = 1; moves <= kMoves; ++moves) {
@@ -87,8 +87,8 @@ bool CardCache::place_late(std::int64_t id, std::uint64_t mixed, std::uint64_t o
   return false;
 }
 
-// Empties a position of a full line, which is the caller's, by at most so many moves. A line that is somebody else's,
-// or the caller's already, is left out.
+// Empties a position of a full bucket, whose lock the caller holds, by at most `moves` moves. A bucket that another
+// thread holds, or the caller already, is left out.
 bool CardCache::make_place(std::uint64_t index, int moves, LineLocks& locks, std::vector<Change>& changes) {
   CardLine& line = lines_.line(index);
   const Others others = others_of(index);
@@ -156,7 +156,7 @@ bool CardCache::displace(std::int64_t id, std::uint64_t mixed, std::uint64_t own
   return false;
 }
 
-// Who may go for another: the least used of the two lines.
+// Returns the entry to evict for another: the least used of the two buckets.
 CardPlace CardCache::coldest_of_two(std::uint64_t mixed, bool fresh_too) const {
   CardPlace victim;
   const std::uint64_t never = card_word::kPinned | (fresh_too ? 0 : card_word::kFresh);

@@ -1,5 +1,4 @@
-// What a card's cache tells about itself: where ids stand, the hottest of them, what is on the card, whether all is
-// sound.
+// Reports of a GPU's cache: places of ids, the hottest of them, the content of the device, its integrity.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>

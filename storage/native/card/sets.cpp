@@ -1,4 +1,4 @@
-// The set of changes: the difference between what was on the card and what is to be there.
+// The set of changes: the difference between what was on the device and what is to be there.
 #include <stdexcept>
 #include <utility>
 
@@ -12,16 +12,16 @@ constexpr std::size_t kAhead = 16;  // lines prefetched ahead
 
 }  // namespace
 
-// Of one position there is, with what was there:
+// Entries for one position, by its former content:
 //   the same owner, another word     emptied {the new word}: a row that changed, or flags
 //   no owner any more                emptied {flags}; the id stays
-//   another owner                    emptied {flags}, unless nobody was there; then its id and its word
-// Vectors of the set before give their memory back: a first set is as large as the cache.
+//   another owner                    emptied {flags}, unless it had no owner; then its id and its word
+// The previous set's vectors free their memory: a first set is as large as the cache.
 CardSet CardCache::take_set(std::size_t threads) {
   if (under_way_) throw std::runtime_error("take_set: the set before is not complete");
   std::vector<CardSet> part_of(parts_of(changes_.size(), threads));
   in_parts(changes_.size(), threads, [&](std::size_t number, std::size_t from, std::size_t to) {
-    // As if each were a newcomer: no list grows step by step.
+    // Reserve as if each were a newcomer: no list grows step by step.
     part_of[number].ids.reserve(2 * (to - from));
     part_of[number].words.reserve(2 * (to - from));
     for (std::size_t i = from; i < to; ++i) {

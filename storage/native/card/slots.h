@@ -1,9 +1,10 @@
-// Which slots of a card's slab are free, who holds the others, and when one that was given up may be used again.
+// Slots of a GPU's slab: which are free, how many holders the others have, and when one that was given up may be
+// reused.
 //
-// A slot that a published word named is retired when its last holder lets it go. It then waits until the set of changes
-// that tells of it is complete, for lookups may hold it so long. Slots that nobody holds stand in one ring, four bytes
-// each: first those that are free, then those of the set under way, then those of the set that is being collected. So
-// which slots come next is known ahead, and a set's become free by a change of two counts.
+// A slot that a published word named is retired when its last holder drops it. It then waits until the set with that
+// change is complete, for lookups may hold it until then. Slots without a holder stand in one ring, four bytes each:
+// first those that are free, then those of the set under way, then those of the set that is being collected. So which
+// slots come next is known ahead, and a set's become free by a change of two counts.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +25,18 @@ class CardSlots {
   std::uint32_t free() const { return free_ + (most_ - used_); }
   std::size_t bytes() const { return ring_.bytes() + holders_.bytes(); }
 
-  // One holder. There is a free one.
+  // Takes a free slot, with one holder. There must be a free one.
   std::uint32_t take() {
     const std::uint32_t slot = upcoming(0);
     hold(slot);
     pass(1);
     return slot;
   }
-  // Of those that are free the one that is `number`th to be taken; any thread.
+  // Returns the free slot that is `number`th to be taken. Thread-safe.
   std::uint32_t upcoming(std::uint32_t number) const {
     return number < free_ ? ring(number) : used_ + 1 + (number - free_);
   }
-  // Takes so many, which have a holder each: `hold` says so of one of them, any thread.
+  // Takes the next `count` slots, with one holder each: `hold` sets the holder of one of them and is thread-safe.
   void hold(std::uint32_t slot) { holders(slot) = 1; }
   void pass(std::uint32_t count) {
     const std::uint32_t from_ring = count < free_ ? count : free_;
@@ -48,7 +49,7 @@ class CardSlots {
     if (slot <= most_) __builtin_prefetch(holders_.data() + slot, 1, 3);
   }
   void share(std::uint32_t slot) { ++holders(slot); }
-  // Whether nobody holds it now; then it is to be put back or retired.
+  // Drops one holder. Returns whether it was the last; then the slot is to be put back or retired.
   bool drop(std::uint32_t slot) {
     if (--holders(slot) != 0) return false;
     --held_;

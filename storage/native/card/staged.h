@@ -77,7 +77,7 @@ class StagedRows {
     return true;
   }
 
-  // What is here becomes the set's; nothing is here afterwards, nor is memory held.
+  // Moves everything to the set; nothing is left here afterwards, nor is memory held.
   struct Rows {
     std::vector<std::uint32_t> slots;
     std::vector<std::uint8_t> own;

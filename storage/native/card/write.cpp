@@ -1,4 +1,4 @@
-// The verbs that change what a card's cache holds, and the counting of uses.
+// The verbs that change the content of a GPU's cache, and the counting of uses.
 #include <algorithm>
 
 #include "card/card_cache.h"
@@ -92,7 +92,7 @@ void CardCache::ask(std::uint32_t table, const std::int64_t* ids, std::size_t n,
     } else {
       if (victim.line == nullptr) victim = coldest();
       if (victim.line == nullptr || !policy_.admits(units, word::count(victim.word()))) continue;
-      victim = {};  // that one would be gone
+      victim = {};  // the victim would be gone
     }
     --slots;
     admits[i] = true;
@@ -134,7 +134,7 @@ std::uint32_t CardCache::stage(const std::uint8_t* row) {
   return slot;
 }
 
-// A slot loses a holder. A row that has not left for the card is forgotten.
+// Removes a holder of a slot. A row that has not been sent to the device is dropped.
 void CardCache::release(std::uint32_t slot, bool fresh) {
   if (!slots_.drop(slot)) return;
   if (!fresh) return slots_.retire(slot);
@@ -151,7 +151,7 @@ bool CardCache::replace_row(CardPlace where, const std::uint8_t* row) {
     std::copy_n(row, row_bytes_, staged_.row(staged_.number_of(slot)));
     return true;
   }
-  // Where the old one has another holder, it is one row more.
+  // The new row takes one slot more where the old one has another holder.
   if (slots_.holders_of(slot) == 1 ? slots_.free() > 0 : make_room()) {
     store(where, card_word::with_slot(held, stage(row)) | card_word::kFresh);
     release(slot, fresh);
@@ -167,7 +167,7 @@ bool CardCache::replace_row(CardPlace where, const std::uint8_t* row) {
   return false;
 }
 
-// To an entry that asks the host.
+// Gives a row to an entry that asks the host.
 bool CardCache::give_row(CardPlace where, const std::uint8_t* row) {
   if (!make_room()) return false;
   store(where, card_word::with_slot(where.word(), stage(row)) | card_word::kFresh);
@@ -207,8 +207,8 @@ bool CardCache::make_room() {
   return true;
 }
 
-// The least used of those that may go, in the next few lines that hold any, as Cache::coldest. Once a whole round found
-// none, there is none until the next set: what came in stays until it is on the card.
+// Returns the least used entry that may be evicted, in the next few buckets that hold any, as Cache::coldest does. Once
+// a whole round found none, there is none until the next set: a row that came in stays until it is on the device.
 CardPlace CardCache::coldest() {
   CardPlace victim;
   int seen = 0;
@@ -225,7 +225,7 @@ CardPlace CardCache::coldest() {
         any = true;
         continue;
       }
-      // To let one go whose row has another holder would free nothing.
+      // Evicting one whose row has another holder would free nothing.
       if (slots_.holders_of(word::slot(held)) > 1) continue;
       any = true;
       victim = {&line, at};

@@ -190,7 +190,7 @@ nb::tuple run(const Program& program, nb::list columns, std::int64_t batch) {
     nb::gil_scoped_release released;
     *kept = program.run(views, batch);
   }
-  // One owner for all arrays of a run: they live as long as any of them does.
+  // All arrays of a run have one owner: they live as long as any of them does.
   Batch& out = *kept;
   nb::capsule owner(kept.release(), [](void* p) noexcept { delete static_cast<Batch*>(p); });
   nb::list dense, ids;
@@ -294,7 +294,8 @@ NB_MODULE(_features, m) {
            nb::sig("def run(self, columns: list[BoundColumn | None], batch: int) -> "
                    "tuple[list[numpy.typing.NDArray[numpy.float32]], list[tuple[numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32] | None]]]"),
-           "One BoundColumn or None an input -> ([dense (batch, width)], [(values, offsets, weights or None)]).");
+           "Runs the program over one BoundColumn or None for each input.\n\n"
+           "Returns ([dense (batch, width)], [(values, offsets, weights or None)]).");
 
   nb::class_<Builder>(m, "Builder", "Collects inputs and features; transforms belong to the feature added last.")
       .def(nb::init<>())
@@ -325,10 +326,11 @@ NB_MODULE(_features, m) {
   m.def("gather_columns", &gather_columns, "parts"_a, "batches"_a, "row_bytes"_a, nb::arg("outputs").noconvert(),
         nb::sig("def gather_columns(parts: Sequence[numpy.typing.NDArray[numpy.uint8]], batches: Sequence[int], "
                 "row_bytes: Sequence[int], outputs: Sequence[numpy.typing.NDArray[numpy.uint8]]) -> None"),
-        "Requests whose columns lie one behind the other -> each column of all requests, into outputs; uint8 all.");
+        "Gathers each column of all requests into outputs; the columns of a request lie one behind the other. All "
+        "uint8.");
 
   m.def("split_wire_bytes", &split, nb::arg("data").noconvert(), "count"_a, "field"_a = "",
         nb::sig("def split_wire_bytes(data: numpy.typing.NDArray[numpy.uint8], count: int, field: str = '') -> "
                 "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]"),
-        "KServe's length-prefixed BYTES, uint8 (m,) -> starts (count,), ends (count,) int64.");
+        "Splits KServe's length-prefixed BYTES, uint8 (m,), into starts (count,), ends (count,) int64.");
 }

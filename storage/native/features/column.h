@@ -1,4 +1,4 @@
-// What goes in (a borrowed raw column) and what flows between transforms (cells). B rows, n values.
+// The input of the engine (a borrowed raw column) and the values between transforms (cells). B rows, n values.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ const char* wire_name(Wire wire);
 
 enum class Type : std::uint8_t { kBytes, kInt, kFloat };
 Type type_of(Wire wire);
-// Whether an input declared as `declared` takes a column of dtype `sent`.
+// Returns whether an input declared as `declared` takes a column of dtype `sent`.
 bool accepts(Wire declared, Wire sent);
 
 // A raw column in the caller's memory. Nothing about it is trusted before `check_column`.
@@ -55,7 +55,7 @@ struct Cells {
   std::vector<std::int64_t> ints;
   std::vector<double> floats;
   std::vector<std::uint8_t> null;          // empty: no nulls
-  std::vector<double> weights;             // one a value where `weighted`, else empty
+  std::vector<double> weights;             // one for each value where `weighted`, else empty
   bool weighted = false;
   std::vector<std::int64_t> offsets{0};    // rows + 1
 
@@ -68,7 +68,7 @@ struct Cells {
   }
   // int -> double, rounding to nearest; floats stay.
   void to_floats();
-  // One row becomes `rows` equal ones.
+  // Repeats the one row `rows` times.
   void repeat(std::int64_t rows);
 };
 

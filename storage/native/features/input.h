@@ -1,4 +1,4 @@
-// One raw input: what is checked about a column, and what missing, null and empty mean.
+// One raw input: checks a column, and defines missing, null and empty.
 #pragma once
 
 #include <cstdint>

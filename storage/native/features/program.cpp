@@ -139,7 +139,7 @@ void Program::attach_weights(const Feature& feature, const std::vector<const Col
   const Input &ids = inputs_[feature.inputs[0]], &input = inputs_[*feature.weights];
   const ColumnView* given = columns[*feature.weights];
   Cells weights = input.load_weights(given);
-  // One row stands for all of them: which side has it does not matter, and neither does it when there is no row at all.
+  // One row stands for all of them, whichever side has it, and also when there is no row at all.
   if (weights.rows() != cells.rows()) {
     if (weights.rows() != batch) weights.repeat(batch);
     if (cells.rows() != batch) cells.repeat(batch);

@@ -18,11 +18,11 @@ inline constexpr std::int64_t kMaxBatch = std::int64_t{1} << 28;
 struct Jagged {
   std::vector<std::int64_t> values;
   std::vector<std::int64_t> offsets;  // rows + 1
-  std::vector<float> weights;         // one a value where `weighted`, else empty
+  std::vector<float> weights;         // one for each value where `weighted`, else empty
   bool weighted = false;
 };
 
-// What a run gives: dense group g is (batch, widths[g]) row-major; ids feature i is ids[i].
+// Results of a run: dense group g is (batch, widths[g]) row-major; ids feature i is ids[i].
 struct Batch {
   std::vector<std::vector<float>> dense;
   std::vector<Jagged> ids;
@@ -31,7 +31,7 @@ struct Batch {
 struct Feature {
   std::string name;
   std::vector<std::size_t> inputs;
-  std::optional<Cross> cross;          // with two inputs or more
+  std::optional<Cross> cross;          // set with two inputs or more
   std::vector<Transform> transforms;
   bool is_dense = false;
   std::size_t slot = 0;                // dense: the group; ids: the place among the ids features

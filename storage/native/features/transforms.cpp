@@ -103,7 +103,7 @@ void Bucketise::apply(Cells& cells) const {
 
 void Log::apply(Cells& cells) const {
   cells.to_floats();
-  // Not std::max(x, 0): a null place may hold NaN, and its value does not matter.
+  // std::max(x, 0) would not do: a null place may hold NaN, and its value does not matter.
   for (double& value : cells.floats) value = std::log1p(value > 0.0 ? value : 0.0);
 }
 

@@ -83,7 +83,7 @@ struct Pad {
 
 using Transform = std::variant<Hash, Vocabulary, Bucketise, Log, Clip, Affine, Slice, Truncate, Pad>;
 
-// One id for each combination of the inputs' values, the last varying fastest; null values take part in none.
+// Makes one id for each combination of the inputs' values, the last varying fastest; null values take part in none.
 class Cross {
  public:
   // max: combinations of a row, at least 1.

@@ -12,8 +12,8 @@ struct ByteRanges {
   std::vector<std::int64_t> ends;
 };
 
-// Where the `count` elements of a buffer lie. Throws InvalidInput unless they fill it exactly; what is allocated is
-// bounded by the buffer's size, not by the count claimed.
+// Returns the ranges of the `count` elements of a buffer. Throws InvalidInput unless they fill it exactly; what is
+// allocated is bounded by the buffer's size, not by the count claimed.
 ByteRanges split_wire_bytes(const char* data, std::int64_t size, std::int64_t count, const std::string& field);
 
 }  // namespace emberline::features

@@ -34,32 +34,33 @@ It never changes. Any number of threads may read it, also when its name is gone 
 
 constexpr const char* kOpenDoc = R"(Opens a file; its directory and filters are read into memory.
 
-direct: rows are read past the page cache, where the file system does that.
-Raises CorruptPageError for a file that is not what was written, OSError.)";
+direct: rows are read past the page cache, where the file system does that. Raises CorruptPageError for a file
+that is not as it was written, OSError.)";
 
 constexpr const char* kScanDoc =
-    R"(The rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
+    R"(Returns the rows from id `first` on, at most `limit`: ids (n,) int64 ascending, rows (n, row_bytes) uint8.
 
 Raises CorruptPageError, OSError.)";
 
 constexpr const char* kProblemsDoc =
-    R"(Reads pages `first` to before `first + count` and says what is wrong, a text for each page that is not right.
+    R"(Reads pages `first` to before `first + count` and returns a text for each page that is damaged.
 
 Raises OSError.)";
 
 constexpr const char* kWriterDoc =
-    R"(Writes a page file, one thread at a time; it appears under its name when `finish` has it on the disk.
+    R"(Writes a page file; it appears under its name when `finish` has it on the disk. Not thread-safe.
 
-row_bytes: of one encoded row. row_type: a word of at most 15 characters. bits_per_id: of the Bloom filters.
-Raises ValueError for what cannot be laid out, OSError.)";
+row_bytes: bytes of one encoded row. row_type: a word of at most 15 characters. bits_per_id: size of the Bloom
+filters. Raises ValueError for sizes that cannot be laid out, OSError.)";
 
 constexpr const char* kAppendDoc =
     R"(Adds rows. ids: (n,) int64, strictly ascending over all calls. rows: (n, row_bytes) uint8.
 
-Raises ValueError for ids that are not, OSError.)";
+Raises ValueError for ids that are not ascending, OSError.)";
 
 constexpr const char* kSortDoc =
-    R"(As append, for ids in any order: they are sorted here, their rows stay where they are until they are written.
+    R"(Adds rows as `append` does, for ids in any order: they are sorted here, their rows are not moved before they are
+written.
 
 Takes 32 bytes of memory an id while it runs.)";
 
@@ -67,13 +68,13 @@ constexpr const char* kChangesMergeDoc = R"(Copies a file into a writer with cha
 
 base: None when there are only changes.)";
 
-constexpr const char* kOfferDoc = R"(The next changes, when all before are taken.
+constexpr const char* kOfferDoc = R"(Offers the next changes, when all earlier ones are taken.
 
-ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more.
-rows: (n, row_bytes) uint8.)";
+ids: (n,) int64, ascending over all calls. removed: (n,) uint8, not 0 where the id has no row any more. rows:
+(n, row_bytes) uint8.)";
 
 constexpr const char* kAdvanceDoc =
-    R"(Works until all that was offered is taken (True), or about so many bytes were written (False).)";
+    R"(Works until all that was offered is taken (returns True), or about `bytes` bytes were written (returns False).)";
 
 constexpr const char* kRunsMergeDoc =
     R"(Copies sorted files into a writer as one, in bounded steps. An id in two of them is a ValueError.)";
@@ -124,7 +125,7 @@ void bind_files(nb::module_& m) {
       .def_static(
           "open", [](const std::string& path, bool direct) { return PageFile::open(path, direct); }, nb::arg("path"),
           nb::kw_only(), nb::arg("direct") = false, nb::call_guard<nb::gil_scoped_release>(), kOpenDoc)
-      .def_prop_ro("path", &PageFile::path, "Where it was opened")
+      .def_prop_ro("path", &PageFile::path, "Path under which it was opened")
       .def_prop_ro(
           "table", [](const PageFile& f) { return f.header().table; }, "Number of the table")
       .def_prop_ro(
@@ -135,7 +136,7 @@ void bind_files(nb::module_& m) {
           "page_bytes", [](const PageFile& f) { return f.header().page_bytes; }, "Bytes of a page")
       .def_prop_ro(
           "row_bytes", [](const PageFile& f) { return f.header().row_bytes; }, "Bytes of an encoded row")
-      .def_prop_ro("row_type", &PageFile::row_type, "How rows are encoded, as the writer named it")
+      .def_prop_ro("row_type", &PageFile::row_type, "Encoding of the rows, as the writer named it")
       .def_prop_ro(
           "first_id", [](const PageFile& f) { return f.header().first_id; }, "Lowest id; 0 without rows")
       .def_prop_ro(
@@ -143,7 +144,7 @@ void bind_files(nb::module_& m) {
       .def_prop_ro(
           "file_bytes", [](const PageFile& f) { return f.header().file_bytes; }, "Bytes on the disk")
       .def_prop_ro("memory_bytes", &PageFile::memory_bytes, "Bytes of memory that the directory and the filters take")
-      .def_prop_ro("direct", &PageFile::direct, "Whether rows are read past the page cache")
+      .def_prop_ro("direct", &PageFile::direct, "True if rows are read past the page cache")
       .def("scan", &scan, nb::arg("first"), nb::arg("limit"),
            nb::sig("def scan(self, first: int, limit: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.uint8]]"),
@@ -172,7 +173,7 @@ void bind_files(nb::module_& m) {
                   "numpy.typing.NDArray[numpy.uint8]) -> None"),
           kSortDoc)
       .def("finish", &PageWriter::finish, nb::call_guard<nb::gil_scoped_release>(),
-           "Ends the file: on the disk, under its name, when this returns. Raises OSError.")
+           "Ends the file: it is on the disk, under its name, when this returns. Raises OSError.")
       .def_prop_ro("rows", &PageWriter::rows, "Rows so far")
       .def_prop_ro("last_id", &PageWriter::last_id, "The id of the last row; 0 before the first")
       .def_prop_ro("bytes", &PageWriter::bytes, "Bytes of pages so far");
@@ -186,13 +187,14 @@ void bind_files(nb::module_& m) {
            kOfferDoc)
       .def("advance", &ChangesMerge::advance, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(), kAdvanceDoc)
       .def("finish", &ChangesMerge::finish, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
-           "As advance, for what is left of the base; the writer is finished by its owner.");
+           "Works as `advance` does on what is left of the base; the writer is finished by its owner.");
 
   nb::class_<RunsMerge>(m, "RunsMerge", kRunsMergeDoc)
       .def(nb::init<const std::vector<std::shared_ptr<const PageFile>>&, PageWriter&>(), nb::arg("runs"),
            nb::arg("writer"), nb::keep_alive<1, 3>())
       .def("advance", &RunsMerge::advance, nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
-           "Works until all is written (True), or about so many bytes were (False). Raises ValueError, OSError.");
+           "Works until all is written (returns True), or about `bytes` bytes were (returns False).\n\n"
+           "Raises ValueError, OSError.");
 }
 
 }  // namespace emberline::bind

@@ -33,21 +33,21 @@ using pages::ReaderOptions;
 using pages::ReadRequest;
 using Flags = ArrayView<std::uint8_t>;
 
-constexpr const char* kReaderDoc = R"(Reads rows of any number of page files, from any number of threads.
+constexpr const char* kReaderDoc = R"(Reads rows of any number of page files. Thread-safe.
 
 io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
-lanes: calls that read at the same time; one more waits. threads: of the fall-back.
-Raises OSError where "uring" is refused.)";
+lanes: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
+OSError where "uring" is refused.)";
 
 constexpr const char* kReadDoc =
     R"(Answers ids of many tables; all their pages are in flight together, and the GIL is free meanwhile.
 
-requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8).
-Rows and states are written in place; a state is ABSENT, FOUND or UNRESOLVED. Rows that are not found stay.
-timeout_s: what has not come by then is unresolved; None waits. Nothing is written after the call.
-Raises CorruptPageError and OSError, which name file and page; what was answered before counts for nothing.)";
+requests: a list of (file or None, ids (n,) int64, rows (n, row_bytes) uint8, states (n,) uint8). Rows and
+states are written in place; a state is ABSENT, FOUND or UNRESOLVED. Rows that are not found are left as they
+are. timeout_s: ids that have not been read by then are unresolved; None waits. Nothing is written after the
+call. Raises CorruptPageError and OSError, which name file and page; results written before are then void.)";
 
-constexpr const char* kSetDoc = R"(A set of ids that only grows. Any thread may ask and add; asking takes no lock.)";
+constexpr const char* kSetDoc = R"(A set of ids that only grows. Thread-safe; `contains` takes no lock.)";
 
 void read(PageReader& reader, const nb::list& list, std::optional<double> timeout_s) {
   Deadline deadline;
@@ -57,7 +57,7 @@ void read(PageReader& reader, const nb::list& list, std::optional<double> timeou
                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(*timeout_s, 1e6)));
   }
   std::vector<ReadRequest> requests;
-  std::vector<Ids> all_ids;  // which keep the arrays alive
+  std::vector<Ids> all_ids;  // keep the arrays alive
   std::vector<Flags> all_rows, all_states;
   for (const nb::handle item : list) {
     if (!nb::isinstance<nb::tuple>(item) || nb::len(item) != 4) {
@@ -125,7 +125,7 @@ std::uint32_t checksum(nb::bytes data, std::uint32_t before, bool table) {
 }  // namespace
 
 NB_MODULE(_pages, m) {
-  m.doc() = "Page files: the rows that lie on SSD, and how they are read.";
+  m.doc() = "Page files: rows that lie on SSD, and their readers and writers.";
   m.attr("ABSENT") = nb::int_(static_cast<int>(pages::kAbsent));
   m.attr("FOUND") = nb::int_(static_cast<int>(pages::kFound));
   m.attr("UNRESOLVED") = nb::int_(static_cast<int>(pages::kUnresolved));
@@ -165,10 +165,11 @@ NB_MODULE(_pages, m) {
                    "timeout_s: float | None = None) -> None"),
            kReadDoc)
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"),
-           "Counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read")
+           "Returns counts since the start: pages read, coalesced reads, unresolved ids, ids absent without a read")
       .def("close", &PageReader::close, nb::call_guard<nb::gil_scoped_release>(),
-           "Waits for the reads under way, then gives back rings, memory and threads; later reads raise OSError.")
-      .def_prop_ro("io", [](const PageReader& reader) { return reader.io(); }, "Which way is in use, uring or threads");
+           "Waits for the reads under way, then frees rings, memory and threads; later reads raise OSError.")
+      .def_prop_ro(
+          "io", [](const PageReader& reader) { return reader.io(); }, "The way of reading in use, uring or threads");
 
   nb::class_<ChangeSet>(m, "ChangeSet", kSetDoc)
       .def(nb::init<>())
@@ -176,17 +177,20 @@ NB_MODULE(_pages, m) {
            "Adds ids (n,) int64.")
       .def("contains", &contains, nb::arg("ids"),
            nb::sig("def contains(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
-           "(n,) uint8, 1 where an id (n,) int64 was added")
-      .def("sorted", &sorted, nb::sig("def sorted(self) -> numpy.typing.NDArray[numpy.int64]"), "All ids, ascending")
+           "Returns (n,) uint8, 1 where an id (n,) int64 was added")
+      .def("sorted", &sorted, nb::sig("def sorted(self) -> numpy.typing.NDArray[numpy.int64]"),
+           "Returns all ids, ascending")
       .def("__len__", &ChangeSet::size)
       .def_prop_ro("memory_bytes", &ChangeSet::memory_bytes, "Bytes that it takes");
 
   m.def("crc32c", &checksum, nb::arg("data"), nb::arg("before") = 0, nb::kw_only(), nb::arg("table") = false,
-        "CRC-32C of bytes, on top of that of the bytes before them. table: without the processor's own instruction.");
+        "Returns the CRC-32C of bytes, continuing from that of the bytes before them. table: without the processor's "
+        "own\n"
+        "instruction.");
   m.def(
       "folder_reads_direct", [](const std::string& folder) { return pages::folder_reads_direct(folder); },
       nb::arg("folder"), nb::call_guard<nb::gil_scoped_release>(),
-      "Whether files in a folder can be read past the page cache; tries it with a file of one sector.");
+      "Returns whether files in a folder can be read past the page cache; tries it with a file of one sector.");
 }
 
 }  // namespace emberline::bind

@@ -7,7 +7,7 @@
 namespace emberline::pages {
 namespace {
 
-// Which id it is does not matter; a rare one saves a branch that is taken.
+// Marks a free place. Any id would do; a rare one saves a branch that is taken.
 constexpr std::int64_t kFree = 0x5F3A9C1E77D24B86;
 constexpr std::size_t kFirstPlaces = 64;
 

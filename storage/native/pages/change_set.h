@@ -1,4 +1,4 @@
-// The ids that the changes on top of a page file hold: a set that only grows, asked by any number of threads without a
+// The ids that the changes on top of a page file hold: a set that only grows, read by any number of threads without a
 // lock.
 //
 // Open addressing over an array of ids. One id stands for "free" in the array and is kept as a flag of its own, so
@@ -19,7 +19,7 @@ class ChangeSet {
  public:
   ChangeSet();
 
-  // Seen by every `contains` that begins after this has returned. Any thread.
+  // Adds ids, which every `contains` that begins after this has returned sees. Thread-safe.
   void add(const std::int64_t* ids, std::size_t n);
 
   // flags[i]: 1 when ids[i] was added. Returns how many were.

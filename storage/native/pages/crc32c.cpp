@@ -35,7 +35,7 @@ const Tables& tables() {
   return all;
 }
 
-// Without the inversions at both ends, so that parts can be joined.
+// Computes the checksum without the inversions at both ends, so that parts can be joined.
 std::uint32_t raw_by_table(std::uint32_t crc, const unsigned char* p, std::size_t n) {
   const Tables& t = tables();
   for (; n >= 8; n -= 8, p += 8) {
@@ -52,7 +52,7 @@ std::uint32_t raw_by_table(std::uint32_t crc, const unsigned char* p, std::size_
 
 #ifdef EMBERLINE_CRC_TARGET
 
-// What so many zero bytes behind a checksum make of it. The operation is linear: a table a byte of the checksum.
+// Appends a number of zero bytes to a checksum. The operation is linear: a table a byte of the checksum.
 struct Shift {
   std::array<std::array<std::uint32_t, 256>, 4> of_byte{};
 

@@ -7,7 +7,7 @@
 
 namespace emberline::pages {
 
-// Of bytes, on top of the checksum of what came before them (0: nothing).
+// Returns the CRC-32C of bytes, continuing from the checksum of the bytes before them (0: none).
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0);
 
 // The two ways to compute it; crc32c takes the processor's own instruction where there is one.

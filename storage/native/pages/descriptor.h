@@ -36,7 +36,7 @@ void sync_file(const Descriptor& file, const std::string& path);
 void sync_folder_of(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
 
-// Whether files in a folder can be read past the page cache.
+// Returns whether files in a folder can be read past the page cache.
 bool folder_reads_direct(const std::string& folder);
 
 }  // namespace emberline::pages

@@ -1,4 +1,4 @@
-// Which page may hold an id: a search over the first ids of all pages, many ids at a time.
+// Finds the page that may hold an id: a search over the first ids of all pages, many ids at a time.
 //
 // The sorted array is the lowest level of a tree; each level above holds every sixteenth id of the one below. A step is
 // one or two cache lines, the upper levels stay in the cache, and the ids of a batch go down side by side so that their
@@ -19,7 +19,7 @@ class Directory {
   // firsts: strictly ascending
   explicit Directory(std::vector<std::int64_t> firsts);
 
-  // For each id the page whose first id is the last that is not above it; kNoPage before the first page.
+  // Finds for each id the page whose first id is the last that is not above it; kNoPage before the first page.
   void find(const std::int64_t* ids, std::size_t n, std::uint64_t* pages) const;
 
   std::size_t pages() const { return levels_.empty() ? 0 : levels_[0].size(); }

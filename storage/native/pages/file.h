@@ -1,5 +1,5 @@
 // A page file that is open for reading. The directory and the filters are in memory, rows stay on the disk. Never
-// changes, so any number of threads read it; whoever still reads holds it by shared_ptr, also after its name is gone.
+// changes, so any number of threads read it; a reader holds it by shared_ptr, also after its name is gone.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace emberline::pages {
 
-// Who holds a file from Python shares this pointer. A reference to the Python object instead would need the
+// A Python object that holds a file shares this pointer. A reference to the Python object instead would need the
 // interpreter's lock where the last read of a page ends, which may be while that lock's owner waits for the read.
 class PageFile : public std::enable_shared_from_this<PageFile> {
  public:
@@ -39,7 +39,7 @@ class PageFile : public std::enable_shared_from_this<PageFile> {
   // The first page that may hold ids from `id` on.
   std::uint64_t page_from(std::int64_t id) const;
 
-  // Where a page is read from.
+  // Descriptor that a page is read from.
   int descriptor() const { return direct_.open() ? direct_.get() : buffered_.get(); }
   int buffered_descriptor() const { return buffered_.get(); }
   std::uint64_t offset_of(std::uint64_t page) const { return kSector + page * geometry_.page_bytes; }
@@ -72,7 +72,7 @@ class PageFile : public std::enable_shared_from_this<PageFile> {
 // Walks over the rows of a file in the order of their ids, some pages at a time.
 class PageCursor {
  public:
-  // From the first row whose id is not below `from` on. file may be null: nothing to walk over.
+  // Starts at the first row whose id is not below `from`. file may be null: there is nothing to walk over.
   explicit PageCursor(std::shared_ptr<const PageFile> file, std::int64_t from = INT64_MIN);
   PageCursor(const PageCursor&) = delete;
   PageCursor& operator=(const PageCursor&) = delete;
@@ -95,8 +95,8 @@ class PageCursor {
   AlignedBytes buffer_;
   PageView view_{nullptr, geometry_};
   std::uint64_t next_ = 0;  // page after the last in the buffer
-  std::size_t pages_here_ = 0;  // in the buffer
-  std::size_t page_ = 0;  // of them, the one in view
+  std::size_t pages_here_ = 0;  // pages in the buffer
+  std::size_t page_ = 0;  // index in the buffer of the page in view
   std::size_t row_ = 0;
   std::size_t rows_here_ = 0;
   std::uint64_t bytes_read_ = 0;

@@ -29,7 +29,7 @@ void Flights::land(const Ref& flight, const char* bytes, std::size_t n, std::exc
       return;
     }
   }
-  // Nobody can join any more, and who has joined looks at this only when it has landed.
+  // No reader can join any more, and one that has joined reads this only when it has landed.
   flight->failure = std::move(failure);
   if (!flight->failure) flight->bytes.assign(bytes, bytes + n);
   {

@@ -1,8 +1,8 @@
-// Pages that are being read now, so that whoever needs one of them too waits for that read instead of reading it again.
+// Pages that are being read now, so that another call that needs one waits for that read instead of repeating it.
 //
-// Who begins a flight must land it, whatever comes of it; who joins one waits for that, or leaves. A landed page that
-// somebody joined is copied, once for all of them, so the reader's own buffer is free at once and nobody writes into
-// memory of a caller who has given up.
+// The call that begins a flight must land it, whatever its result; a call that joins one waits for that, or leaves. A
+// landed page that others joined is copied, once for all of them, so the reader's own buffer is free at once and
+// nothing is written into memory of a caller that has given up.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct Flight {
   // Under the shard's mutex:
   std::size_t joined = 0;
   bool landed = false;
-  // From landed on, and never changed then:
+  // Set when the flight lands, and never changed then.
   std::vector<char> bytes;
   std::exception_ptr failure;
 };
@@ -40,7 +40,7 @@ class Flights {
   // bytes: the page, checked; or a failure.
   void land(const Ref& flight, const char* bytes, std::size_t n, std::exception_ptr failure);
 
-  // Whether a joined flight has landed, waiting until it has, or until the deadline.
+  // Waits until a joined flight has landed, or until the deadline. Returns whether it has.
   bool wait(const Ref& flight, Deadline deadline);
   bool landed(const Ref& flight);
 

@@ -55,7 +55,7 @@ struct FileHeader {
   std::uint32_t row_bytes;
   std::uint32_t rows_per_page;
   std::uint32_t table;
-  std::uint32_t filter_bytes;  // of one page
+  std::uint32_t filter_bytes;  // bytes of one page's filter
   char row_type[16];  // text, ended by zeros
   std::uint64_t mark;  // random
   std::uint64_t rows;
@@ -72,7 +72,8 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) == 128 && offsetof(FileHeader, checksum) == 124);
 
-// How rows of a size lie in pages: the smallest power of two, from a sector on, of which at least two thirds are used.
+// Layout of rows of a size in pages: the smallest power of two, from a sector on, of which at least two thirds are
+// used.
 struct Geometry {
   std::size_t row_bytes;
   std::size_t page_bytes = kSector;
@@ -96,7 +97,7 @@ struct Geometry {
   std::size_t rows_at() const { return sizeof(PageHeader) + rows_per_page * sizeof(std::int64_t); }
 };
 
-// One page in memory.
+// A view of one page in memory.
 struct PageView {
   const char* bytes;
   const Geometry& geometry;

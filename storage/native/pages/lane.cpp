@@ -31,7 +31,7 @@ void Lane::fail(const std::exception_ptr& failure) {
   }
 }
 
-// Whether a read has come to its end; otherwise it was started again.
+// Returns whether a read is finished; otherwise it was started again.
 bool Lane::settle(Slot& slot, std::exception_ptr& failure) {
   const std::size_t bytes = slot.file->geometry().page_bytes;
   const std::int32_t result = slot.op.result;

@@ -1,8 +1,8 @@
-// A queue of reads with the memory that they read into, and what is to be done with each page that comes.
+// A queue of reads with the memory that they read into, and the handling of each page that arrives.
 //
-// It belongs to one call at a time. A call that gives up leaves its reads under way; then the lane goes to the janitor
-// (reader.cpp), who lands them, and only then to the next call. So no memory is used again while a disk may write into
-// it.
+// It belongs to one call at a time. A call that gives up leaves its reads under way; then the queue goes to the janitor
+// (reader.cpp), which lands them, and only then to the next call. So no memory is used again while a disk may write
+// into it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace emberline::pages {
 
 class Lane {
  public:
-  // One page under way. task: the caller's own number for it.
+  // A page under way. task: the caller's own number for it.
   struct Slot {
     ReadOp op;
     AlignedBytes buffer;
@@ -48,7 +48,7 @@ class Lane {
     for (ReadOp* op : ended_) {
       Slot& slot = slots_[static_cast<std::size_t>(reinterpret_cast<Slot*>(op) - slots_.data())];
       std::exception_ptr failure;
-      if (!settle(slot, failure)) continue;  // it goes on
+      if (!settle(slot, failure)) continue;  // the read was started again
       flights_.land(slot.flight, slot.buffer.data(), slot.file->geometry().page_bytes, failure);
       done(slot, failure);
       slot.file.reset();

@@ -6,7 +6,7 @@
 namespace emberline::pages {
 namespace {
 
-// Of the rows up to the end of a cursor's page, those below an id.
+// Counts the rows below an id, up to the end of a cursor's page.
 std::size_t rows_below(const PageCursor& cursor, std::int64_t id) {
   const std::int64_t* const ids = cursor.ids();
   if (ids[cursor.together() - 1] < id) return cursor.together();
@@ -102,7 +102,7 @@ bool RunsMerge::advance(std::size_t bytes) {
     PageCursor& first = *heap_[0];
     std::size_t rows = first.together();
     for (const std::size_t child : {std::size_t{1}, std::size_t{2}}) {
-      // At least one, also when an id stands twice: the writer refuses it then.
+      // Take at least one, also when an id stands twice: the writer refuses it then.
       if (child < heap_.size()) rows = std::min(rows, std::max<std::size_t>(1, rows_below(first, heap_[child]->id())));
     }
     writer_.append(first.ids(), first.rows(), rows);

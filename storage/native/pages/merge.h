@@ -1,5 +1,5 @@
-// Two ways to make one sorted file of several: a file with the changes on top of it, and sorted runs side by side.
-// Both go on in bounded steps, so that whoever drives them can hold a pace.
+// Two ways to make one sorted file of several: a file with the changes on top of it, and sorted runs side by side. Both
+// work in bounded steps, so that the caller can keep a pace.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class ChangesMerge {
 
   std::size_t row_bytes() const { return writer_.row_bytes(); }
 
-  // As advance, for the rest of the base.
+  // Works as advance does on the rest of the base.
   bool finish(std::size_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// How many reads are kept in flight at once: io_uring where the kernel allows it, else threads that block.
+// Keeps many reads in flight at once: by io_uring where the kernel allows it, else by threads that block.
 //
 // A queue belongs to one thread at a time. Its reads write into memory of its owner, which must stay until they have
 // ended.

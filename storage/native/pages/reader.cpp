@@ -37,7 +37,7 @@ struct PageReader::Call {
   std::vector<Task> tasks;
   std::exception_ptr failure;
 
-  // Which pages are needed. Returns how many ids are absent without one.
+  // Finds the pages that are needed. Returns how many ids are absent without one.
   std::size_t locate() {
     std::size_t absent = 0;
     std::vector<std::uint64_t> pages;
@@ -119,7 +119,7 @@ PageReader::PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues
 PageReader::~PageReader() { close(); }
 
 void PageReader::close() {
-  std::unique_ptr<ReadQueues> queues;  // which outlive their lanes
+  std::unique_ptr<ReadQueues> queues;  // outlive their page queues
   std::vector<std::unique_ptr<Lane>> lanes;
   std::thread janitor;
   {
@@ -258,7 +258,7 @@ void PageReader::run_janitor() {
       if (lanes.empty()) return;
     }
     for (std::unique_ptr<Lane>& lane : lanes) {
-      // In turn, and never long on one: a lane may come to an end while another's disk hangs.
+      // Serve them in turn, and none for long: a page queue may come to an end while another's disk hangs.
       try {
         lane->turn(1, Clock::now() + std::chrono::milliseconds(1), [](Lane::Slot&, const std::exception_ptr&) {});
       } catch (...) {

@@ -33,7 +33,7 @@ struct ReaderOptions {
   std::string io = "auto";  // "uring", "threads" or "auto"
   std::size_t depth = 64;  // pages of one call in flight
   std::size_t lanes = 16;  // calls that read at the same time; one more waits, within its deadline
-  std::size_t threads = 32;  // of the fall-back
+  std::size_t threads = 32;  // threads of the fall-back
 };
 
 struct ReaderStats {
@@ -49,11 +49,11 @@ class PageReader {
   PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues);
   ~PageReader();  // closes it
 
-  // Any thread. deadline: what has not come by then stays kUnresolved, its row as it was.
+  // Answers requests. Thread-safe. deadline: an id that has not been read by then stays kUnresolved, its row as it was.
   // Throws CorruptPage and DiskError; requests may be answered in part then.
   void read(const std::vector<ReadRequest>& requests, Deadline deadline);
 
-  // Waits for the reads under way, then gives back rings, memory and threads; later reads throw DiskError. Any thread.
+  // Waits for the reads under way, then frees rings, memory and threads; later reads throw DiskError. Thread-safe.
   void close();
 
   const std::string& io() const { return io_; }
@@ -78,7 +78,7 @@ class PageReader {
   std::size_t lanes_ = 0;
   std::size_t most_lanes_;
 
-  // Lanes with reads that nobody waits for any more.
+  // Signals page queues with reads that no call waits for any more.
   std::condition_variable left_;
   std::vector<std::unique_ptr<Lane>> left_lanes_;
   std::thread janitor_;

@@ -17,7 +17,7 @@
 namespace emberline::pages {
 namespace {
 
-// Where the threads leave what has ended.
+// Finished reads, left here by the threads.
 struct Ended {
   std::mutex mutex;
   std::condition_variable changed;
@@ -46,7 +46,7 @@ class Workers {
           threads_.emplace_back([this] { run(); });
         } catch (const std::system_error& error) {
           if (threads_.empty()) throw DiskError(error.code().value(), "starting a thread for reads", "the page reader");
-          break;  // those that there are do the work
+          break;  // the existing threads do the work
         }
         ++idle_;
       }
@@ -69,7 +69,7 @@ class Workers {
       const ssize_t got = ::pread(op->fd, op->buffer, op->bytes, static_cast<off_t>(op->offset));
       op->result = static_cast<std::int32_t>(got < 0 ? -errno : got);
       {
-        // Under the lock to the end: whoever waits may take the queue down as soon as it has this.
+        // The lock is held to the end: a waiting thread may destroy the queue as soon as it has this.
         const std::lock_guard ended_lock(ended->mutex);
         ended->ops.push_back(op);
         ended->changed.notify_one();

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kName = "io_uring";
 
-// As in the kernel's header, whose older versions lack it.
+// A copy of the structure in the kernel's header, whose older versions lack it.
 struct WaitArgument {
   std::uint64_t signal_mask = 0;
   std::uint32_t signal_mask_bytes = 0;

@@ -146,7 +146,7 @@ void PageWriter::finish() {
   write_at(file_, part_, sector, kSector, 0);
   sync_file(file_, part_);
   rename_file(part_, path_);
-  finished_ = true;  // from here on the destructor must not take it away
+  finished_ = true;  // the destructor must not remove the file any more
   sync_folder_of(path_);
   file_.close();
 }

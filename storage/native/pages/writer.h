@@ -16,7 +16,7 @@ struct TableFormat {
   std::uint32_t table;
   std::size_t row_bytes;
   std::string row_type;  // at most 15 characters
-  int bits_per_id = 10;  // of the filters
+  int bits_per_id = 10;  // bits of the filters
 };
 
 class PageWriter {
@@ -35,7 +35,7 @@ class PageWriter {
 
   std::uint64_t rows() const { return header_.rows; }
   std::int64_t last_id() const { return header_.last_id; }
-  // Of the file so far.
+  // Bytes of the file so far.
   std::uint64_t bytes() const { return offset_ + filled_; }
   std::size_t row_bytes() const { return geometry_.row_bytes; }
 

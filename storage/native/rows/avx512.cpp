@@ -35,7 +35,7 @@ struct V {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                         _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
-  // Not by the instruction for it, which takes subnormal values for zeros.
+  // The instruction for it is not used, because it takes subnormal values for zeros.
   static void to_bf16(char* to, F values) {
     const __m512i bits = _mm512_castps_si512(values);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -31,7 +31,7 @@ constexpr std::size_t row_bytes(RowType type, std::uint32_t dim) {
   return (bytes + 3) / 4 * 4;
 }
 
-// What the rows of a table are.
+// Encoding and size of a table's rows.
 struct RowFormat {
   RowType type = RowType::kFp32;
   std::uint32_t dim = 0;

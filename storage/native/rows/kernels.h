@@ -1,5 +1,5 @@
-// What is done with encoded rows, once per instruction set: encode, decode, copy out by address, pool. All sets give
-// the same bits: values are multiplied and added in the same order, without fused multiply-add.
+// Operations on encoded rows, once per instruction set: encode, decode, copy out by address, pool. All sets give the
+// same bits: values are multiplied and added in the same order, without fused multiply-add.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct RowKernels {
   Singles singles[kRowTypes];
 };
 
-// One for each instruction set, each in a file of its own; those that the build lacks are not defined.
+// Kernels of each instruction set, each in a file of its own; those that the build lacks are not defined.
 extern const RowKernels kPortableRows, kAvx2Rows, kAvx512Rows, kNeonRows;
 
 const RowKernels& row_kernels(Isa isa);

@@ -1,6 +1,6 @@
-// One value of an encoded row at a time, in plain C++: the meaning of the row types, to which every faster path is
-// held. Internal linkage throughout: the files that include this are compiled for different instruction sets, and the
-// linker must not pick one file's copy for another.
+// Codecs of one value of an encoded row at a time, in plain C++: the meaning of the row types, to which every faster
+// path is held. Internal linkage throughout: the files that include this are compiled for different instruction sets,
+// and the linker must not pick one file's copy for another.
 #pragma once
 
 #include <cmath>
@@ -55,8 +55,8 @@ inline std::uint16_t to_bfloat(float value) {
 
 inline float from_bfloat(std::uint16_t value) { return float_of(static_cast<std::uint32_t>(value) << 16); }
 
-// Of a row whose largest magnitude is given. A subnormal scale has too few bits to give the row back: such a row is all
-// zeros.
+// Returns the scale of a row whose largest magnitude is given. A subnormal scale has too few bits to restore the row:
+// such a row is all zeros.
 inline float int8_scale(float largest) {
   const float scale = largest / 127.0f;
   return scale < 0x1p-126f ? 0 : scale;

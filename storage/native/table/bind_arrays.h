@@ -36,7 +36,7 @@ inline std::string shape_text(const std::vector<std::size_t>& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-// What an argument is, for an error message; slow, and only then.
+// Describes an argument for an error message; slow, and called only then.
 inline std::string describe(nb::handle value) {
   std::string text = nb::cast<std::string>(nb::str(value.type().attr("__name__")));
   for (const char* name : {"dtype", "shape", "strides"}) {
@@ -63,7 +63,7 @@ struct ArgumentName {
   bool listed = false;
 };
 
-// Whether a buffer's format is that of T: one letter, in native order.
+// Returns whether a buffer's format is that of T: one letter, in native order.
 template <class T>
 bool has_format(const char* format, Py_ssize_t item_bytes) {
   using V = std::remove_const_t<T>;
@@ -107,7 +107,7 @@ class ArrayView {
   }
   ArrayView& operator=(ArrayView&&) = delete;
 
-  // Any shape of so many dimensions.
+  // Accepts any shape with this number of dimensions.
   static ArrayView of_rank(std::size_t dimensions, nb::handle value, ArgumentName name) {
     ArrayView view;
     view.take(value, name, dimensions);

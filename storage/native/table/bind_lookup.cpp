@@ -156,7 +156,7 @@ std::size_t begin_prepared(PyLookup& self, std::uint64_t mask, std::size_t threa
   for (std::size_t f = 0; f < self.inputs.size(); ++f) {
     LookupInput& input = self.inputs[f];
     const std::int64_t end = input.offsets[self.batch];
-    // What is not within the room is left to the check of all offsets.
+    // Values beyond the room are left to the check of all offsets.
     input.value_count =
         end >= 0 && static_cast<std::size_t>(end) <= self.rooms[f] ? static_cast<std::size_t>(end) : self.rooms[f];
   }
@@ -189,9 +189,10 @@ nb::object table_totals(const PyLookup& self) {
 void bind_lookup(nb::module_& module) {
   nb::class_<PyLookup>(
       module, "Lookup",
-      "The lookups of one lane over shared tables, in one call for all features. Not thread-safe.\n\n"
-      "features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each.\n"
-      "overlays: one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
+      "The lookups of one session over shared tables, in one call for all features. Not thread-safe.\n\n"
+      "features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each. "
+      "overlays:\n"
+      "one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
       .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
            nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: "
                    "list[OverlayTable] | None = None) -> None"))
@@ -202,11 +203,13 @@ void bind_lookup(nb::module_& module) {
                    "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] "
                    "| None], mask: int = 0, "
                    "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None, threads: int = 1) -> int"),
-           "values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f] (B, length), "
-           "written\n"
-           "in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f] (N,) of a "
-           "weighted\n"
-           "feature, else None. threads: at most, 1 to 64; one for each 2,048 ids.\n\n"
+           "Looks up a batch: values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with "
+           "masks[f]\n"
+           "(B, length).\n\n"
+           "Outputs are written in place, by finish where rows are missing. mask: bit i makes overlay i visible. "
+           "weights[f]\n"
+           "(N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for each 2,048 "
+           "ids.\n\n"
            "Returns how many distinct ids are missing.")
       .def("prepare", &prepare, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "weights"_a = nb::none(),
            nb::sig("def prepare(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
@@ -214,28 +217,27 @@ void bind_lookup(nb::module_& module) {
                    "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] "
                    "| None], "
                    "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None) -> None"),
-           "Checks and keeps the arrays of a call that is made again and again: between the calls their contents "
-           "change, and\n"
-           "offsets may end anywhere within values.")
+           "Checks and keeps the arrays of a call that is repeated: between the calls their contents change, and "
+           "offsets may\n"
+           "end anywhere within values.")
       .def("begin_prepared", &begin_prepared, "mask"_a = 0, "threads"_a = 1,
            nb::sig("def begin_prepared(self, mask: int = 0, threads: int = 1) -> int"),
-           "As begin, over the arrays of prepare.")
+           "Begins as `begin` does, over the arrays of prepare.")
       .def(
           "missing",
           [](const PyLookup& self, std::size_t table) {
             return to_numpy(std::vector<std::int64_t>(self.lookup.missing(self.table_index(table))));
           },
           "table"_a, nb::sig("def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]"),
-          "The missing ids of a table, each once.")
+          "Returns the missing ids of a table, each once.")
       .def(
           "missing_sources",
           [](const PyLookup& self, std::size_t table) {
             return to_numpy(std::vector<std::uint8_t>(self.lookup.missing_sources(self.table_index(table))));
           },
           "table"_a, nb::sig("def missing_sources(self, table: int) -> numpy.typing.NDArray[numpy.uint8]"),
-          "Where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base. An overlay may be "
-          "merged\n"
-          "since: what it no longer has, the base has.")
+          "Returns where the rows of missing(table) lie: the overlay that spilled it, or 255 for the base.\n\n"
+          "An overlay may be merged since: the base has the rows that it no longer has.")
       .def(
           "supply",
           [](PyLookup& self, std::size_t table, nb::handle rows, nb::handle state) {
@@ -248,13 +250,13 @@ void bind_lookup(nb::module_& module) {
           "table"_a, "rows"_a, "state"_a,
           nb::sig("def supply(self, table: int, rows: numpy.typing.NDArray[numpy.float32] | "
                   "numpy.typing.NDArray[numpy.uint8], state: numpy.typing.NDArray[numpy.uint8]) -> None"),
-          "rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied: 0 absent,\n"
-          "1 found, 2 unresolved.")
+          "Supplies rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied.\n\n"
+          "A state is 0 absent, 1 found, 2 unresolved.")
       .def("finish", &finish,
            "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
-           "answered by overlays. What an overlay removed is absent.")
+           "answered by overlays. An id that an overlay removed is absent.")
       .def("table_totals", &table_totals, nb::sig("def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]"),
-           "What the last finish gave, by table: (T, 5), columns as finish returns them.");
+           "Returns the results of the last finish by table: (T, 5), columns as finish returns them.");
 }
 
 }  // namespace emberline::bind

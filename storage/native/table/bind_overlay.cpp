@@ -12,8 +12,8 @@ namespace emberline::bind {
 void bind_overlay(nb::module_& module) {
   nb::class_<OverlayTable>(
       module, "OverlayTable",
-      "Staged deltas over one table: what overlay 0 to 62 says of an id, seen by a mask of them.\n\n"
-      "Of an id's entries the one staged last covers the others. Readers take no lock; one writer at a time.")
+      "Staged deltas over one table: the entries of overlays 0 to 62 for an id, seen by a mask of them.\n\n"
+      "The entry of an id that was staged last covers its others. Readers take no lock; one writer at a time.")
       .def(
           "__init__",
           [](OverlayTable* self, std::uint32_t dim, const std::string& row_type) {
@@ -22,8 +22,9 @@ void bind_overlay(nb::module_& module) {
           "dim"_a, nb::kw_only(), "row_type"_a = "fp32")
       .def_prop_ro("dim", &OverlayTable::dim)
       .def_prop_ro("row_type", [](const OverlayTable& table) { return row_type_name(table.format().type); })
-      .def("size", &OverlayTable::size, "Ids that any overlay says something of.")
-      .def("entries", &OverlayTable::entries, "overlay"_a, "Entries of one overlay: rows, removed and spilled ids.")
+      .def("size", &OverlayTable::size, "Returns the number of ids that any overlay has an entry for.")
+      .def("entries", &OverlayTable::entries, "overlay"_a,
+           "Returns the entries of one overlay: rows, removed and spilled ids.")
       .def("memory_bytes", &OverlayTable::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
            "Bytes of memory that index, chains, rows and remembered ids take.")
       .def(
@@ -43,9 +44,10 @@ void bind_overlay(nb::module_& module) {
           "overlay"_a, "ids"_a, "rows"_a.none(), "kind"_a,
           nb::sig("def stage(self, overlay: int, ids: numpy.typing.NDArray[numpy.int64], rows: "
                   "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8] | None, kind: int) -> None"),
-          "Puts ids (n,) on top of what is staged. kind: 0 row, with rows (n, dim) or encoded;\n"
-          "1 removed, 2 spilled, with None.\n\n"
-          "All or nothing. Raises ValueError for an id that the overlay has already, CapacityExceeded.")
+          "Stages ids (n,) on top of earlier ones. kind: 0 row, with rows (n, dim) or encoded; 1 removed, 2 spilled, "
+          "with\n"
+          "None.\n\n"
+          "All ids are staged or none. Raises ValueError for an id that the overlay has already, CapacityExceeded.")
       .def(
           "discard",
           [](OverlayTable& table, std::uint32_t overlay, std::uint64_t limit) {
@@ -70,9 +72,10 @@ void bind_overlay(nb::module_& module) {
           nb::sig("def find(self, mask: int, ids: numpy.typing.NDArray[numpy.int64], out: "
                   "numpy.typing.NDArray[numpy.float32], "
                   "states: numpy.typing.NDArray[numpy.uint8], overlays: numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "What the newest overlay in the mask says of ids (n,), written in place: out (n, dim), zeros without a row;\n"
-          "states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), 255 where not covered.\n\n"
-          "Returns the number covered.")
+          "Finds the entry of the newest overlay in the mask for ids (n,), written in place.\n\n"
+          "out (n, dim), zeros without a row; states (n,) 0 not covered, 1 row, 2 removed, 3 spilled; overlays (n,), "
+          "255\n"
+          "where not covered. Returns the number covered.")
       .def(
           "copy_rows",
           [](const OverlayTable& table, std::uint64_t mask, nb::handle ids, nb::handle rows, nb::handle at,
@@ -95,10 +98,10 @@ void bind_overlay(nb::module_& module) {
                   "numpy.typing.NDArray[numpy.uint8], "
                   "at: numpy.typing.NDArray[numpy.int64], states: numpy.typing.NDArray[numpy.uint8], threads: int = 1) "
                   "-> int"),
-          "As find, with the rows as they are held: those that there are, one behind the other in rows (n, stride), "
-          "with\n"
-          "zeros behind each, and whose they are, at (n,). Returns how many. More than one thread gives them in any "
-          "order.")
+          "Finds as `find` does, and copies existing encoded rows, one behind the other, to rows (n, stride), with "
+          "zeros\n"
+          "behind each.\n\n"
+          "at (n,): index of each row's id. Returns the number of rows. More than one thread gives them in any order.")
       .def(
           "ids",
           [](const OverlayTable& table, std::uint32_t overlay) {
@@ -115,7 +118,7 @@ void bind_overlay(nb::module_& module) {
           "overlay"_a,
           nb::sig("def ids(self, overlay: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "ids (n,) of an overlay in the order in which they were staged, and their kinds (n,).")
+          "Returns ids (n,) of an overlay in the order in which they were staged, and their kinds (n,).")
       .def("check_integrity", &OverlayTable::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the chains is broken. Slow; for tests.");
 }

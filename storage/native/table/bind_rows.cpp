@@ -39,7 +39,7 @@ nb::object decode(const std::string& row_type, std::uint32_t dim, nb::handle enc
 }  // namespace
 
 void bind_rows(nb::module_& module) {
-  module.def("isa", [] { return isa_name(isa()); }, "The instruction set that the loops of this module use.");
+  module.def("isa", [] { return isa_name(isa()); }, "Returns the instruction set that the loops of this module use.");
   module.def(
       "isas",
       [] {
@@ -47,7 +47,8 @@ void bind_rows(nb::module_& module) {
         for (const Isa set : isas()) names.append(nb::str(isa_name(set)));
         return names;
       },
-      nb::sig("def isas() -> list[str]"), "Those that this processor and this build have, the best one last.");
+      nb::sig("def isas() -> list[str]"),
+      "Returns the instruction sets that this processor and this build have, the best one last.");
   module.def(
       "numa_nodes",
       [] {
@@ -56,22 +57,25 @@ void bind_rows(nb::module_& module) {
         return nodes;
       },
       nb::sig("def numa_nodes() -> list[int]"),
-      "The nodes that have memory; over more than one, tables are dealt out in turn.");
+      "Returns the nodes that have memory; over more than one, tables are dealt out in turn.");
   module.def("set_isa", &set_isa, "name"_a,
-             "For tests: all sets give the same bits. Raises ValueError for one that is not there.");
+             "Sets the instruction set, for tests: all sets give the same bits. Raises ValueError for one that is not\n"
+             "available.");
   module.def(
       "row_bytes",
       [](const std::string& row_type, std::uint32_t dim) { return row_bytes(row_type_named(row_type), dim); },
-      "row_type"_a, "dim"_a, "Bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.");
+      "row_type"_a, "dim"_a,
+      "Returns the bytes of an encoded row of `dim` values. row_type: fp32, fp16, bf16 or int8.");
   module.def(
       "encode_rows", &encode, "row_type"_a, "rows"_a,
       nb::sig("def encode_rows(row_type: str, rows: numpy.typing.NDArray[numpy.float32]) -> "
               "numpy.typing.NDArray[numpy.uint8]"),
-      "rows (n, dim) -> (n, row_bytes). Raises ValueError for a value that is not finite, where int8 cannot hold it.");
+      "Encodes rows (n, dim) as (n, row_bytes). Raises ValueError for a value that is not finite, where int8 cannot\n"
+      "hold it.");
   module.def("decode_rows", &decode, "row_type"_a, "dim"_a, "encoded"_a,
              nb::sig("def decode_rows(row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]) -> "
                      "numpy.typing.NDArray[numpy.float32]"),
-             "encoded (n, row_bytes) -> rows (n, dim).");
+             "Decodes encoded rows (n, row_bytes) to (n, dim).");
 }
 
 }  // namespace emberline::bind

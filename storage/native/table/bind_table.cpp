@@ -23,15 +23,16 @@ void bind_tables(nb::module_& module) {
   nb::exception<CapacityExceeded>(module, "CapacityExceeded", PyExc_RuntimeError);
 
   nb::class_<RowSource>(module, "RowSource",
-                        "Where a Lookup reads the rows of one table: a Table, or a table's share of a cache.");
+                        "The rows of one table that a Lookup reads: a Table, or a table's share of a cache.");
 
   nb::class_<Table, RowSource>(
       module, "Table",
       "Rows of one embedding table in DRAM, by int64 id. Readers take no lock; one writer at a time.\n\n"
       "dim: values of a row. extra: float32 values behind them, of fp32 rows. capacity_rows: 0 grows without bound.\n"
-      "row_type: how rows are held, fp32, fp16, bf16 or int8. Rows given as float32 are encoded, rows given as uint8\n"
-      "(n, row_bytes) are taken as encoded already; for fp32 these are the same bytes.\n"
-      "Arrays are C-contiguous and of the exact dtype. Raises TypeError or ValueError that names the argument.")
+      "row_type: encoding of the rows, fp32, fp16, bf16 or int8. Rows given as float32 are encoded, rows given as "
+      "uint8\n"
+      "(n, row_bytes) are taken as encoded already; for fp32 these are the same bytes. Arrays are C-contiguous and of\n"
+      "the exact dtype. Raises TypeError or ValueError that names the argument.")
       .def(
           "__init__",
           [](Table* self, std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows,
@@ -42,7 +43,7 @@ void bind_tables(nb::module_& module) {
       .def_prop_ro("row_type", [](const Table& table) { return row_type_name(table.format().type); })
       .def_prop_ro("row_bytes", &Table::stride, "Bytes of an encoded row, `extra` included.")
       .def_prop_ro("capacity_rows", &Table::capacity_rows)
-      .def("size", &Table::size, "Rows in the table.")
+      .def("size", &Table::size, "Returns the number of rows in the table.")
       .def("memory_bytes", &Table::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
            "Bytes of memory that index, rows and counters take.")
       .def(
@@ -57,8 +58,10 @@ void bind_tables(nb::module_& module) {
           "ids"_a, "out"_a, "found"_a, "threads"_a = 1,
           nb::sig("def find(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
                   "found: numpy.typing.NDArray[numpy.uint8], threads: int = 1) -> int"),
-          "ids (n,), out (n, dim) and found (n,) written in place; absent rows are zeros. Returns the number found.\n\n"
-          "threads: at most, 1 to 64; one for each 2,048 ids.")
+          "Looks up ids (n,); out (n, dim) and found (n,) are written in place, absent rows as zeros. Returns the "
+          "number\n"
+          "found.\n\n"
+          "threads: number of threads at most, 1 to 64; one for each 2,048 ids.")
       .def(
           "insert_or_assign",
           [](Table& table, nb::handle ids, nb::handle rows, nb::handle freq) {
@@ -73,7 +76,8 @@ void bind_tables(nb::module_& module) {
           nb::sig("def insert_or_assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
                   "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8], "
                   "freq: numpy.typing.NDArray[numpy.uint8] | None = None) -> None"),
-          "ids (n,), rows (n, dim + extra) or encoded, freq (n,) logarithmic use counts as export_batch gives them.\n\n"
+          "Writes rows (n, dim + extra) or encoded of ids (n,), with freq (n,), logarithmic use counts as in "
+          "export_batch.\n\n"
           "Raises CapacityExceeded at the first id that does not fit; those before it are in.")
       .def(
           "insert_and_evict",
@@ -86,7 +90,7 @@ void bind_tables(nb::module_& module) {
           "ids"_a, "rows"_a,
           nb::sig("def insert_and_evict(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
                   "numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "As a cache: leaves rows that are there; when full, admits an id that is hotter than the row it "
+          "Inserts rows as a cache: leaves existing rows; when full, admits an id that is hotter than the row it "
           "displaces.\n\n"
           "Returns the number admitted.")
       .def(
@@ -100,7 +104,7 @@ void bind_tables(nb::module_& module) {
           "ids"_a, "rows"_a,
           nb::sig("def assign(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32] "
                   "| numpy.typing.NDArray[numpy.uint8]) -> int"),
-          "Replaces rows that are there, leaves out the others. Returns the number replaced.")
+          "Replaces existing rows, leaves out the other ids. Returns the number replaced.")
       .def(
           "erase",
           [](Table& table, nb::handle ids) {
@@ -109,7 +113,7 @@ void bind_tables(nb::module_& module) {
             return table.erase(id.data(), id.size());
           },
           "ids"_a, nb::sig("def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-          "Returns the number erased.")
+          "Erases rows. Returns the number erased.")
       .def("reserve", &Table::reserve, "rows"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Makes room in the index for this many rows in all.")
       .def(
@@ -130,9 +134,9 @@ void bind_tables(nb::module_& module) {
           nb::sig("def export_batch(self, cursor: int, limit: int) -> "
                   "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "At most `limit` rows from cursor on, 0 first: next cursor (-1 at the end), ids, rows (m, dim + extra), "
-          "freq.\n\n"
-          "Every row comes once if nothing is inserted between the calls.")
+          "Exports at most `limit` rows from cursor on, 0 first.\n\n"
+          "Returns next cursor (-1 at the end), ids, rows (m, dim + extra), freq. Every row comes once if nothing is\n"
+          "inserted between the calls.")
       .def(
           "export_encoded",
           [](const Table& table, std::uint64_t cursor, std::uint64_t limit) {
@@ -151,7 +155,7 @@ void bind_tables(nb::module_& module) {
           nb::sig("def export_encoded(self, cursor: int, limit: int) -> "
                   "tuple[int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], "
                   "numpy.typing.NDArray[numpy.uint8]]"),
-          "As export_batch, with the rows as they are held: uint8 (m, row_bytes).")
+          "Exports as export_batch does, with the rows as they are encoded: uint8 (m, row_bytes).")
       .def("check_integrity", &Table::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
            "Raises RuntimeError that says which rule of the table is broken. Slow; for tests.");
 }

@@ -66,15 +66,16 @@ void bind_training(nb::module_& module) {
   nb::class_<TrainingTable> bound(
       module, "TrainingTable",
       "A table that trains: rows appear when an id was seen often enough, and are stepped in place.\n\n"
-      "slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are\n"
-      "uniform in [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row.\n"
-      "tiered: a part of the rows lies in a store, and the caller brings them before they are trained.");
+      "slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are uniform in\n"
+      "[-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row. tiered: a part of "
+      "the\n"
+      "rows lies in a store, and the caller brings them before they are trained.");
   bound
       .def(nb::init<std::uint32_t, std::uint32_t, std::uint64_t, float, std::uint32_t, bool>(), "dim"_a, nb::kw_only(),
            "slots"_a, "seed"_a, "init_scale"_a, "admit_after"_a, "tiered"_a = false)
       .def_prop_ro("dim", &TrainingTable::dim)
       .def_prop_ro("slots", &TrainingTable::slots)
-      .def("size", &TrainingTable::size, "Rows in the table.")
+      .def("size", &TrainingTable::size, "Returns the number of rows in the table.")
       .def("memory_bytes", &TrainingTable::memory_bytes, nb::call_guard<nb::gil_scoped_release>(),
            "Bytes of memory that index, rows and counters take.")
       .def(
@@ -92,9 +93,12 @@ void bind_training(nb::module_& module) {
                   "train: bool, "
                   "initial_slot: float, side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
                   "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
-          "out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that are due.\n\n"
-          "side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone.\n"
-          "Returns the occurrences that have a row.")
+          "Looks up rows: out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows "
+          "that\n"
+          "are due.\n\n"
+          "side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone. Returns the "
+          "occurrences\n"
+          "that have a row.")
       .def(
           "pool",
           [](TrainingTable& table, nb::handle values, nb::handle offsets, int mode, nb::handle out, bool train,
@@ -116,13 +120,14 @@ void bind_training(nb::module_& module) {
                   "out: numpy.typing.NDArray[numpy.float32], train: bool, initial_slot: float, "
                   "side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
                   "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
-          "As lookup, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a row "
-          "included.")
+          "Looks up as `lookup` does, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those "
+          "without a\n"
+          "row included.")
       .def_static("pool_backward", &pool_backward_of, "offsets"_a, "mode"_a, "grad"_a,
                   nb::sig("def pool_backward(offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: "
                           "numpy.typing.NDArray[numpy.float32]) -> "
                           "numpy.typing.NDArray[numpy.float32]"),
-                  "The gradient (N, dim) of each id from those of the bags, grad (B, dim).")
+                  "Returns the gradient (N, dim) of each id from those of the bags, grad (B, dim).")
       .def(
           "adagrad",
           [](TrainingTable& table, nb::handle ids, nb::handle grads, float lr, float eps) {
@@ -148,7 +153,7 @@ void bind_training(nb::module_& module) {
           "ids"_a, "grads"_a, "lr"_a,
           nb::sig("def sgd(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], "
                   "lr: float) -> int"),
-          "As adagrad, without optimizer values.")
+          "Steps rows as `adagrad` does, without optimizer values.")
       .def(
           "export_rows",
           [](const TrainingTable& table) {
@@ -165,7 +170,7 @@ void bind_training(nb::module_& module) {
           nb::sig("def export_rows(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
-          "ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,).")
+          "Returns ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,).")
       .def(
           "export_ids",
           [](const TrainingTable& table, nb::handle ids) {
@@ -181,8 +186,9 @@ void bind_training(nb::module_& module) {
           nb::sig("def export_ids(self, ids: numpy.typing.NDArray[numpy.int64]) -> "
                   "tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
-          "rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id without a "
-          "row.")
+          "Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id "
+          "without\n"
+          "a row.")
       .def(
           "export_counts",
           [](const TrainingTable& table) {
@@ -195,7 +201,7 @@ void bind_training(nb::module_& module) {
           },
           nb::sig("def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.uint32]]"),
-          "ids (n,) ascending and occurrences (n,) of ids that have no row yet.")
+          "Returns ids (n,) ascending and occurrences (n,) of ids that have no row yet.")
       .def(
           "restore",
           [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts,
@@ -212,7 +218,8 @@ void bind_training(nb::module_& module) {
           nb::sig("def restore(self, ids: numpy.typing.NDArray[numpy.int64], rows: "
                   "numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
                   "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what export_rows gave, over rows that are there. Stamps are at most the table's own: set_stamp "
+          "Puts back what export_rows returned, over existing rows. Stamps are at most the table's own: call "
+          "set_stamp\n"
           "first.")
       .def(
           "restore_counts",
@@ -225,7 +232,7 @@ void bind_training(nb::module_& module) {
           "ids"_a, "counts"_a,
           nb::sig("def restore_counts(self, ids: numpy.typing.NDArray[numpy.int64], counts: "
                   "numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what export_counts or waiting_since gave; a count of 0 takes the id out.")
+          "Puts back what export_counts or waiting_since returned; a count of 0 removes the id.")
       .def(
           "restore_removed",
           [](TrainingTable& table, nb::handle ids, nb::handle stamps) {
@@ -237,7 +244,7 @@ void bind_training(nb::module_& module) {
           "ids"_a, "stamps"_a,
           nb::sig("def restore_removed(self, ids: numpy.typing.NDArray[numpy.int64], stamps: "
                   "numpy.typing.NDArray[numpy.uint32]) -> None"),
-          "Puts back what removed gave; ids that have a row are left out.")
+          "Puts back what removed returned; ids that have a row are left out.")
       .def(
           "erase",
           [](TrainingTable& table, nb::handle ids) {
@@ -250,16 +257,17 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("stamp", &TrainingTable::stamp)
       .def("advance", &TrainingTable::advance, nb::call_guard<nb::gil_scoped_release>(),
            "Closes the stamp and returns it; later changes carry the next one.")
-      .def("set_stamp", &TrainingTable::set_stamp, "stamp"_a, "Raises ValueError for a stamp below the table's own.")
+      .def("set_stamp", &TrainingTable::set_stamp, "stamp"_a,
+           "Sets the stamp. Raises ValueError for a stamp below the table's own.")
       .def("changed_since", since<&TrainingTable::changed_since>, "stamp"_a,
            nb::sig("def changed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
-           "Ids (n,) ascending of rows created, stepped or looked up in training after a stamp.")
+           "Returns ids (n,) ascending of rows created, stepped or looked up in training after a stamp.")
       .def("expired", since<&TrainingTable::expired>, "stamp"_a,
            nb::sig("def expired(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
-           "Ids (n,) ascending of rows that changed last at that stamp or before.")
+           "Returns ids (n,) ascending of rows that changed last at that stamp or before.")
       .def("removed_since", since<&TrainingTable::removed_since>, "stamp"_a,
            nb::sig("def removed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
-           "Ids (n,) ascending that were erased after a stamp and have no row now.")
+           "Returns ids (n,) ascending that were erased after a stamp and have no row now.")
       .def(
           "removed",
           [](const TrainingTable& table) {
@@ -271,9 +279,9 @@ void bind_training(nb::module_& module) {
             return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.stamps)));
           },
           nb::sig("def removed(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]"),
-          "ids (n,) ascending that were erased and have no row now, and the stamps (n,) at which.")
+          "Returns ids (n,) ascending that were erased and have no row now, and the stamps (n,) of their erasure.")
       .def("forget_removed", &TrainingTable::forget_removed, "upto_stamp"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Ids that were erased at that stamp or before are as if they had never been.")
+           "Forgets that ids were erased, for erasures at that stamp or before.")
       .def(
           "waiting_since",
           [](const TrainingTable& table, std::uint32_t stamp) {
@@ -287,9 +295,8 @@ void bind_training(nb::module_& module) {
           "stamp"_a,
           nb::sig("def waiting_since(self, stamp: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.uint32]]"),
-          "ids (n,) ascending without a row whose count changed after a stamp, and counts (n,); 0: it has a row now, "
-          "or was\n"
-          "erased. The stamp must be one of the last 64.");
+          "Returns ids (n,) ascending without a row whose count changed after a stamp, and counts (n,).\n\n"
+          "A count of 0: the id has a row now, or was erased. The stamp must be one of the last 64.");
   bind_training_tier(bound);
 }
 

@@ -1,4 +1,4 @@
-// What a store needs of a TrainingTable, for Python.
+// The methods of TrainingTable that a store needs, for Python.
 #include "table/bind_training.h"
 
 namespace emberline::bind {
@@ -103,22 +103,24 @@ std::size_t applied(TrainingTable& table, nb::handle ids) {
 
 void bind_training_tier(nb::class_<TrainingTable>& table) {
   table
-      .def_prop_ro("record_bytes", &TrainingTable::record_bytes,
-                   "Bytes of a row in a store: count and stamp (u32 each), weights and optimizer values (float32).")
+      .def_prop_ro(
+          "record_bytes", &TrainingTable::record_bytes,
+          "Number of bytes of a row in a store: count and stamp (u32 each), weights and optimizer values (float32).")
       .def("begin", &TrainingTable::begin, nb::call_guard<nb::gil_scoped_release>(),
            "Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.")
       .def("unknown", &unknown, "ids"_a, "hold"_a,
            nb::sig("def unknown(self, ids: numpy.typing.NDArray[numpy.int64], hold: bool) -> "
                    "tuple[numpy.typing.NDArray[numpy.int64], int]"),
-           "Ids (k,), each once, of which only the store can tell; and how many different ids have no row here.\n\n"
-           "hold: the rows that are here stay until begin().")
+           "Returns ids (k,), each once, that only the store can answer; and how many different ids have no row "
+           "here.\n\n"
+           "hold: existing rows stay until begin().")
       .def("settle", &applied<&TrainingTable::settle>, "ids"_a,
            nb::sig("def settle(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-           "Until begin(), the store has nothing of these ids. Returns how many they are.")
+           "Notes that the store has nothing of these ids, until begin(). Returns their number.")
       .def("bring", &bring, "ids"_a, "records"_a,
            nb::sig("def bring(self, ids: numpy.typing.NDArray[numpy.int64], records: "
                    "numpy.typing.NDArray[numpy.uint8]) -> None"),
-           "Takes in rows of the store, records (n, record_bytes); rows that are here already stay as they are.")
+           "Takes in rows of the store, records (n, record_bytes); existing rows stay as they are.")
       .def("bring_bare", &bring_bare, "ids"_a, "counts"_a, "waiting"_a, "removed"_a,
            nb::sig("def bring_bare(self, ids: numpy.typing.NDArray[numpy.int64], counts: "
                    "numpy.typing.NDArray[numpy.uint32], "
@@ -127,52 +129,56 @@ void bind_training_tier(nb::class_<TrainingTable>& table) {
       .def(
           "coldest", [](TrainingTable& self, std::size_t n) { return made([&] { return self.coldest(n); }); }, "n"_a,
           nb::sig("def coldest(self, n: int) -> numpy.typing.NDArray[numpy.int64]"),
-          "Ids ascending, at most n, of the rows that were used least; none that is held.")
-      .def("held", &TrainingTable::held, nb::call_guard<nb::gil_scoped_release>(), "Rows that are held.")
-      .def(
-          "pack", &pack, "ids"_a,
-          nb::sig("def pack(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.uint8], "
-                  "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], "
-                  "numpy.typing.NDArray[numpy.uint8]]"),
-          "records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty (n,): 1\n"
-          "where the copy is not the row.")
+          "Returns ids ascending, at most n, of the rows that were used least; none that is held.")
+      .def("held", &TrainingTable::held, nb::call_guard<nb::gil_scoped_release>(),
+           "Returns the number of rows that are held.")
+      .def("pack", &pack, "ids"_a,
+           nb::sig("def pack(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.uint8], "
+                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], "
+                   "numpy.typing.NDArray[numpy.uint8]]"),
+           "Returns records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty "
+           "(n,).\n\n"
+           "dirty is 1 where the copy differs from the row.")
       .def(
           "encode", &encode, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
           nb::sig(
               "def encode(self, rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
               "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> "
               "numpy.typing.NDArray[numpy.uint8]"),
-          "The records (n, record_bytes) of rows that restore would take.")
+          "Returns the records (n, record_bytes) of rows that restore would take.")
       .def("let_go", &applied<&TrainingTable::let_go>, "ids"_a,
            nb::sig("def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
            "Drops rows that the store has taken. Returns how many ids were given.")
-      .def("forget", &applied<&TrainingTable::forget>, "ids"_a,
-           nb::sig("def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-           "The store was given rows of these ids, which have none here: drops their counts and erasures.")
+      .def(
+          "forget", &applied<&TrainingTable::forget>, "ids"_a,
+          nb::sig("def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
+          "Drops counts and erasures of ids without a row here, after the store was given rows of them. Returns their\n"
+          "number.")
       .def(
           "pack_bare", &pack_bare,
           nb::sig("def pack_bare(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
-          "All ids without a row: counts, stamps of their last change, stamps of an erasure. Behind them ids that "
-          "lost\n"
-          "their count lately: count 0, erasure 0. Both parts ascending.")
+          "Returns all ids without a row: counts, stamps of their last change, stamps of an erasure.\n\n"
+          "Behind them come ids that lost their count lately: count 0, erasure 0. Both parts are ascending.")
       .def("drop_bare", &TrainingTable::drop_bare, nb::call_guard<nb::gil_scoped_release>(),
-           "Drops what pack_bare gave, which the store has taken.")
-      .def("bare_size", &TrainingTable::bare_size, nb::call_guard<nb::gil_scoped_release>(), "Ids without a row here.")
+           "Drops what pack_bare returned, which the store has taken.")
+      .def("bare_size", &TrainingTable::bare_size, nb::call_guard<nb::gil_scoped_release>(),
+           "Returns the number of ids without a row here.")
       .def("waiting_size", &TrainingTable::waiting_size, nb::call_guard<nb::gil_scoped_release>(),
-           "Ids here that were seen and have no row.")
+           "Returns the number of ids here that were seen and have no row.")
       .def(
           "row_ids", [](const TrainingTable& self) { return made([&] { return self.row_ids(); }); },
-          nb::sig("def row_ids(self) -> numpy.typing.NDArray[numpy.int64]"), "Ids (n,) ascending of the rows here.")
+          nb::sig("def row_ids(self) -> numpy.typing.NDArray[numpy.int64]"),
+          "Returns ids (n,) ascending of the rows here.")
       .def("has_row", &of_each<&TrainingTable::has_row, std::uint8_t>, "ids"_a,
            nb::sig("def has_row(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
-           "1 where an id has a row here.")
+           "Returns 1 where an id has a row here.")
       .def("has_waited", &of_each<&TrainingTable::has_waited, std::uint8_t>, "ids"_a,
            nb::sig("def has_waited(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
-           "1 where the last change of an id's count is known here.")
+           "Returns 1 where the last change of an id's count is known here.")
       .def("written", &of_each<&TrainingTable::written, std::uint32_t>, "ids"_a,
            nb::sig("def written(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]"),
-           "The stamps in the store's copies of rows that are here; 0 for none.");
+           "Returns the stamps in the store's copies of existing rows; 0 for none.");
 }
 
 }  // namespace emberline::bind

@@ -1,9 +1,9 @@
-// Which ids changed under which stamp: lists that are appended to, never searched, so that what changed lately is found
-// without looking at a table whole.
+// Records which ids changed under which stamp: lists that are appended to, never searched, so that recent changes are
+// found without a pass over a table.
 //
-// An id stands in the list of every stamp under which it changed; only its latest stamp counts, which the owner knows
-// and gives as `latest(id)` (0: the id has gone). Entries that a later change has overtaken are dropped when they are
-// half of all.
+// An id stands in the list of every stamp under which it changed; only its latest stamp counts, which the owner returns
+// as `latest(id)` (0: the id has gone). Entries that a later change has overtaken are dropped when they are half of
+// all.
 #pragma once
 
 #include <algorithm>

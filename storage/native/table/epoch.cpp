@@ -26,7 +26,7 @@ struct ThreadNode {
   ~ThreadNode() { node->taken.store(false); }
 };
 
-// The oldest epoch that a reader has announced; the current one when nobody reads.
+// Returns the oldest epoch that a reader has announced; the current one when there is no reader.
 std::uint64_t oldest_epoch() {
   std::uint64_t oldest = global_epoch.load();
   for (ReaderNode* node = all_nodes.load(); node != nullptr; node = node->next) {

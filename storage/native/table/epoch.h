@@ -1,4 +1,4 @@
-// Epochs: how a writer learns that nobody can hold any more what it has taken away.
+// Epochs tell a writer when no reader can hold any more what it has taken away.
 //
 // A reader announces the global epoch before its first load and takes the announcement back after its last one. A
 // writer takes something away (stores), then seals it by advancing the epoch, and may reuse it once every announced
@@ -13,7 +13,7 @@
 
 namespace emberline {
 
-// One reader's announcement. 0: not reading. Nodes live for ever and are handed from thread to thread.
+// Announcement of one reader. 0: not reading. Nodes live for ever and are passed from thread to thread.
 struct alignas(64) ReaderNode {
   std::atomic<std::uint64_t> epoch{0};
   std::atomic<bool> taken{false};

@@ -123,7 +123,7 @@ void Lookup::share_out(std::size_t batch, const std::vector<LookupInput>& inputs
   }
 }
 
-// What the parts miss, each id once, in the order of the parts.
+// Collects the ids that the parts miss, each once, in the order of the parts.
 void Lookup::gather_misses() {
   for (std::size_t t = 0; t < missing_.size(); ++t) {
     MissingRows& missing = missing_[t];

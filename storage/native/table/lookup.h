@@ -1,10 +1,10 @@
-// The lookups of one serving lane: the ids of all features of a batch against shared tables, misses answered from
-// outside.
+// The lookups of one session: the ids of all features of a batch against shared tables, misses answered from outside.
 //
 // begin() answers from the tables every bag whose rows are all there. A bag with a miss is kept aside: its rows are
 // copied, because no reader section may last while a disk is read; finish() pools it in the order of its ids.
 //
-// A mask of overlays makes staged deltas visible: what they say of an id goes before the table's row. B batch, D dim.
+// A mask of overlays makes staged deltas visible: an overlay's entry for an id overrides the table's row. B batch, D
+// dim.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class Lookup {
   void supply(std::size_t table, RowInput rows, const std::uint8_t* states);
   // Pools the late bags. Throws std::invalid_argument when a table with missing ids was not supplied.
   LookupTotals finish();
-  // By table, of the last finish().
+  // Totals of the last finish(), by table.
   const std::vector<LookupTotals>& table_totals() const { return totals_; }
 
  private:

@@ -233,8 +233,8 @@ void LookupPart::put_row(const Window& window, std::size_t at, float* output, st
   sources_.push_back(miss(window, at, kCovered ? covers_[at].overlay : kNoOverlay));
 }
 
-// What the overlays say of a window's ids, into covers_; false when that is nothing. Comes before the look into the
-// base (overlay.h says why), and is all that a lookup without overlays pays for them.
+// Finds the overlays' entries for a window's ids, into covers_; returns false when there are none. Runs before the
+// search of the base (overlay.h says why), and is all that a lookup without overlays pays for them.
 bool LookupPart::ask_overlay(const Window& window) {
   if (mask_ == 0 || plan_->overlays[window.table]->size() == 0) return false;
   if (covers_.size() < window.count) covers_.resize(window.count);
@@ -281,7 +281,7 @@ std::int64_t LookupPart::miss(const Window& window, std::size_t at, std::uint8_t
 void LookupPart::finish(const std::vector<MissingRows>& missing) {
   for (const Late& late : late_) {
     const LookupFeature& feature = plan_->features[late.feature];
-    // What waited was decoded when it was set aside, which changes no bit of the sum.
+    // A row that waited was decoded when it was set aside, which changes no bit of the sum.
     const std::uint32_t dim = plan_->formats[feature.table].dim;
     const MissingRows& misses = missing[feature.table];
     const std::vector<std::uint32_t>& places = places_[feature.table];

@@ -1,5 +1,5 @@
-// One thread's part of a lookup: a share of the bags of each feature, and what it keeps of them until the missing rows
-// have come.
+// One thread's part of a lookup: a share of the bags of each feature, and the rows it keeps of them until the missing
+// ones arrive.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ enum class RowState : std::uint8_t { kAbsent = 0, kFound = 1, kUnresolved = 2 };
 struct LookupFeature {
   std::uint32_t table;
   Pooling pooling;
-  std::uint32_t length;  // of an unpooled feature
+  std::uint32_t length;  // length of an unpooled feature
 };
 
-// One feature's share of a batch. Pointers must hold until finish().
+// One feature's share of a batch. Pointers must stay valid until finish().
 struct LookupInput {
   const std::int64_t* values;
   std::size_t value_count;
@@ -46,9 +46,9 @@ struct LookupTotals {
 
 struct LookupPlan {
   std::vector<const RowSource*> tables;
-  std::vector<RowFormat> formats;  // of the tables
+  std::vector<RowFormat> formats;  // formats of the tables
   std::vector<LookupFeature> features;
-  std::vector<const OverlayTable*> overlays;  // one a table, or none
+  std::vector<const OverlayTable*> overlays;  // one a table, or empty
 };
 
 // The missing ids of one table, each once, and what the caller supplied for them.
@@ -78,8 +78,7 @@ class LookupPart {
   // Answers the shares. inputs: one a feature of the plan.
   void begin(const std::vector<LookupInput>& inputs);
   MissingRows& misses(std::size_t table) { return misses_[table]; }
-  // Where the part's missing ids stand among those of the whole lookup: (m) positions, or empty where they are the
-  // same.
+  // Positions (m) of the part's missing ids among those of the whole lookup; empty where they are the same.
   std::vector<std::uint32_t>& places(std::size_t table) { return places_[table]; }
   // Pools what waited. missing: of the whole lookup, supplied, one a table.
   void finish(const std::vector<MissingRows>& missing);
@@ -90,10 +89,10 @@ class LookupPart {
   struct Late {
     std::uint32_t feature;
     std::uint32_t count;  // ids
-    std::size_t first;  // in sources_
+    std::size_t first;  // index in sources_
     const float* weights;  // (count), or null
     float* output;
-    std::uint8_t* mask;  // of the one position, or null
+    std::uint8_t* mask;  // mask of the one position, or null
   };
   // Ids of one reader section, and where their bags go.
   struct Window {
@@ -126,7 +125,7 @@ class LookupPart {
   std::vector<std::vector<std::uint32_t>> places_;
   std::vector<LookupTotals> totals_;
   std::vector<Late> late_;
-  // Where a late id's row is: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the
+  // Place of a missed id's row: >= 0 offset in kept_, kNowhere removed by an overlay, else -1 - position among the
   // misses.
   std::vector<std::int64_t> sources_;
   std::vector<float> kept_;

@@ -9,7 +9,7 @@
 template <int kLines>
 std::size_t match_ids_of(const MatchTask& given, std::size_t start, std::size_t end, std::uint32_t* late) {
   constexpr std::size_t kRound = MatchTask::kRing - 1;
-  const MatchTask task = given;  // whose words the stores below cannot change: they stay in registers
+  const MatchTask task = given;  // the stores below cannot change its words: they stay in registers
   std::uint32_t* __restrict line_ring = task.line_ring;
   std::size_t late_count = 0;
   for (std::size_t i = start; i < end; ++i) {

@@ -9,7 +9,7 @@
 
 namespace emberline {
 
-// Numbers of the nodes that have memory, ascending; {0} where the system does not tell.
+// Numbers of the nodes that have memory, ascending; {0} where the system does not report them.
 const std::vector<int>& numa_nodes();
 // "0-2,5" -> {0, 1, 2, 5}; empty for anything else.
 std::vector<int> parse_nodes(const std::string& list);

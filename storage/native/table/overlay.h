@@ -12,18 +12,17 @@
 //               the entry right below the head: a head that points past it replaces the head
 //               deeper: the `below` of the link above is stored anew, the only word that changes while readers may look
 //               at it
-// What was replaced or unlinked stays whole until every reader that could stand on it has left (epoch.h). Such a reader
-// sees the chain as it was: the entry that goes, too, whose row then is what the mask's snapshot shows anyway.
+// Entries that were replaced or unlinked stay whole until every reader that could stand on it has left (epoch.h). Such
+// a reader sees the chain as it was: the entry that goes, too, whose row then is what the mask's snapshot shows anyway.
 //
-// Why a merge loses no row. The merger puts the row into the base, then discards the entry: release stores, in this
-// order. A reader asks the overlay, then the base. If it still finds the entry, it has the row. If it does not, it has
-// read a value that the discard or something after it stored: a slot, an owner or a version of the index, a `below`,
-// the count of entries. All of these are acquire loads, so the stores into the base lie before the reader's loads from
-// it. The other order would miss a row that moves between the two looks.
+// A merge loses no row. The merger puts the row into the base, then discards the entry: release stores, in this order.
+// A reader asks the overlay, then the base. If it still finds the entry, it has the row. If it does not, it has read a
+// value that the discard or something after it stored: a slot, an owner or a version of the index, a `below`, the count
+// of entries. All of these are acquire loads, so the stores into the base lie before the reader's loads from it. The
+// other order would miss a row that moves between the two looks.
 //
-// The caller sees to it that an overlay is merged only when every mask in use has it, and is the oldest in each:
-// whoever did not want it would find it in the base.
-// N ids, D dim. Rows are held encoded, as those of the table beneath.
+// The caller ensures that an overlay is merged only when every mask in use has it, and is the oldest in each: a reader
+// without it in its mask would find it in the base. N ids, D dim. Rows are held encoded, as those of the table beneath.
 #pragma once
 
 #include <array>
@@ -44,11 +43,11 @@ constexpr std::uint8_t kNoOverlay = 255;
 
 inline bool visible(std::uint64_t mask, std::uint8_t overlay) { return ((mask >> overlay) & 1) != 0; }
 
-// What an overlay says of an id. Spilled: it has a row, which lies elsewhere.
+// State of an id in an overlay. Spilled: it has a row, which lies elsewhere.
 enum class CoverState : std::uint8_t { kNone = 0, kRow = 1, kRemoved = 2, kSpilled = 3 };
 
 struct Cover {
-  const char* row;  // of kRow, else null
+  const char* row;  // set for kRow, else null
   CoverState state;
   std::uint8_t overlay;  // kNoOverlay for kNone
 };
@@ -80,16 +79,16 @@ class OverlayTable {
   std::size_t discard(std::uint32_t overlay, std::size_t limit);
   StagedIds staged(std::uint32_t overlay) const;
 
-  // What the newest entry in the mask says of each id. Within a ReaderSection; the rows hold until it ends. Returns how
-  // many ids are covered. covers: (n).
+  // Finds the newest entry in the mask for each id. Called within a ReaderSection; the rows are valid until it ends.
+  // Returns how many ids are covered. covers: (n).
   std::size_t find_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, Cover* covers) const;
   // The same, copied: out (n, D), zeros without a row; states and overlays (n).
   std::size_t find(std::uint64_t mask, const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* states,
                    std::uint8_t* overlays) const;
 
-  // Rows as they are held, by at most so many threads: of `kRow`s alone, one behind the other in `rows` (n, stride)
-  // with zeros behind each, and at (n): whose they are. states (n). Returns how many rows. More than one thread gives
-  // them in any order.
+  // Copies encoded rows, with at most `threads` threads: those of `kRow`s alone, one behind the other in `rows` (n,
+  // stride) with zeros behind each. at (n): index of each row's id. states (n). Returns how many rows. More than one
+  // thread gives them in any order.
   std::size_t copy_rows(std::uint64_t mask, const std::int64_t* ids, std::size_t n, std::uint8_t* rows,
                         std::size_t stride, std::int64_t* at, std::uint8_t* states, std::size_t threads) const;
 
@@ -116,10 +115,10 @@ class OverlayTable {
   struct Staged : StagedIds {
     std::atomic<std::size_t> count{0};
   };
-  // What a batch of unlinked entries still has to give up.
+  // Memory that a batch of unlinked entries still has to free.
   struct Unlinked {
     std::vector<std::int64_t> replaced, gone;  // ids
-    std::vector<Head> heads;  // of the replaced
+    std::vector<Head> heads;  // the replaced heads
     std::vector<std::uint32_t> links, rows;  // slots
   };
 

@@ -45,7 +45,7 @@ void OverlayTable::check_integrity() const {
   for (std::uint32_t overlay = 0; overlay < kMostOverlays; ++overlay) {
     const Staged& staged = staged_[overlay];
     const std::string name = "overlay " + std::to_string(overlay);
-    // As many entries as staged ids, and every one of them in its chain: then no chain holds another.
+    // There are as many entries as staged ids, each in its chain, so no chain holds another entry.
     if (entries[overlay] != staged.ids.size() || staged.states.size() != staged.ids.size() ||
         staged.count.load(std::memory_order_relaxed) != staged.ids.size()) {
       throw std::logic_error(name + " has " + std::to_string(entries[overlay]) + " entries for " +

@@ -18,7 +18,7 @@ constexpr std::size_t kPage = 4096;
 
 Pages::Pages(std::size_t bytes) {
   const bool huge = bytes >= kHugePage;
-  bytes = (bytes + kPage - 1) / kPage * kPage;  // what is left over after the last huge page lies on small ones
+  bytes = (bytes + kPage - 1) / kPage * kPage;  // the rest after the last huge page lies on small ones
   // A huge page must start at a multiple of its size: map one more, give back what sticks out.
   const std::size_t mapped = huge ? bytes + kHugePage : bytes;
   void* start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

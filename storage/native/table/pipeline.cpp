@@ -69,7 +69,7 @@ void TablePipeline::match_block() {
   matched_ = known;
 }
 
-// From the start: an id that was not found at the first look may have moved meanwhile.
+// Searches from the start: an id that was not found at the first look may have moved meanwhile.
 void TablePipeline::search(const std::uint32_t* late, std::size_t n) {
   for (std::size_t k = 0; k < n; ++k) {
     const std::uint32_t at = late[k];

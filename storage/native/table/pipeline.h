@@ -18,7 +18,7 @@ class TablePipeline final : public RowPipeline {
                 std::uint32_t* slots = nullptr);
 
  private:
-  // Short, so that the misses of the copy that goes on beside it and those of the rows ahead come mixed.
+  // A short step mixes the misses of the copy beside it with those of the rows ahead.
   static constexpr std::size_t kStep = 16;
   static constexpr std::size_t kLineAhead = 48;
   // Rows on their way beside the step's: more of them than the processor has buffers for lines would only wait in line.

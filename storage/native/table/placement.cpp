@@ -1,4 +1,4 @@
-// Where a new id goes: its first line, its second, a place that another id gives up for its own other line, a larger
+// Places a new id: in its first bucket, its second, a place that another id gives up for its own other bucket, a larger
 // array.
 #include <string>
 
@@ -16,8 +16,8 @@ constexpr std::uint64_t kCrowdedLoad = 8;  // an eighth of the positions
 
 }  // namespace
 
-// Whether all readers that saw the last change of owner have left (lines.h). An array that no reader has yet may change
-// freely.
+// Returns whether all readers that saw the last change of owner have left (lines.h). An array that no reader has yet
+// may change freely.
 bool Table::may_change_owner(const LineArray& array, const Line& line, int at, bool shared) {
   if (!shared) return true;
   const auto position = static_cast<std::uint64_t>(&line - &array.line(0)) * kLineIds + static_cast<std::uint64_t>(at);

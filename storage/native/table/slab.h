@@ -11,7 +11,7 @@
 
 namespace emberline {
 
-// Where rows lie, for loops that keep it in registers.
+// Addresses of rows, for loops that keep them in registers.
 struct SlabView {
   const std::atomic<char*>* chunks;
   int shift;

@@ -22,9 +22,9 @@ class RecycledSlots {
   char* row(std::uint32_t slot) const { return slab_.row(slot); }
   // A slot of its own, never 0. Throws CapacityExceeded.
   std::uint32_t take();
-  // For a slot that no reader has seen.
+  // Frees a slot that no reader has seen.
   void put_back(std::uint32_t slot) { free_.push_back(slot); }
-  // For one that readers may hold, after the store that took it away from new ones.
+  // Frees a slot that readers may hold; called after the store that took it away from new ones.
   void retire(std::uint32_t slot);
   void reclaim();
 

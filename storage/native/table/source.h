@@ -1,4 +1,4 @@
-// What a lookup reads rows from: a table that DRAM holds whole, or a table's share of a cache.
+// A source of rows for a lookup: a table that DRAM holds whole, or a table's share of a cache.
 //
 // A source gives addresses of encoded rows, found by a pipeline that keeps many misses in flight: it mixes ids and
 // prefetches index lines, matches the lines that have come, and prefetches their rows, one block after the other.
@@ -15,10 +15,10 @@ namespace emberline {
 // The addresses of the rows of n ids, as it advances. Lives within a ReaderSection: they hold until the section ends.
 class RowPipeline {
  public:
-  static constexpr std::size_t kBlock = 32;  // at most, of one match_block
+  static constexpr std::size_t kBlock = 32;  // bound of one match_block
 
-  // On return the addresses of ids [0, upto) are written, null for an absent id, and the rows of the next block are on
-  // their way.
+  // Advances the pipeline: on return the addresses of ids [0, upto) are written, null for an absent id, and the rows of
+  // the next block are on their way.
   void advance(std::size_t upto) {
     const std::size_t target = std::min(count_, upto + ahead_);
     while (matched_ < target) match_block();

@@ -69,17 +69,18 @@ class Table : public RowSource {
   std::size_t erase(const std::int64_t* ids, std::size_t n);
   void reserve(std::uint64_t rows);
 
-  // From cursor 0 until next_cursor is -1. A table that nobody inserts into meanwhile gives every row once.
+  // Called from cursor 0 until next_cursor is -1. Every row comes once if nothing is inserted meanwhile.
   ExportedRows export_batch(std::uint64_t cursor, std::size_t limit) const;
   ExportedRows export_encoded(std::uint64_t cursor, std::size_t limit) const;
   // Throws std::logic_error that says which rule is broken.
   void check_integrity() const;
 
-  // For the training phases, in which nobody reads beside the one caller: rows may be written in place.
+  // The next methods serve the training phases, in which there is one caller and no other reader: rows may be written
+  // in place.
   std::uint32_t locate(std::int64_t id) const;  // slot, or kEmptySlot
   std::uint32_t create(std::int64_t id);  // the id must be absent; the row is not initialised
   const char* address(std::uint32_t slot) const { return slab_.row(slot); }
-  float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }  // of an fp32 table
+  float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }  // row of an fp32 table
   template <class Visit>
   void each(Visit visit) const {  // visit(id, slot), in no order that means anything
     for (std::uint64_t index = 0; index < lines().count(); ++index) {

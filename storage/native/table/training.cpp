@@ -345,7 +345,7 @@ void TrainingTable::set_stamp(std::uint32_t stamp) {
   stamp_ = stamp;
 }
 
-// Ids that were admitted or erased long ago need no stamp: nobody asks so far back.
+// Ids that were admitted or erased long ago need no stamp: no caller asks so far back.
 void TrainingTable::forget_waiting() {
   if (waiting_stamps_.size() < 2 * seen_.size() + kWaitingSlack) return;
   IdMap kept;

@@ -1,10 +1,10 @@
 // A table that trains: rows are created when an id was seen often enough, and written in place by fused sparse
 // optimizers.
 //
-// A row is dim weights, then the optimizer's slots. Phases: nobody reads beside the one caller; a mutex keeps callers
-// apart. Every change carries a stamp, a number that the caller advances: what changed after a stamp can be asked for
-// at any later time, at a cost that follows the changes and not the table.
-// N ids, B batch, D dim. Floats are added and multiplied in float32 in the order given, without contraction.
+// A row is dim weights, then the optimizer's slots. Phases: there is one caller and no other reader; a mutex keeps
+// callers apart. Every change carries a stamp, a number that the caller advances: changes after a stamp can be listed
+// at any later time, at a cost that follows the changes and not the table. N ids, B batch, D dim. Floats are added and
+// multiplied in float32 in the order given, without contraction.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct TrainingRows {
   std::vector<float> rows;  // (n, D)
   std::vector<float> slots;  // (n, slots)
   std::vector<std::uint32_t> counts;
-  std::vector<std::uint32_t> stamps;  // of the last change
+  std::vector<std::uint32_t> stamps;  // stamps of the last change
 };
 
 struct IdCounts {
@@ -47,7 +47,7 @@ struct SideRows {
 // Rows as a store keeps them: count and stamp (u32 each), D weights, the slots (float32), little endian.
 struct PackedRows {
   std::vector<std::uint8_t> records;  // (n, record_bytes)
-  std::vector<std::uint32_t> stamps;  // of the last change
+  std::vector<std::uint32_t> stamps;  // stamps of the last change
   std::vector<std::uint32_t> written;  // stamp in the store's copy; 0: it has none
   std::vector<std::uint8_t> dirty;  // 1: the store's copy is not this row
 };
@@ -95,9 +95,9 @@ class TrainingTable {
   // Forgets everything about these ids but that they were removed. Returns how many had a row.
   std::size_t erase(const std::int64_t* ids, std::size_t n);
 
-  std::uint32_t stamp() const;  // of changes made from now on
+  std::uint32_t stamp() const;  // stamp of later changes
   std::uint32_t advance();  // closes the stamp and returns it
-  void set_stamp(std::uint32_t stamp);  // only up; throws std::invalid_argument
+  void set_stamp(std::uint32_t stamp);  // only raises it; throws std::invalid_argument
   // Ids, ascending, of rows created, stepped or looked up in training after a stamp.
   std::vector<std::int64_t> changed_since(std::uint32_t stamp) const;
   // Ids, ascending, of rows that changed last at that stamp or before.
@@ -116,7 +116,7 @@ class TrainingTable {
   }
   // A new batch: what the one before held may leave.
   void begin();
-  // Ids, each once in the order given, of which only the store can tell. hold: the rows here stay until begin().
+  // Returns ids, each once in the order given, that only the store can answer. hold: the rows here stay until begin().
   // rowless: distinct ids without a row here.
   std::vector<std::int64_t> unknown(const std::int64_t* ids, std::size_t n, bool hold, std::size_t* rowless);
   // The store has nothing of these ids, until begin().
@@ -151,13 +151,13 @@ class TrainingTable {
   static constexpr std::uint32_t kWaitingStamps = 64;
   static constexpr std::size_t kWaitingSlack = 4096;
 
-  // Of a row, by slot.
+  // Use of a row, by slot.
   struct Use {
     std::uint32_t count = 0;
     std::uint32_t stamp = 0;
   };
 
-  // Of a row, by slot, in a tiered table.
+  // State of a row, by slot, in a tiered table.
   struct Tier {
     std::uint32_t written = 0;  // stamp of the store's copy
     std::uint32_t used = 0;  // batch

@@ -1,8 +1,9 @@
-// A training table of which a part lies in a store: what comes in, what may leave, what only the store can tell.
+// A training table of which a part lies in a store: rows that come in, rows that may leave, ids that only the store can
+// answer.
 //
-// The caller moves the rows. What it must keep to: a row leaves (let_go) after the store has taken it (pack), and an id
-// of which only the store can tell (unknown) is asked for there, and brought or settled, before training looks it up.
-// Then the table does what it would do with every row in it, to the bit: a record carries all that a row is.
+// The caller moves the rows, under these rules: a row leaves (let_go) after the store has taken it (pack), and an id
+// that only the store can answer (unknown) is asked for there, and brought or settled, before training looks it up.
+// Then the table behaves as with every row in it, to the bit: a record carries all that a row is.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -98,7 +99,7 @@ void TrainingTable::bring_bare(const std::int64_t* ids, std::size_t n, const std
   }
 }
 
-// By heat, then by age. Two passes over small counters find the bounds, so that no list of all rows is made.
+// Orders by heat, then by age. Two passes over small counters find the bounds, so that no list of all rows is made.
 std::vector<std::int64_t> TrainingTable::coldest(std::size_t n) {
   const std::lock_guard lock(mutex_);
   const auto heat_of = [](const Tier& tier) { return std::min<std::size_t>(tier.heat, kHeats - 1); };

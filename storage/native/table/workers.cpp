@@ -19,7 +19,7 @@ struct Workers::Job {
 
 namespace {
 
-// Never destroyed: at the end of the process its threads are parked in it.
+// The pool is never destroyed: at the end of the process its threads are parked in it.
 std::atomic<Workers*> of_process{nullptr};
 
 Workers* make_workers() {

@@ -15,7 +15,7 @@ class Workers {
  public:
   static constexpr std::size_t kMost = 64;  // threads
 
-  // Those of the process. A child of fork gets fresh ones.
+  // Returns the workers of the process. A child of fork gets fresh ones.
   static Workers& shared();
 
   // Calls task(0) to task(count - 1), each once, on this thread and on parked ones that are free; returns when all have

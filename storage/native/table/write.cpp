@@ -249,13 +249,13 @@ bool Table::make_room(std::uint32_t candidate_count) {
     seen += any;
   }
   if (victim.line == nullptr || !is_victim(coldest, candidate_count)) return false;
-  // It may be asked for again: it comes back by its own count, not as a stranger.
+  // It may be asked for again: it then comes back by its own count.
   sketch_->remember(victim.line->ids[victim.at].load(std::memory_order_relaxed), count_value(coldest));
   remove(victim);
   return true;
 }
 
-// What was hot long ago must not stay for ever: after a number of uses all counts are halved.
+// A row that was hot long ago must not stay for ever: after a number of uses all counts are halved.
 void Table::age() {
   if (capacity_ == 0 || uses_.load(std::memory_order_relaxed) < capacity_ * kUsesPerRow) return;
   uses_.store(0, std::memory_order_relaxed);
