@@ -32,7 +32,8 @@ class Need:
 OPEN = Need(0)
 INFER = Need(PREDICT, MODEL, "infer")
 KNOWN = Need(PREDICT | READ)
-# The need of a look at a model, for callers that may ask for its scores or see it.
+# Needs about one model: the first is met by callers that may ask for its scores or see it, the second by those that may
+# see it.
 ABOUT_MODEL = Need(PREDICT | READ, MODEL)
 LOOK_AT_MODEL = Need(READ, MODEL)
 LOOK_AT_SERVER = Need(READ, SERVER)

@@ -57,7 +57,7 @@ def _imports(tree: ast.AST, name: str, is_package: bool) -> Iterator[tuple[str, 
 
 
 def file_graph(modules: Mapping[str, Module]) -> dict[str, set[str]]:
-    """Which files each file imports."""
+    """Returns the files that each file imports."""
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for module in modules.values():
         for source, name in module.imports:
@@ -117,7 +117,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def siblings(graph: Graph, folder: str) -> dict[str, set[str]]:
-    """What each file and sub-folder of a package imports of the others; "" for the top level."""
+    """Returns what each file and sub-folder of a package imports of the others; "" for the top level."""
     prefix = f"{folder}." if folder else ""
 
     def part(name: str) -> str | None:

@@ -31,7 +31,7 @@ def markdown_files() -> list[Path]:
 
 
 def is_generated(text: str) -> bool:
-    """Whether a program writes the file, which says so in a comment."""
+    """Returns whether a program writes the file, which says so in a comment."""
     return "<!-- Written by" in text
 
 
