@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.repo.vocabulary import RETIRED, Finding, find, is_read
+from tests.repo.vocabulary import RETIRED, Finding, find, findings, is_read
+
+
+def test_retired_words_are_not_used() -> None:
+    found = findings()
+    assert not found, "\n".join(["python -m tests.repo.vocabulary", *map(str, found)])
 
 
 def words(path: str, text: str) -> list[tuple[int, str]]:
