@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from storage.tiers.base import Ids
+from storage.tiers.arrays import Ids
 
 # What came first is forgotten beyond so many pieces: it is asked for again.
 _MISSED, _USED = 256, 1024
