@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, PublishedVersion, write_version
+from storage.checkpoint.fingerprint import weights_fingerprint
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.paths import local_path
@@ -21,6 +22,7 @@ from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
 from trainer.publishing.check import Checker
+from trainer.publishing.delta import live_weights
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
 from trainer.publishing.row_types import RowTypes, rounding_metadata
@@ -111,7 +113,8 @@ def write_subject(
     checker.check_sample(tensors)
     program = export_half(subject.half, tensors)
     inputs = plan.graph_inputs()
-    checker.check_graph(_loaded(program, inputs, subject.outputs), tensors)
+    graph = _loaded(program, inputs, subject.outputs)
+    checker.check_graph(graph, tensors)
     display.advance()
     columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests, pools)
     golden = checker.golden(columns, rows)
@@ -124,6 +127,8 @@ def write_subject(
         graph_inputs=inputs,
         graph_outputs=subject.outputs,
         golden=golden,
+        fingerprints={source.name: source.fingerprint(stored_as[source.name]) for source in plan.tables},
+        dense_fingerprint=weights_fingerprint(live_weights(subject.half, graph)),
         metadata={**metadata, **rounding_metadata(tables)},
         **described,
     )
