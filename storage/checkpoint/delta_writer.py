@@ -14,7 +14,7 @@ import numpy as np
 
 from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
 from storage.checkpoint.deltas import DELTAS, sequence_name
-from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
+from storage.checkpoint.fingerprint import agreed_fingerprint, table_fingerprint, weights_fingerprint
 from storage.checkpoint.finite import LEARNED, weight_fault
 from storage.checkpoint.folder import check_size, read_manifest
 from storage.checkpoint.golden import Golden, write_golden
@@ -89,10 +89,11 @@ def write_delta(
     continued from, one of applies_to: the snapshots that this patch turns into `snapshot`. The rows cover all changes
     after from_sequence, up to `sequence`. weights: exactly those of the version, by their names in its
     dense.safetensors; weight_dtypes: safetensors names where numpy's type does not say it. outputs: the graph's.
-    fingerprints: by table, computed by the trainer from its own state; None computes them from the arrays given here,
-    and dense_fingerprint likewise. With created_unix_ms given the same parts make the same bytes. Raises
-    CheckpointError when the sequence is taken or the parts do not fit the version, LineageError when `base` is not the
-    version's snapshot. Nothing is left behind then.
+    fingerprints: by table, computed by the trainer from its own tables, and dense_fingerprint from its own module:
+    arrays given here that do not have them are refused; None computes them from the arrays. With created_unix_ms given
+    the same parts make the same bytes. Raises CheckpointError when the sequence is taken or the parts do not fit the
+    version, LineageError when `base` is not the version's snapshot, ParityError for another fingerprint than the
+    trainer's. Nothing is left behind then.
     """
     version_dir = local_path(version_dir, "version_dir")
     version = _read_version(version_dir)
@@ -124,8 +125,7 @@ def write_delta(
         for table in tables:
             shards = write_table(folder, table.changed, shard_bytes=shard_bytes) if len(table.ids) else []
             files.extend(shards)
-            given = fingerprints.get(table.name)
-            computed = table_fingerprint(table.ids, table.changed.encoded, table.removed) if given is None else given
+            written = table_fingerprint(table.ids, table.changed.encoded, table.removed)
             entries.append(
                 DeltaTableEntry(
                     name=table.name,
@@ -134,7 +134,7 @@ def write_delta(
                     rows=len(table.ids),
                     removed=len(table.removed),
                     shards=tuple(shard.path for shard in shards),
-                    fingerprint=fingerprint_hex(computed),
+                    fingerprint=agreed_fingerprint(f"table {table.name!r}", written, fingerprints.get(table.name)),
                 )
             )
         manifest = DeltaManifest(
@@ -148,9 +148,7 @@ def write_delta(
             created_unix_ms=time.time_ns() // 1_000_000 if created_unix_ms is None else created_unix_ms,
             files=tuple(files),
             tables=tuple(entries),
-            dense_fingerprint=fingerprint_hex(
-                weights_fingerprint(weights) if dense_fingerprint is None else dense_fingerprint
-            ),
+            dense_fingerprint=agreed_fingerprint("dense weights", weights_fingerprint(weights), dense_fingerprint),
             golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
             metadata=dict(metadata or {}),
         )

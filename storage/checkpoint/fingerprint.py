@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from storage.errors import ParityError
+
 if TYPE_CHECKING:
     import torch
 
@@ -66,6 +68,20 @@ def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         total += int.from_bytes(digest.digest()[:8], "little")
     return total & MASK
+
+
+def agreed_fingerprint(what: str, written: int, trained: int | None) -> str:
+    """The fingerprint of what is about to be written, as a manifest holds it.
+
+    written: computed from the arrays of the writer. trained: what the trainer computed from its own tables or module,
+    None when it computed nothing. Raises ParityError, naming `what`, when the two differ.
+    """
+    if trained is not None and fingerprint_hex(trained) != fingerprint_hex(written):
+        raise ParityError(
+            f"{what}: what is to be written is not what the trainer has: the fingerprint is "
+            f"{fingerprint_hex(written)}, the trainer's own is {fingerprint_hex(trained)}; nothing is published"
+        )
+    return fingerprint_hex(written)
 
 
 def fingerprint_hex(value: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.archive import pack_graph
-from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
+from storage.checkpoint.fingerprint import agreed_fingerprint, rows_fingerprint, weights_fingerprint
 from storage.checkpoint.folder import check_size
 from storage.checkpoint.golden import Golden, write_golden
 from storage.checkpoint.install import make_place, move_into_place, publishing, sync_directory
@@ -51,6 +51,8 @@ def write_version(
     graph_inputs: Sequence[GraphInput],
     graph_outputs: Sequence[GraphOutput],
     golden: Golden,
+    fingerprints: Mapping[str, int] | None = None,
+    dense_fingerprint: int | None = None,
     max_batch_size: int = 1024,
     metadata: Mapping[str, Any] | None = None,
     parent: str | None = None,
@@ -63,9 +65,11 @@ def write_version(
     """Publishes a version of the model `model_dir.name` and returns its folder.
 
     version: its number; None takes the next free one, also while others publish. graph_inputs and graph_outputs: in
-    the order of the program's own inputs and outputs. metadata: JSON values, shown by inspection.
+    the order of the program's own inputs and outputs. fingerprints, dense_fingerprint: as for `write_delta`. metadata:
+    JSON values, shown by inspection.
     Raises CheckpointError when the number is taken, ConfigError when the parts do not fit together, UnsafeArtifact
-    when the graph uses what the loader would refuse. Nothing is left behind then.
+    when the graph uses what the loader would refuse, ParityError for another fingerprint than the trainer's. Nothing
+    is left behind then.
     """
     from storage.checkpoint.program import pack_program
 
@@ -93,7 +97,9 @@ def write_version(
         record(layout.FEATURES, write_bytes(folder / layout.FEATURES, spec.model_dump_json(indent=1).encode() + b"\n"))
         record(layout.GOLDEN, write_golden(folder / layout.GOLDEN, golden, packed.outputs))
         entries = []
+        trained = fingerprints or {}
         for table in tables:
+            written = rows_fingerprint(table.ids, table.encoded)
             shards = write_table(folder, table, shard_bytes=shard_bytes)
             files.extend(shards)
             entries.append(
@@ -103,7 +109,7 @@ def write_version(
                     row_type=check_row_type(table.row_type),
                     rows=len(table.ids),
                     shards=tuple(shard.path for shard in shards),
-                    fingerprint=fingerprint_hex(rows_fingerprint(table.ids, table.encoded)),
+                    fingerprint=agreed_fingerprint(f"table {table.name!r}", written, trained.get(table.name)),
                 )
             )
         manifest = Manifest(
@@ -118,7 +124,9 @@ def write_version(
             files=tuple(files),
             tables=tuple(entries),
             graph=GraphEntry(inputs=packed.inputs, outputs=packed.outputs, torch_version=packed.torch_version),
-            dense_fingerprint=fingerprint_hex(weights_fingerprint(packed.weights)),
+            dense_fingerprint=agreed_fingerprint(
+                "dense weights", weights_fingerprint(packed.weights), dense_fingerprint
+            ),
             golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
             metadata=dict(metadata or {}),
         )

@@ -10,7 +10,7 @@ from storage.features import Jagged
 from storage.hbm.threads import usable_threads
 from storage.rows import RowCodec
 from storage.specs import LookupSpec
-from storage.tiers.base import Encoded, Ids
+from storage.tiers.arrays import Encoded, Ids
 from storage.tiers.counting import LookupTotals
 from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.overlays import Overlay

@@ -14,7 +14,7 @@ from storage.hbm.sharing import SharedReader
 from storage.hbm.statistics import held_of
 from storage.hbm.tier import HbmTier
 from storage.hbm.worker import HbmWorker
-from storage.tiers.base import Ids
+from storage.tiers.arrays import Ids
 from storage.tiers.listeners import Held
 from storage.tiers.overlays import Overlay
 from storage.tiers.tiered import TieredStore

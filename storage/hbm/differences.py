@@ -14,7 +14,7 @@ from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.publisher import Publisher
 from storage.hbm.replica import CardSlab, Replica
 from storage.hbm.threads import usable_threads
-from storage.tiers.base import Encoded, Ids
+from storage.tiers.arrays import Encoded, Ids
 from storage.tiers.overlays import Overlay
 
 # Number of ids whose rows the base takes over in one set.

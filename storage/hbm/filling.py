@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from storage.tiers.base import Flags, Ids
+from storage.tiers.arrays import Flags, Ids
 from storage.tiers.dram_cache import DramCache
 
 

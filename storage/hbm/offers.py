@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from storage.tiers.base import Ids
+from storage.tiers.arrays import Ids
 
 # The oldest pieces beyond these bounds are forgotten: their ids are asked for again.
 _MISSED, _USED = 256, 1024

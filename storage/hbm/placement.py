@@ -15,7 +15,7 @@ import numpy as np
 
 from storage._table import CardCache
 from storage.errors import ConfigError
-from storage.tiers.base import Ids
+from storage.tiers.arrays import Ids
 
 # The number of GPUs that a batch's header has room for.
 MOST_CARDS = 16

@@ -15,7 +15,7 @@ from storage._table import CardCache
 from storage.errors import ConfigError
 from storage.hbm.device import Device
 from storage.specs import TableSpec, encoded_bytes
-from storage.tiers.base import Flags, Ids
+from storage.tiers.arrays import Flags, Ids
 
 if TYPE_CHECKING:
     import torch

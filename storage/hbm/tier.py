@@ -36,7 +36,7 @@ from storage.hbm.readers import Turns
 from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
 from storage.hbm.sight import Difference, Reader, View, can_be_shown, live_mask
 from storage.hbm.statistics import HbmStats, TierCounts
-from storage.tiers.base import Encoded, Flags, Ids
+from storage.tiers.arrays import Encoded, Flags, Ids
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.overlays import Overlay
 from storage.tiers.tiered import TieredStore

@@ -13,7 +13,7 @@ from storage.errors import EmberlineError, StoreError
 from storage.hbm.base_rows import SnapshotRows
 from storage.hbm.filling import hottest
 from storage.hbm.tier import HbmTier, Siblings
-from storage.tiers.base import Flags, Ids
+from storage.tiers.arrays import Flags, Ids
 from storage.tiers.hot_ids import HOT_IDS_HBM, load_hot_ids, save_hot_ids
 from storage.tiers.tiered import TieredStore
 

@@ -1,4 +1,4 @@
-"""The DRAM tier: a native table, or one table's part of a native cache, behind the verbs that all tiers share."""
+"""The DRAM tier: a native table, or one table's part of a native cache, behind the same methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from storage._table import Cache, CacheTable, CapacityExceeded, Table
 from storage.errors import ConfigError, StoreError
-from storage.tiers.base import Encoded, Flags, Ids, Rows
+from storage.tiers.arrays import Encoded, Flags, Ids, Rows
 
 
 class DramTier:
@@ -62,7 +62,7 @@ class DramTier:
         return self._cache.memory_bytes() * self.table.size() // max(1, self._cache.size())
 
     def find(self, ids: Ids) -> tuple[Rows, Flags]:
-        """ids (n,) -> rows (n, dim), found (n,); rows of absent ids are zeros."""
+        """Reads rows: ids (n,) -> rows (n, dim), found (n,); rows of absent ids are zeros."""
         rows = np.empty((len(ids), self.table.dim), np.float32)
         found = np.empty(len(ids), np.uint8)
         self.table.find(ids, rows, found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.tiers.base import Encoded, Flags, Ids
+from storage.tiers.arrays import Encoded, Flags, Ids
 from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.hot_ids import HotIds

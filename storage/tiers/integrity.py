@@ -8,7 +8,7 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import StoreError
-from storage.tiers.base import Encoded, Flags, Ids
+from storage.tiers.arrays import Encoded, Flags, Ids
 from storage.tiers.dram_cache import DramCache
 
 _ROWS = 1 << 12

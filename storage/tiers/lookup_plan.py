@@ -14,16 +14,15 @@ from typing import Protocol
 
 import numpy as np
 
-from storage._pages import ABSENT
 from storage._table import Lookup, OverlayTable
 from storage.errors import InvalidInput, StoreError
 from storage.features import Jagged
 from storage.specs import POOLINGS, LookupSpec, TableSpec
-from storage.tiers.cold_reads import Wanted
+from storage.tiers.cold_reads import ColdReads
 from storage.tiers.counting import LookupCounts, LookupTotals, host_counts
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import Overlays, OverlayView
-from storage.tiers.ssd.reads import Answer
+from storage.tiers.ssd.reads import RowRead
 
 _BASE = 255
 # The clock of what lookups cost. A benchmark on a machine that others share takes the processor time of its thread.
@@ -52,13 +51,11 @@ class PlannedStore(Protocol):
     tables: tuple[TableSpec, ...]
     overlays: Overlays
     overlay_tables: list[OverlayTable]
+    cold_reads: ColdReads
 
     @property
     def dram_cache(self) -> DramCache:
         """The rows in DRAM now; the first budget puts another one in its place."""
-
-    def read(self, wanted: Sequence[Wanted], timeout_s: float | None = None) -> list[Answer]:
-        """Rows and states of ids from SSD."""
 
 
 class LookupPlan:
@@ -186,34 +183,29 @@ class LookupPlan:
     def _resolve(self, begun: Sequence[tuple[int, Lookup]], view: OverlayView | None, deadline: float | None) -> int:
         """Gives lookups their missing rows; returns how many distinct ones were read for. begun: by table."""
         store = self._store
-        rows: dict[int, np.ndarray] = {}
-        states: dict[int, np.ndarray] = {}
-        wanted: list[Wanted] = []
-        places: list[np.ndarray] = []
-        lookups = dict(begun)
+        answers: list[tuple[int, Lookup, RowRead]] = []
+        wanted: list[RowRead] = []
         for table, lookup in begun:
             ids = lookup.missing(table)
             if len(ids) == 0:
                 continue
-            rows[table] = np.zeros((len(ids), store.tables[table].row_bytes), np.uint8)
-            states[table] = np.full(len(ids), ABSENT, np.uint8)
+            whole = RowRead.of(store.cold_reads.number(table), ids, store.tables[table].row_bytes)
+            answers.append((table, lookup, whole))
             base = np.arange(len(ids))
             if view is not None and any(table in overlay.spills for overlay in view.live):
                 sources = lookup.missing_sources(table)
                 base = np.flatnonzero(sources == _BASE)
-                for slot in np.unique(sources[sources != _BASE]).tolist():
-                    places.append(np.flatnonzero(sources == slot))
-                    wanted.append(Wanted(table, ids[places[-1]], view.at_slot(slot)))
+                wanted.extend(
+                    whole.at(np.flatnonzero(sources == slot), view.at_slot(slot).spills[table])
+                    for slot in np.unique(sources[sources != _BASE]).tolist()
+                )
             # In this order: `dram_cache` says why.
             if not (store.dram_cache.is_complete(table) and store.dram_cache.completions == self._completions):
                 where = base[~store.dram_cache.negative[table].contains(ids[base])]
                 if len(where):
-                    places.append(where)
-                    wanted.append(Wanted(table, ids[where]))
+                    wanted.append(whole if len(where) == len(ids) else whole.at(where))
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        for part, where, (found, state) in zip(wanted, places, store.read(wanted, left), strict=True):
-            rows[part.table][where] = found
-            states[part.table][where] = state
-        for table, state in states.items():
-            lookups[table].supply(table, rows[table], state)
-        return sum(map(len, places))
+        store.cold_reads.read(wanted, view, left)
+        for table, lookup, whole in answers:
+            lookup.supply(table, whole.rows, whole.states)
+        return sum(map(len, wanted))

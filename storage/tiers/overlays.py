@@ -81,6 +81,10 @@ class OverlayView:
         """The overlay that this view has in a slot."""
         return next(overlay for overlay in self.live if overlay.slot == slot)
 
+    def spilled_to(self, number: int) -> tuple[Overlay, int]:
+        """The overlay whose rows lie on SSD in the table with this number, and their table's index in the store."""
+        return next((overlay, table) for overlay in self.live for table, own in overlay.spills.items() if own == number)
+
     def _fits(self, number: int) -> bool:
         return number < self.following and not self.discarded >> number & 1
 

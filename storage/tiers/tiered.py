@@ -21,7 +21,7 @@ from storage.errors import ConfigError, NotFound, StoreError
 from storage.rows import RowCodec
 from storage.specs import LookupSpec, TableSpec
 from storage.tiers.bounding import bounded
-from storage.tiers.cold_reads import ColdReads, Wanted
+from storage.tiers.cold_reads import ColdReads
 from storage.tiers.content import Content, caller_marker
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram import DramTier
@@ -43,7 +43,6 @@ from storage.tiers.promoter import Promoter
 from storage.tiers.recent_lookups import RecentLookups
 from storage.tiers.row_plan import RowPlan
 from storage.tiers.source import DeltaSource, TableSource, check_tables
-from storage.tiers.ssd.reads import Answer
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.staging import overlay_fingerprint, stage_delta
 from storage.tiers.statistics import StoreStats, TableStats, store_stats
@@ -102,7 +101,7 @@ class TieredStore:
         self._budget_lock = threading.Lock()
         self._closed = self._ending = False
         self._promoter = Promoter(lambda promotion: self._cache.install(promotion), depth=limits.promotion_depth)
-        self._reads = ColdReads(ssd, self._ssd_numbers, self.overlays, lambda: self._cache, self._promoter)
+        self.cold_reads = ColdReads(ssd, self._ssd_numbers, self.overlays, lambda: self._cache, self._promoter)
         self._upkeep = Upkeep(
             {
                 FILLING: (None, lambda: self._fill(Pace())),
@@ -321,13 +320,6 @@ class TieredStore:
     def is_complete(self, table: int) -> bool:
         """Whether DRAM holds every row of a table, so that what it does not find is absent."""
         return self._cache.is_complete(table)
-
-    def read(self, wanted: Sequence[Wanted], timeout_s: float | None = None) -> list[Answer]:
-        """Rows (n, D) and states (n,) of ids from SSD: 0 absent, 1 found, 2 not there after timeout_s (None: waits).
-
-        What was found in the base is offered to DRAM, what was not is remembered. Raises StoreError.
-        """
-        return self._reads.read(wanted, timeout_s)
 
     def drain(self) -> None:
         """Waits until the promotions offered so far are done."""

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage._table import TrainingTable
+from storage.checkpoint.fingerprint import MASK, removed_fingerprint, rows_fingerprint
 from storage.errors import ConfigError
+from storage.rows import RowCodec
 from storage.specs import POOLINGS, TableSpec
 from storage.tiers.training.export import TieredTrainingTable
 from trainer.embedding.memory import RowMemory
@@ -147,6 +149,21 @@ class EmbeddingTable:
     def removed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending that were erased after a stamp and have no row now."""
         return self._native.removed_since(stamp)
+
+    def rows_fingerprint(self, row_type: str = "fp32", since: int = 0) -> int:
+        """The fingerprint of the rows that changed after a stamp, of all rows by default, as `row_type` stores them.
+
+        The rows are read by `lookup`, as the module reads them, a bounded piece at a time. So it says what the table
+        has, whatever becomes of arrays that were exported.
+        """
+        codec = RowCodec(row_type, self.dim)
+        ids = self.changed_since(since)
+        parts = (ids[piece] for piece in codec.pieces(len(ids)))
+        return sum(rows_fingerprint(part, codec.encode(self.lookup(part, train=False))) for part in parts) & MASK
+
+    def changes_fingerprint(self, row_type: str, since: int) -> int:
+        """The fingerprint of what a delta holds of the table: rows that changed after a stamp, ids that went."""
+        return (self.rows_fingerprint(row_type, since) + removed_fingerprint(self.removed_since(since))) & MASK
 
     def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
         """Returns ids (N,) without a row whose count changed after a stamp, and the counts; 0: not waiting.

@@ -29,6 +29,13 @@ def changed_tables(
     return [_changed(name, table, since.get(name, 0), row_types[name]) for name, table in tables.items()]
 
 
+def changes_fingerprints(
+    tables: Mapping[str, EmbeddingTable], since: Mapping[str, int], row_types: Mapping[str, str]
+) -> dict[str, int]:
+    """By table, the fingerprints of what `changed_tables` gives, computed from the tables and not from its arrays."""
+    return {name: table.changes_fingerprint(row_types[name], since.get(name, 0)) for name, table in tables.items()}
+
+
 def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> bool:
     """Returns whether no row changed and no id was removed after the stamps of `since`."""
     return not any(

@@ -9,10 +9,11 @@ from typing import Any
 
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, next_sequence, open_delta, write_delta
 from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.checkpoint.fingerprint import weights_fingerprint
 from storage.errors import CheckpointError
 from storage.features import Column
 from trainer.progress import Display
-from trainer.publishing.delta_content import changed_tables, live_weights, weight_arrays
+from trainer.publishing.delta_content import changed_tables, changes_fingerprints, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
 from trainer.publishing.lineage import Pending
 from trainer.publishing.parity import ParityChecker
@@ -53,7 +54,8 @@ class DeltaWriter:
         pools: raw rows that were trained on lately, to draw golden requests from beside the sample.
         """
         prepared, tables = self.prepared, self.prepared.tables
-        changed = changed_tables(tables, pending.since, row_types_of(self.version))
+        row_types = row_types_of(self.version)
+        changed = changed_tables(tables, pending.since, row_types)
         weights = live_weights(prepared.half, self.graph)
         requests = delta_requests(
             prepared.engine,
@@ -85,6 +87,8 @@ class DeltaWriter:
             weight_dtypes=dtypes,
             golden=golden,
             outputs=self.version.manifest.graph.outputs,
+            fingerprints=changes_fingerprints(tables, pending.since, row_types),
+            dense_fingerprint=weights_fingerprint(live_weights(prepared.half, self.graph)),
             created_unix_ms=pending.created_unix_ms,
             metadata={
                 **metadata,

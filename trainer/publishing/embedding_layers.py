@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from storage.checkpoint import TableData
+from storage.checkpoint.fingerprint import MASK, rows_fingerprint
 from storage.errors import ConfigError, Unsupported
+from storage.rows import RowCodec
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 
 EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
@@ -66,6 +68,19 @@ class TableSource:
             keep = ids != self.hidden
             ids, rows = ids[keep], np.ascontiguousarray(rows[keep])
         return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type)
+
+    def fingerprint(self, row_type: str) -> int:
+        """The fingerprint of all rows as `row_type` stores them, read out of the table or the layer piece by piece."""
+        if self.trained is not None:
+            return self.trained.rows_fingerprint(row_type)
+        assert self.weight is not None
+        codec, total = RowCodec(row_type, self.dim), 0
+        for piece in codec.pieces(len(self.weight)):
+            rows = self.weight[piece].detach().cpu().contiguous().numpy()
+            ids = np.arange(piece.start, piece.stop, dtype=np.int64)
+            kept = ids != self.hidden if self.hidden is not None else slice(None)
+            total += rows_fingerprint(ids[kept], codec.encode(rows[kept]))
+        return total & MASK
 
 
 def frequency_byte(counts: np.ndarray) -> np.ndarray:

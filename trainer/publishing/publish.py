@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, PublishedVersion, write_version
+from storage.checkpoint.fingerprint import weights_fingerprint
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
+from trainer.publishing.delta_content import live_weights
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
 from trainer.publishing.parity import ParityChecker
@@ -110,7 +112,8 @@ def write_prepared(
     checker.check_sample(tensors)
     program = export_half(prepared.half, tensors)
     inputs = plan.graph_inputs()
-    checker.check_graph(_loaded(program, inputs, prepared.outputs), tensors)
+    graph = _loaded(program, inputs, prepared.outputs)
+    checker.check_graph(graph, tensors)
     display.advance()
     columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests, pools)
     golden = checker.golden(columns, rows)
@@ -123,6 +126,8 @@ def write_prepared(
         graph_inputs=inputs,
         graph_outputs=prepared.outputs,
         golden=golden,
+        fingerprints={source.name: source.fingerprint(stored_as[source.name]) for source in plan.tables},
+        dense_fingerprint=weights_fingerprint(live_weights(prepared.half, graph)),
         metadata={**metadata, **rounding_metadata(tables)},
         **described,
     )

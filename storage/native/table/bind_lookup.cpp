@@ -74,7 +74,7 @@ void make_lookup(PyLookup* self, const nb::list& tables,
   std::vector<const RowSource*> pointers = pointers_of<RowSource>(tables, "tables", owners);
   std::vector<const OverlayTable*> over;
   if (overlays) over = pointers_of<OverlayTable>(*overlays, "overlays", owners);
-  std::vector<LookupFeature> plan;
+  std::vector<LookupFeature> wanted;
   for (std::size_t f = 0; f < features.size(); ++f) {
     const auto& [table, pooling, length] = features[f];
     const std::string name = "features[" + std::to_string(f) + "]: ";
@@ -82,9 +82,9 @@ void make_lookup(PyLookup* self, const nb::list& tables,
       fail(name + "pooling is 0 sum, 1 mean, 2 none or 3 weighted, got " + std::to_string(pooling));
     }
     if (pooling == 2 && length == 0) fail(name + "an unpooled feature needs a length of 1 or more");
-    plan.push_back({table, static_cast<Pooling>(pooling), length});
+    wanted.push_back({table, static_cast<Pooling>(pooling), length});
   }
-  new (self) PyLookup(std::move(owners), std::move(pointers), std::move(plan), std::move(over));
+  new (self) PyLookup(std::move(owners), std::move(pointers), std::move(wanted), std::move(over));
 }
 
 void check_count(const nb::list& list, const char* name, std::size_t features) {

@@ -11,24 +11,24 @@ namespace emberline {
 
 Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
                std::vector<const OverlayTable*> overlays)
-    : plan_{std::move(tables), {}, std::move(features), std::move(overlays)}, parts_(1) {
-  const std::size_t count = plan_.tables.size();
-  for (const RowSource* table : plan_.tables) plan_.formats.push_back(table->format());
+    : schema_{std::move(tables), {}, std::move(features), std::move(overlays)}, parts_(1) {
+  const std::size_t count = schema_.tables.size();
+  for (const RowSource* table : schema_.tables) schema_.formats.push_back(table->format());
   missing_.resize(count);
   totals_.resize(count);
-  for (std::size_t f = 0; f < plan_.features.size(); ++f) {
-    if (plan_.features[f].table >= count) {
+  for (std::size_t f = 0; f < schema_.features.size(); ++f) {
+    if (schema_.features[f].table >= count) {
       throw std::invalid_argument("features[" + std::to_string(f) + "]: table " +
-                                  std::to_string(plan_.features[f].table) + " of " + std::to_string(count));
+                                  std::to_string(schema_.features[f].table) + " of " + std::to_string(count));
     }
   }
-  if (plan_.overlays.empty()) return;
-  if (plan_.overlays.size() != count) {
+  if (schema_.overlays.empty()) return;
+  if (schema_.overlays.size() != count) {
     throw std::invalid_argument("overlays: expected one a table, " + std::to_string(count) + ", got " +
-                                std::to_string(plan_.overlays.size()));
+                                std::to_string(schema_.overlays.size()));
   }
   for (std::size_t t = 0; t < count; ++t) {
-    const RowFormat over = plan_.overlays[t]->format(), under = plan_.formats[t];
+    const RowFormat over = schema_.overlays[t]->format(), under = schema_.formats[t];
     const std::string name = "overlays[" + std::to_string(t) + "]: ";
     if (over.dim != under.dim) {
       throw std::invalid_argument(name + "dim " + std::to_string(over.dim) + " over a table of dim " +
@@ -44,14 +44,15 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
 void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask,
                    std::size_t threads) const {
   if (mask >> kMostOverlays != 0) throw std::invalid_argument("mask: overlays are numbered 0 to 62, bit 63 is none");
-  if (mask != 0 && plan_.overlays.empty()) throw std::invalid_argument("mask: the lookup was made without overlays");
+  if (mask != 0 && schema_.overlays.empty()) throw std::invalid_argument("mask: the lookup was made without overlays");
   if (threads < 1 || threads > kMostThreads) {
     throw std::invalid_argument("threads: expected 1 to " + std::to_string(kMostThreads) + ", got " +
                                 std::to_string(threads));
   }
   for (std::size_t f = 0; f < inputs.size(); ++f) {
     check_offsets(inputs[f].offsets, batch, inputs[f].value_count, "offsets", f);
-    if (plan_.features[f].pooling == Pooling::kWeighted && inputs[f].weights == nullptr && inputs[f].value_count > 0) {
+    if (schema_.features[f].pooling == Pooling::kWeighted && inputs[f].weights == nullptr &&
+        inputs[f].value_count > 0) {
       throw std::invalid_argument("weights[" + std::to_string(f) + "]: a weighted feature needs one weight an id");
     }
   }
@@ -67,7 +68,7 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   }
   part_count_ = std::clamp<std::size_t>(ids / kIdsPerThread, 1, threads);
   if (parts_.size() < part_count_) parts_.resize(part_count_);
-  for (std::size_t p = 0; p < part_count_; ++p) parts_[p].reset(plan_, mask);
+  for (std::size_t p = 0; p < part_count_; ++p) parts_[p].reset(schema_, mask);
   share_out(batch, inputs, part_count_);
   if (part_count_ == 1) {
     parts_[0].begin(inputs);
@@ -86,7 +87,7 @@ void Lookup::share_out(std::size_t batch, const std::vector<LookupInput>& inputs
     for (std::uint32_t f = 0; f < inputs.size(); ++f) parts_[0].add_share({f, 0, batch});
     return;
   }
-  const auto lines = [&](std::size_t f) { return 1 + (format(plan_.features[f].table).bytes() + 63) / 64; };
+  const auto lines = [&](std::size_t f) { return 1 + (format(schema_.features[f].table).bytes() + 63) / 64; };
   std::size_t total = 0;
   for (std::size_t f = 0; f < inputs.size(); ++f) total += inputs[f].value_count * lines(f) + batch;
   const std::size_t each = (total + parts - 1) / parts;
@@ -148,7 +149,7 @@ void Lookup::supply(std::size_t table, RowInput rows, const std::uint8_t* states
       throw std::invalid_argument("state: 0 absent, 1 found, 2 unresolved; got " + std::to_string(states[i]));
     }
   }
-  const RowFormat format = plan_.formats[table];
+  const RowFormat format = schema_.formats[table];
   missing.rows.resize(count * format.dim);
   if (rows.encoded != nullptr) {
     decode_rows(format, rows.encoded, count, missing.rows.data());

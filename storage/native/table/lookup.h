@@ -25,9 +25,9 @@ class Lookup {
   Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
          std::vector<const OverlayTable*> overlays = {});
 
-  const std::vector<LookupFeature>& features() const { return plan_.features; }
-  RowFormat format(std::size_t table) const { return plan_.formats[table]; }
-  std::size_t table_count() const { return plan_.tables.size(); }
+  const std::vector<LookupFeature>& features() const { return schema_.features; }
+  RowFormat format(std::size_t table) const { return schema_.formats[table]; }
+  std::size_t table_count() const { return schema_.tables.size(); }
 
   // inputs: one a feature. mask: bit i makes overlay i visible. threads: at most, this one included. Returns the number
   // of missing ids, each counted once a table.
@@ -48,7 +48,7 @@ class Lookup {
   void share_out(std::size_t batch, const std::vector<LookupInput>& inputs, std::size_t parts);
   void gather_misses();
 
-  LookupPlan plan_;
+  LookupSchema schema_;
   std::vector<LookupPart> parts_;  // as many as one call ever needed; part_count_ of them are in use
   std::size_t part_count_ = 1;
   std::vector<MissingRows> missing_;

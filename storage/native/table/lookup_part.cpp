@@ -37,15 +37,15 @@ void MissingRows::clear() {
   supplied = false;
 }
 
-void LookupPart::reset(const LookupPlan& plan, std::uint64_t mask) {
-  plan_ = &plan;
+void LookupPart::reset(const LookupSchema& schema, std::uint64_t mask) {
+  schema_ = &schema;
   mask_ = mask;
   shares_.clear();
-  misses_.resize(plan.tables.size());
-  places_.resize(plan.tables.size());
+  misses_.resize(schema.tables.size());
+  places_.resize(schema.tables.size());
   for (MissingRows& misses : misses_) misses.clear();
   for (std::vector<std::uint32_t>& places : places_) places.clear();
-  totals_.assign(plan.tables.size(), {});
+  totals_.assign(schema.tables.size(), {});
   late_.clear();
   sources_.clear();
   kept_.clear();
@@ -53,7 +53,7 @@ void LookupPart::reset(const LookupPlan& plan, std::uint64_t mask) {
 
 void LookupPart::begin(const std::vector<LookupInput>& inputs) {
   for (const Share& share : shares_) {
-    if (plan_->features[share.feature].pooling == Pooling::kNone) {
+    if (schema_->features[share.feature].pooling == Pooling::kNone) {
       begin_unpooled(share, inputs[share.feature]);
     } else {
       begin_pooled(share, inputs[share.feature]);
@@ -62,9 +62,9 @@ void LookupPart::begin(const std::vector<LookupInput>& inputs) {
 }
 
 void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
-  const LookupFeature& feature = plan_->features[share.feature];
-  const RowSource& from = *plan_->tables[feature.table];
-  const RowFormat format = plan_->formats[feature.table];
+  const LookupFeature& feature = schema_->features[share.feature];
+  const RowSource& from = *schema_->tables[feature.table];
+  const RowFormat format = schema_->formats[feature.table];
   PipelineSpace space;
   for (std::size_t bag = share.first; bag < share.last;) {
     // A window of whole bags: those that fit, or one that is larger.
@@ -99,7 +99,7 @@ void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
 template <bool kCovered>
 void LookupPart::pool_bags(const Window& window, const LookupInput& input, std::size_t bag, std::size_t last,
                            RowPipeline& pipeline) {
-  const Pooling pooling = plan_->features[window.feature].pooling;
+  const Pooling pooling = schema_->features[window.feature].pooling;
   const RowKernels::Pool pool = row_kernels().pool[static_cast<int>(window.format.type)];
   const std::uint32_t dim = window.format.dim;
   const std::int64_t start = input.offsets[bag];
@@ -148,9 +148,9 @@ void LookupPart::pool_singles(const Window& window, float* output, RowPipeline& 
 }
 
 void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
-  const LookupFeature& feature = plan_->features[share.feature];
-  const RowSource& from = *plan_->tables[feature.table];
-  const RowFormat format = plan_->formats[feature.table];
+  const LookupFeature& feature = schema_->features[share.feature];
+  const RowSource& from = *schema_->tables[feature.table];
+  const RowFormat format = schema_->formats[feature.table];
   const std::uint32_t dim = format.dim;
   const std::size_t length = feature.length;
   const std::size_t bags_at_once = std::max<std::size_t>(1, kWindow / length);
@@ -236,9 +236,9 @@ void LookupPart::put_row(const Window& window, std::size_t at, float* output, st
 // Finds the overlays' entries for a window's ids, into covers_; returns false when there are none. Runs before the
 // search of the base (overlay.h says why), and is all that a lookup without overlays pays for them.
 bool LookupPart::ask_overlay(const Window& window) {
-  if (mask_ == 0 || plan_->overlays[window.table]->size() == 0) return false;
+  if (mask_ == 0 || schema_->overlays[window.table]->size() == 0) return false;
   if (covers_.size() < window.count) covers_.resize(window.count);
-  return plan_->overlays[window.table]->find_rows(mask_, window.ids, window.count, covers_.data()) > 0;
+  return schema_->overlays[window.table]->find_rows(mask_, window.ids, window.count, covers_.data()) > 0;
 }
 
 // Puts the overlays' rows over the base's, and nothing over it where a row was removed or lies elsewhere. Returns how
@@ -280,9 +280,9 @@ std::int64_t LookupPart::miss(const Window& window, std::size_t at, std::uint8_t
 
 void LookupPart::finish(const std::vector<MissingRows>& missing) {
   for (const Late& late : late_) {
-    const LookupFeature& feature = plan_->features[late.feature];
+    const LookupFeature& feature = schema_->features[late.feature];
     // A row that waited was decoded when it was set aside, which changes no bit of the sum.
-    const std::uint32_t dim = plan_->formats[feature.table].dim;
+    const std::uint32_t dim = schema_->formats[feature.table].dim;
     const MissingRows& misses = missing[feature.table];
     const std::vector<std::uint32_t>& places = places_[feature.table];
     LookupTotals& totals = totals_[feature.table];

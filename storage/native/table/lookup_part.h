@@ -44,7 +44,8 @@ struct LookupTotals {
   }
 };
 
-struct LookupPlan {
+// What a lookup reads from and for which features; fixed when the Lookup is made, shared by all of its parts.
+struct LookupSchema {
   std::vector<const RowSource*> tables;
   std::vector<RowFormat> formats;  // formats of the tables
   std::vector<LookupFeature> features;
@@ -72,10 +73,10 @@ class LookupPart {
     std::size_t first, last;  // bags
   };
 
-  // plan: outlives the lookups.
-  void reset(const LookupPlan& plan, std::uint64_t mask);
+  // schema: outlives the lookups.
+  void reset(const LookupSchema& schema, std::uint64_t mask);
   void add_share(Share share) { shares_.push_back(share); }
-  // Answers the shares. inputs: one a feature of the plan.
+  // Answers the shares. inputs: one a feature of the schema.
   void begin(const std::vector<LookupInput>& inputs);
   MissingRows& misses(std::size_t table) { return misses_[table]; }
   // Positions (m) of the part's missing ids among those of the whole lookup; empty where they are the same.
@@ -118,7 +119,7 @@ class LookupPart {
   void keep_aside(const Window& window, std::size_t at, std::size_t n, bool covered, float* output);
   std::int64_t miss(const Window& window, std::size_t at, std::uint8_t source);
 
-  const LookupPlan* plan_ = nullptr;
+  const LookupSchema* schema_ = nullptr;
   std::uint64_t mask_ = 0;
   std::vector<Share> shares_;
   std::vector<MissingRows> misses_;

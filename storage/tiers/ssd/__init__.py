@@ -8,15 +8,15 @@ from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from storage.tiers.ssd.options import SsdOptions
-    from storage.tiers.ssd.reads import ReadRequest
+    from storage.tiers.ssd.reads import RowRead
     from storage.tiers.ssd.tier import SsdTier
 
-__all__ = ["ReadRequest", "SsdOptions", "SsdTier"]
+__all__ = ["RowRead", "SsdOptions", "SsdTier"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "ReadRequest": "storage.tiers.ssd.reads",
+        "RowRead": "storage.tiers.ssd.reads",
         "SsdOptions": "storage.tiers.ssd.options",
         "SsdTier": "storage.tiers.ssd.tier",
     },

@@ -1,4 +1,4 @@
-"""Reading the SSD tier: what changes say of an id, else its page; many tables in one call.
+"""The reader of the SSD tier: what changes say of an id, else its page; many tables in one call.
 
 Why a reader gets the row of some moment during its call, whatever moves meanwhile. It takes the state of the table
 (`tables`). An id that is in no generation of the state had not been changed when it looked, and the state's file,
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from storage._pages import ABSENT, FOUND, UNRESOLVED, PageFile, PageReader
+from storage.errors import StoreError
+from storage.tiers.ssd.damage import Damage
 from storage.tiers.ssd.database import Database, check_value
 from storage.tiers.ssd.disk_errors import disk_errors
 from storage.tiers.ssd.options import SsdOptions
@@ -26,86 +28,86 @@ from storage.tiers.ssd.row_arrays import checked_ids
 from storage.tiers.ssd.table_book import TableBook
 from storage.tiers.ssd.tables import TableState
 
-# rows (n, row_bytes) uint8, zeros where there is none; states (n,) uint8
-Answer = tuple[np.ndarray, np.ndarray]
 _Native = tuple[PageFile | None, np.ndarray, np.ndarray, np.ndarray]
 
 
-@dataclass(frozen=True)
-class ReadRequest:
-    """Ids (n,) int64 of a table, in any order, whose rows have row_bytes bytes."""
+@dataclass(frozen=True, eq=False, slots=True)
+class RowRead:
+    """Rows to be read from one table on SSD, and their answers, which are written in place.
+
+    table: its number on SSD. ids: (n,) int64, in any order. rows: (n, row_bytes) uint8, zeros where no row is found.
+    states: (n,) uint8, ABSENT, FOUND or UNRESOLVED. where: (m,) positions in these arrays that are asked for and
+    answered, each once; None for all of them.
+    """
 
     table: int
     ids: np.ndarray
-    row_bytes: int
+    rows: np.ndarray
+    states: np.ndarray
+    where: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, table: int, ids: np.ndarray, row_bytes: int) -> RowRead:
+        """All of `ids`, with new arrays for the answers; absent until they are read. Raises InvalidInput."""
+        ids = checked_ids(ids)
+        return cls(table, ids, np.zeros((len(ids), row_bytes), np.uint8), np.zeros(len(ids), np.uint8))
+
+    def at(self, where: np.ndarray, table: int | None = None) -> RowRead:
+        """The part at some positions, answered into the same arrays; of another table, if one is given."""
+        return replace(self, where=where, table=self.table if table is None else table)
+
+    def __len__(self) -> int:
+        return len(self.ids) if self.where is None else len(self.where)
+
+    def positions(self) -> np.ndarray:
+        """(m,) where its ids stand in `ids`."""
+        return np.arange(len(self.ids)) if self.where is None else self.where
 
 
-@dataclass(frozen=True)
-class _Rest:
-    """Positions among the ids asked. unchanged: in no generation. missed: in one, but RocksDB did not have them."""
+class SsdReader:
+    """Reads rows of many tables. Any number of threads; the GIL is free while pages are read."""
 
-    unchanged: np.ndarray
-    missed: np.ndarray
-
-
-class Reads:
-    """Answers requests. Any number of threads."""
-
-    def __init__(self, path: Path, book: TableBook, database: Database, limits: SsdOptions) -> None:
+    def __init__(self, path: Path, book: TableBook, database: Database, limits: SsdOptions, damage: Damage) -> None:
         self._path = path
         self._book = book
         self._database = database
+        self._damage = damage
+        self._closed = False
         with disk_errors(f"reading {path} by {limits.io}"):
-            self.reader = PageReader(
+            self.pages = PageReader(
                 io=limits.io, depth=limits.io_depth, lanes=limits.io_calls, threads=limits.io_threads
             )
 
-    def read(self, requests: Sequence[ReadRequest], timeout_s: float | None) -> list[Answer]:
-        """As `SsdTier.read`."""
-        for one in requests:
-            checked_ids(one.ids)
+    def read(self, wanted: Sequence[RowRead], timeout_s: float | None = None) -> None:
+        """Answers all of `wanted`, with all their pages in flight together.
+
+        What does not come within timeout_s (None: no limit) stays UNRESOLVED, its row zero. Raises StoreError when the
+        store is closed or the disk fails, CorruptStoreError for files that are not what was written.
+        """
+        if self._closed:
+            raise StoreError(f"{self._path}: the store is closed")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        answers = [
-            (np.zeros((len(one.ids), one.row_bytes), np.uint8), np.full(len(one.ids), UNRESOLVED, np.uint8))
-            for one in requests
-        ]
-        todo: list[tuple[int, np.ndarray | None]] = [(number, None) for number in range(len(requests))]
-        while todo:
-            native: list[_Native] = []
-            spread: list[tuple[Answer, np.ndarray, Answer]] = []
-            again: list[tuple[int, np.ndarray | None]] = []
-            for number, where in todo:
-                request, answer = requests[number], answers[number]
-                state = self._book.state(request.table)
-                if state.file is not None:
-                    check_row_bytes(state.file, request.row_bytes)
-                ids = np.ascontiguousarray(request.ids if where is None else request.ids[where])
-                rest = self._from_changes(state, ids, where, answer, deadline)
-                if rest is None and where is None:
-                    native.append((state.file, ids, *answer))
-                    continue
-                places = np.arange(len(ids)) if where is None else where
-                if rest is not None:
-                    left = rest.unchanged
-                    if len(rest.missed) and self._book.state(request.table) is not state:
-                        again.append((number, places[rest.missed]))
-                    else:
-                        left = np.concatenate([rest.unchanged, rest.missed])
-                    places, ids = places[left], ids[left]
-                if len(ids):
-                    part = (np.zeros((len(ids), request.row_bytes), np.uint8), np.zeros(len(ids), np.uint8))
-                    native.append((state.file, ids, *part))
-                    spread.append((answer, places, part))
-            if native:
-                with disk_errors(f"reading from {self._path}"):
-                    self.reader.read(native, None if deadline is None else max(0.0, deadline - time.monotonic()))
-            for (rows, states), places, (part_rows, part_states) in spread:
-                rows[places], states[places] = part_rows, part_states
-            todo = again
-        return answers
+        for one in wanted:
+            one.states[slice(None) if one.where is None else one.where] = UNRESOLVED
+        todo = list(wanted)
+        with self._damage.noted():
+            while todo:
+                todo = self._read_once(todo, deadline)
+
+    def close(self) -> None:
+        """Waits for the reads under way; later ones raise StoreError."""
+        self._closed = True
+        # Not left to the garbage collector: the tier is part of cycles, and a ring is memory and a descriptor.
+        self.pages.close()
 
     def export_batch(self, table: int, cursor: int, limit: int, row_bytes: int) -> tuple[int, np.ndarray, np.ndarray]:
         """As `SsdTier.export_batch`."""
+        if self._closed:
+            raise StoreError(f"{self._path}: the store is closed")
+        with self._damage.noted():
+            return self._export_batch(table, cursor, limit, row_bytes)
+
+    def _export_batch(self, table: int, cursor: int, limit: int, row_bytes: int) -> tuple[int, np.ndarray, np.ndarray]:
         state = self._book.state(table)
         first = cursor - (1 << 63)
         ids, rows = np.empty(0, np.int64), np.empty((0, row_bytes), np.uint8)
@@ -123,10 +125,11 @@ class Reads:
             ids, rows, changed = ids[kept], rows[kept], changed[changed <= min(ends)]
         if len(changed):
             kept = ~np.isin(ids, changed)
-            ((new_rows, states),) = self.read([ReadRequest(table, changed, row_bytes)], None)
-            hits = states == FOUND
+            one = RowRead.of(table, changed, row_bytes)
+            self.read([one])
+            hits = one.states == FOUND
             ids = np.concatenate([ids[kept], changed[hits]])
-            rows = np.concatenate([rows[kept], new_rows[hits]])
+            rows = np.concatenate([rows[kept], one.rows[hits]])
             order = np.argsort(ids, kind="stable")
             ids, rows = ids[order], rows[order]
         if len(ids) > limit:
@@ -135,34 +138,62 @@ class Reads:
         following = min(ends) + 1 if ends else 1 << 63
         return -1 if following == 1 << 63 else following + (1 << 63), ids, rows
 
-    def _from_changes(
-        self, state: TableState, ids: np.ndarray, where: np.ndarray | None, answer: Answer, deadline: float | None
-    ) -> _Rest | None:
-        """Answers ids that a generation says something of; what is left. None: no generation has any of them."""
+    def _read_once(self, todo: Sequence[RowRead], deadline: float | None) -> list[RowRead]:
+        """One round: what it leaves to be read again, because the table's state changed meanwhile."""
+        native: list[_Native] = []
+        apart: list[tuple[RowRead, np.ndarray, np.ndarray]] = []
+        again: list[RowRead] = []
+        for one in todo:
+            state = self._book.state(one.table)
+            if state.file is not None:
+                check_row_bytes(state.file, one.rows.shape[1])
+            left, missed = self._from_changes(state, one, deadline)
+            if missed is not None and len(missed) and self._book.state(one.table) is not state:
+                again.append(missed)
+            elif missed is not None:
+                left = one.at(np.concatenate([left.positions(), missed.positions()]))
+            if left.where is None:
+                native.append((state.file, left.ids, left.rows, left.states))
+            elif len(left):
+                part = (np.zeros((len(left), one.rows.shape[1]), np.uint8), np.zeros(len(left), np.uint8))
+                native.append((state.file, left.ids[left.where], *part))
+                apart.append((left, *part))
+        if native:
+            with disk_errors(f"reading from {self._path}"):
+                self.pages.read(native, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        for part_of, rows, states in apart:
+            part_of.rows[part_of.where], part_of.states[part_of.where] = rows, states
+        return again
+
+    def _from_changes(self, state: TableState, one: RowRead, deadline: float | None) -> tuple[RowRead, RowRead | None]:
+        """Answers ids that a generation says something of.
+
+        Returns what is in no generation, and what is in one without RocksDB having it; None when no generation has any.
+        """
+        ids = one.ids if one.where is None else one.ids[one.where]
         flagged = np.zeros(len(ids), np.bool_)
         for generation in state.generations:
             if len(generation.ids):
                 flagged |= generation.ids.contains(ids).view(np.bool_)
         if not flagged.any():
-            return None
-        unchanged, missed = np.flatnonzero(~flagged), np.flatnonzero(flagged)
-        missed = missed[np.argsort(ids[missed], kind="stable")]  # neighbours share blocks
-        rows, states = answer
+            return one, None
+        positions = one.positions()
+        unchanged, missed = positions[~flagged], positions[flagged]
+        missed = missed[np.argsort(one.ids[missed], kind="stable")]  # neighbours share blocks
         for generation in state.generations:
             if deadline is not None and time.monotonic() >= deadline:
-                return _Rest(unchanged, missed[:0])  # they stay unresolved
-            has = generation.ids.contains(ids[missed]).view(np.bool_)
+                return one.at(unchanged), one.at(missed[:0])  # they stay unresolved
+            has = generation.ids.contains(one.ids[missed]).view(np.bool_)
             asked = missed[has]
-            values = self._database.get(generation.group, ids[asked])
+            values = self._database.get(generation.group, one.ids[asked])
             hits = np.fromiter((value is not None for value in values), np.bool_, len(values))
             kept = np.fromiter((bool(value) for value in values), np.bool_, len(values))
             full = [value for value in values if value]
             for value in full:
-                check_value(self._path, value, rows.shape[1])
-            places = asked if where is None else where[asked]
-            states[places[hits]] = ABSENT
-            states[places[kept]] = FOUND
+                check_value(self._path, value, one.rows.shape[1])
+            one.states[asked[hits]] = ABSENT
+            one.states[asked[kept]] = FOUND
             if full:
-                rows[places[kept]] = np.frombuffer(b"".join(full), np.uint8).reshape(len(full), rows.shape[1])
+                one.rows[asked[kept]] = np.frombuffer(b"".join(full), np.uint8).reshape(len(full), one.rows.shape[1])
             missed = np.concatenate([missed[~has], asked[~hits]])
-        return _Rest(unchanged, missed)
+        return one.at(unchanged), one.at(missed)

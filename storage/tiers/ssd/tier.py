@@ -1,8 +1,8 @@
 """The SSD tier, the durable truth of every row: page files, and on top of them changes in RocksDB.
 
-What a table consists of stands in `tables`, how keys are laid out in `keys`, how changes become a new page file
-in `fold`, what a reader sees in `reads`. Several threads may read beside one that writes; the GIL is free during
-reads. One process a folder.
+What a table consists of stands in `tables`, how keys are laid out in `keys`, how changes become a new page file in
+`fold`, how rows are read in `reads`. Several threads may read beside one that writes; the GIL is free during reads. One
+process a folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.tiers.ssd.fold import Folding
 from storage.tiers.ssd.keys import CHANGED, MARKERS, MAX_TABLES, SPILLS, row_keys, row_values
 from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.ssd.page_folder import PageFolder
-from storage.tiers.ssd.reads import Answer, ReadRequest, Reads
+from storage.tiers.ssd.reads import RowRead, SsdReader
 from storage.tiers.ssd.row_arrays import checked_ids, encoded
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.statistics import SsdStats
@@ -68,7 +68,7 @@ class SsdTier:
         # Held by whoever changes rows or markers of tables, so that a generation is not frozen under its feet.
         self.writing = threading.RLock()
         self.book = TableBook(database, pages, self.writing)
-        self._reads = Reads(path, self.book, database, limits)
+        self.reader = SsdReader(path, self.book, database, limits, damage)
         self._spills = count(SPILLS)
         self._sizes: dict[int, int] = {}  # bytes of a row, of tables that were written by row
         self._closed = False
@@ -96,19 +96,11 @@ class SsdTier:
             database.close()
             raise
 
-    def find(self, table: int, ids: np.ndarray, row_bytes: int) -> Answer:
+    def find(self, table: int, ids: np.ndarray, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of ids (n,) int64, in any order: rows (n, row_bytes) uint8, zeros where absent, and found (n,)."""
-        return self.read([ReadRequest(table, ids, row_bytes)])[0]
-
-    def read(self, requests: Sequence[ReadRequest], timeout_s: float | None = None) -> list[Answer]:
-        """Reads rows of many tables, all their pages in flight together; the GIL is free while it waits.
-
-        Returns for each request rows and states: 0 absent, 1 found, 2 unresolved, which is what did not come within
-        timeout_s (None: waits). Any number of threads.
-        """
-        self._check_open()
-        with self.damage.noted():
-            return self._reads.read(requests, timeout_s)
+        one = RowRead.of(table, ids, row_bytes)
+        self.reader.read([one])
+        return one.rows, one.states
 
     def insert_or_assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> None:
         """Writes rows (n, row_bytes) uint8, or float32; durable when the call returns."""
@@ -135,9 +127,7 @@ class SsdTier:
 
         Not while a fold ends or rows are written, if each row is to be there once.
         """
-        self._check_open()
-        with self.damage.noted():
-            return self._reads.export_batch(table, cursor, limit, row_bytes)
+        return self.reader.export_batch(table, cursor, limit, row_bytes)
 
     def ids(self, table: int, limit: int = 1 << 16) -> Iterator[np.ndarray]:
         """The ids of a table, ascending, at most `limit` at a time."""
@@ -257,7 +247,7 @@ class SsdTier:
         """Counts and sizes now."""
         states = [self.book.state(table) for table in self.book.numbers(0, MARKERS)]
         files = [state.file for state in states if state.file is not None]
-        reads = self._reads.reader.stats()
+        reads = self.reader.pages.stats()
         return SsdStats(
             page_bytes=sum(file.file_bytes for file in files),
             database_bytes=self.database.size_bytes(),
@@ -270,7 +260,7 @@ class SsdTier:
             ids_filtered=reads["filtered"],
             folds=self.folding.folds,
             fold_error=self.folding.error,
-            io=self._reads.reader.io,
+            io=self.reader.pages.io,
             direct=any(file.direct for file in files),
         )
 
@@ -278,9 +268,8 @@ class SsdTier:
         """Flushes and releases the folder; later calls raise StoreError. A fold under way goes on when it is opened."""
         self.folding.close()
         self._closed = True
+        self.reader.close()
         self.book.release()
-        # Not left to the garbage collector: the tier is part of cycles, and a ring is memory and a descriptor.
-        self._reads.reader.close()
         self.database.close()
 
     def _write(self, table: int, ids: np.ndarray, values: Sequence[bytes]) -> None:

@@ -25,7 +25,15 @@ from storage.checkpoint import (
 )
 from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
 from storage.checkpoint.install import move_into_place
-from storage.errors import CheckpointError, ConfigError, IntegrityError, LineageError, NotFound, UnsafeArtifact
+from storage.errors import (
+    CheckpointError,
+    ConfigError,
+    IntegrityError,
+    LineageError,
+    NotFound,
+    ParityError,
+    UnsafeArtifact,
+)
 from tests.unit.storage.delta_parts import IDS, REMOVED, delta_parts, delta_table, rows_for
 
 Write = Callable[..., Path]
@@ -106,15 +114,24 @@ def test_many_rows_are_cut_into_shards(write: Write) -> None:
     np.testing.assert_array_equal(np.concatenate([shard.rows for shard in delta.shards("item")]), rows_for(ids, 4))
 
 
-def test_fingerprints_are_computed_or_the_trainers_own(write: Write) -> None:
+def test_what_does_not_have_the_trainers_own_fingerprint_is_not_published(
+    write: Write, version: PublishedVersion
+) -> None:
+    item = table_fingerprint(IDS, rows_for(IDS, 4), REMOVED)
     computed = open_delta(write()).manifest
-    assert computed.tables[0].fingerprint == fingerprint_hex(table_fingerprint(IDS, rows_for(IDS, 4), REMOVED))
-    given = open_delta(write(sequence=2, fingerprints={"item": 2**64 - 1}, dense_fingerprint=5)).manifest
-    assert given.tables[0].fingerprint == "f" * 16
-    assert given.tables[1].fingerprint == "0" * 16
-    assert given.dense_fingerprint == "0" * 15 + "5"
+    assert computed.tables[0].fingerprint == fingerprint_hex(item)
+    dense = int(computed.dense_fingerprint, 16)
+    given = open_delta(write(sequence=2, fingerprints={"item": item, "empty": 0}, dense_fingerprint=dense)).manifest
+    assert (given.tables, given.dense_fingerprint) == (computed.tables, computed.dense_fingerprint)
+    with pytest.raises(ParityError, match=f"table 'item': .* is {item:016x}, the trainer's own is {item - 1:016x}"):
+        write(sequence=3, fingerprints={"item": item - 1})
+    with pytest.raises(ParityError, match="table 'empty'"):
+        write(sequence=3, fingerprints={"item": item, "empty": 1})
+    with pytest.raises(ParityError, match="dense weights"):
+        write(sequence=3, dense_fingerprint=dense ^ 1)
     with pytest.raises(CheckpointError, match="'itme'"):
         write(sequence=3, fingerprints={"itme": 1})
+    assert list_deltas(version.path) == [1, 2]
 
 
 def test_the_same_parts_make_the_same_bytes(write: Write) -> None:

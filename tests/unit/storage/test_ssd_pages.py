@@ -16,7 +16,7 @@ from storage.errors import ConfigError, InvalidInput, StoreError
 from storage.tiers.pace import Pace
 from storage.tiers.ssd.keys import MARKERS, SPILLS
 from storage.tiers.ssd.options import SsdOptions, rocks_options
-from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.reads import RowRead
 from storage.tiers.ssd.tier import SsdTier
 
 ROW_BYTES = 20
@@ -86,18 +86,19 @@ def test_one_call_answers_many_tables_and_overlays(tmp_path: Path) -> None:
     for table, row_bytes in [*sizes.items(), (spill, 8), (99, 4)]:
         known = held.get(table, held[0])
         asked = rng.permutation(np.concatenate([known, known[:20], known[::7] ^ 1]))
-        requests.append(ReadRequest(table, asked, row_bytes))
-    for request, (rows, states) in zip(requests, ssd.read(requests), strict=True):
+        requests.append(RowRead.of(table, asked, row_bytes))
+    ssd.reader.read(requests)
+    for request in requests:
         known = held.get(request.table, held[0])
         want = np.isin(request.ids, known) & (request.table != 99)
-        expected = rows_of(request.ids, request.row_bytes)
+        expected = rows_of(request.ids, request.rows.shape[1])
         if request.table == 5:
             want &= ~np.isin(request.ids, held[5][50:60])
             new = np.isin(request.ids, held[5][:50])
             expected[new] = rows_of(request.ids[new] ^ 1, 300)
         expected[~want] = 0
-        assert states.tolist() == want.astype(int).tolist()
-        np.testing.assert_array_equal(rows, expected)
+        assert request.states.tolist() == want.astype(int).tolist()
+        np.testing.assert_array_equal(request.rows, expected)
     assert not ssd.is_empty(SPILLS, MARKERS)
     ssd.clear(spill)
     assert ssd.is_empty(SPILLS, MARKERS)
@@ -143,11 +144,12 @@ def test_without_time_absent_ids_are_known_and_others_are_unresolved(tmp_path: P
     ssd.bulk_load(0, [(ids, rows_of(ids))])
     ssd.insert_or_assign(0, ids[:5], rows_of(ids[:5]))
     asked = np.array([3, 500, 5000])
-    ((rows, states),) = ssd.read([ReadRequest(0, asked, ROW_BYTES)], timeout_s=0)
-    assert states.tolist() == [2, 2, 0]
-    assert not rows.any()
-    ((_, states),) = ssd.read([ReadRequest(0, asked, ROW_BYTES)], timeout_s=60)
-    assert states.tolist() == [1, 1, 0]
+    one = RowRead.of(0, asked, ROW_BYTES)
+    ssd.reader.read([one], timeout_s=0)
+    assert one.states.tolist() == [2, 2, 0]
+    assert not one.rows.any()
+    ssd.reader.read([one], timeout_s=60)
+    assert one.states.tolist() == [1, 1, 0]
     assert ssd.stats().ids_unresolved == 1
     ssd.close()
 

@@ -1,4 +1,4 @@
-"""The DRAM tier: the verbs of a tier over the native table, errors in the project's tree."""
+"""The DRAM tier: rows go into the native table and come back, errors are in the project's tree."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 
 from storage.errors import ConfigError, StoreError
-from storage.tiers.base import Tier
 from storage.tiers.dram import DramTier
 
 IDS = np.array([3, -1, 9], np.int64)
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
-
-
-def test_it_is_a_tier() -> None:
-    assert isinstance(DramTier(2), Tier)
 
 
 def test_rows_go_in_change_and_leave() -> None:

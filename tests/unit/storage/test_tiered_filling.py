@@ -12,7 +12,7 @@ import pytest
 
 from storage.checkpoint.tables import Shard
 from storage.tiers.lookup_plan import LookupPlan
-from storage.tiers.ssd.tier import SsdTier
+from storage.tiers.ssd.reads import SsdReader
 from storage.tiers.tiered import TieredStore
 from tests.unit.storage.tier_rows import (
     FEATURES,
@@ -77,7 +77,7 @@ def test_lookups_are_right_before_while_and_after(
         store.check_integrity()
         assert store.is_complete(1) == (share != 0.5)
         if share != 0.5:
-            monkeypatch.setattr(SsdTier, "read", lambda *_: pytest.fail("the disk was asked"))
+            monkeypatch.setattr(SsdReader, "read", lambda *_: pytest.fail("the disk was asked"))
             check(rows, FEATURES, ids, plan.lookup(32, ids))
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from storage.errors import StoreError
 from storage.specs import LookupSpec
-from storage.tiers.cold_reads import Wanted
+from storage.tiers.cold_reads import ColdReads
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.promoter import Promotion
-from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.reads import RowRead, SsdReader
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
@@ -68,8 +68,9 @@ ASKED = np.array([CHANGED, ADDED, REMOVED])
 
 
 def read_asked(store: TieredStore) -> np.ndarray:
-    ((_, states),) = store.read([Wanted(0, ASKED)])
-    return states
+    one = RowRead.of(store.cold_reads.number(0), ASKED, store.tables[0].row_bytes)
+    store.cold_reads.read([one], None, None)
+    return one.states
 
 
 OLD, NEW = [0, None, 0], [1, 1, None]
@@ -89,15 +90,14 @@ def test_a_cache_of_old_rows_and_old_absent_ids_follows_a_merge(store: TieredSto
 def test_what_was_read_before_the_ingest_is_not_installed_after_it(
     store: TieredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SsdTier.read
+    real = SsdReader.read
 
-    def read_then_merge(self: SsdTier, requests: Sequence[ReadRequest], timeout_s: float | None = None) -> Any:
+    def read_then_merge(self: SsdReader, wanted: Sequence[RowRead], timeout_s: float | None = None) -> None:
         monkeypatch.undo()
-        result = real(self, requests, timeout_s)
+        real(self, wanted, timeout_s)
         store.merge(0, at="d" * 32)
-        return result
 
-    monkeypatch.setattr(SsdTier, "read", read_then_merge)
+    monkeypatch.setattr(SsdReader, "read", read_then_merge)
     assert read_asked(store).tolist() == [1, 0, 1]
     store.drain()
     assert not store.dram_cache.negative[0].contains(ASKED).any()
@@ -155,7 +155,7 @@ def test_a_merge_between_the_overlays_and_the_read_is_not_noticed(
 ) -> None:
     """The lookup has been told "missing" or "spilled" and waits; the merge runs through; the lookup goes on."""
     plan = store.plan([SPEC])
-    owner, place = (TieredStore, "read") if at_read else (DramCache, "is_complete")
+    owner, place = (ColdReads, "read") if at_read else (DramCache, "is_complete")
     real = getattr(owner, place)
 
     def merge_first(self: Any, *arguments: Any) -> Any:

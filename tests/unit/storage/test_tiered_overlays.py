@@ -15,7 +15,7 @@ from storage.errors import CheckpointError, IntegrityError, NotFound, StoreError
 from storage.specs import LookupSpec
 from storage.tiers.slabs import slab_bytes
 from storage.tiers.ssd.keys import MARKERS, SPILLS
-from storage.tiers.ssd.reads import ReadRequest
+from storage.tiers.ssd.reads import RowRead, SsdReader
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import MERGE_STEPS, StoreLimits, TieredStore
@@ -339,13 +339,13 @@ def test_complete_tables_stay_complete_while_they_fit(tmp_path: Path, monkeypatc
         plan.lookup(1, absent)
         store.drain()
         asked: list[int] = []
-        real = SsdTier.read
+        real = SsdReader.read
 
-        def counted(self: SsdTier, requests: Sequence[ReadRequest], timeout_s: float | None = None) -> Any:
-            asked.append(sum(len(one.ids) for one in requests))
-            return real(self, requests, timeout_s)
+        def counted(self: SsdReader, wanted: Sequence[RowRead], timeout_s: float | None = None) -> None:
+            asked.append(sum(map(len, wanted)))
+            real(self, wanted, timeout_s)
 
-        monkeypatch.setattr(SsdTier, "read", counted)
+        monkeypatch.setattr(SsdReader, "read", counted)
         assert plan.lookup(1, absent).counts.absent == 40
         assert sum(asked) <= 4  # they are remembered as absent now
 

@@ -18,10 +18,12 @@ from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.snapshot import Snapshot
 from storage import Golden
-from storage.checkpoint import DenseGraph
+from storage.checkpoint import DenseGraph, delta_writer
 from storage.checkpoint.delta_reader import PublishedDelta, open_delta
 from storage.checkpoint.delta_writer import DeltaTable, write_delta
 from storage.checkpoint.fingerprint import table_fingerprint
+from storage.checkpoint.manifest import FileEntry
+from storage.checkpoint.tables import TableData, write_table
 from storage.errors import GuardError, ParityError
 from storage.features import column_from_numpy
 from storage.tiers.tiered import TieredStore
@@ -156,8 +158,8 @@ class Staged:
 
 
 @pytest.fixture
-def delta_of(world: Any, tmp_path: Path) -> Callable[..., Staged]:
-    """Publishes a delta beside a copy of the version. tamper: changes rows after the trainer's word was taken."""
+def delta_of(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Staged]:
+    """Publishes a delta beside a copy of the version. tamper: changes rows as they are written to their file."""
 
     def make(ids: np.ndarray, rows: np.ndarray, removed: np.ndarray, tamper: Any = None) -> Staged:
         after = dict(zip(world.ids.tolist(), world.rows, strict=True))
@@ -168,8 +170,12 @@ def delta_of(world: Any, tmp_path: Path) -> Callable[..., Staged]:
         asked = np.concatenate([ids[:20], removed[:5], world.ids[:40], [-7]]).astype(np.int64)
         golden = Golden(world.columns(asked), len(asked), {"score": staged.score(asked)}, 1e-5)
         fingerprints = {"item": table_fingerprint(ids, rows, removed)}
+
+        def damaging(folder: Path, table: TableData, **options: Any) -> list[FileEntry]:
+            return write_table(folder, replace(table, rows=tamper(table.rows.copy())), **options)
+
         if tamper is not None:
-            rows = tamper(rows.copy())
+            monkeypatch.setattr(delta_writer, "write_table", damaging)
         manifest = world.published.manifest
         path = write_delta(
             world.path,
