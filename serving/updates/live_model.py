@@ -24,7 +24,7 @@ from serving.pipeline.snapshot import Snapshot
 from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
-from serving.updates.line import Entry, Lane, LineView, StoreLine
+from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.state import MAX_REMEMBERED, ModelState
 from serving.updates.state_file import StateFile
 from serving.updates.steps import OnStep, check_step
@@ -265,7 +265,7 @@ class LiveModel:
                 self._released.wait(0.25)
         return True
 
-    def canary_entry(self) -> tuple[StoreLine, Entry, float] | None:
+    def canary_entry(self) -> tuple[StoreLine, StagedSnapshot, float] | None:
         """The canary that runs, and its fraction. Under the lock."""
         canary = self.facts.canary
         if canary is None or canary.snapshot is None:
@@ -365,7 +365,7 @@ class LiveModel:
         raise NotFound(f"Request for unknown model: {self.name!r} version {version[:40]} is not found")
 
 
-def _newest(line: StoreLine, lane: Lane) -> Entry | None:
+def _newest(line: StoreLine, lane: Lane) -> StagedSnapshot | None:
     for entry in reversed(line.view.entries):
         if entry.lane is lane:
             return entry
