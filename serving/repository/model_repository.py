@@ -20,13 +20,13 @@ from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
 from serving.repository.regions import SharedRegions
+from serving.repository.watcher import Watcher
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
-from serving.updates.watcher import Watcher
 from storage.errors import ConfigError, EngineEnded, NotFound, StoreError, Unavailable, Unsupported
 
 __all__ = ["Answerer", "ModelRepository", "VersionEntry"]

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from serving.engine.gate import Claims, GateReport, gate
+from serving.engine.gate import Claims, GateReport
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
@@ -66,6 +66,8 @@ def _stage_and_show(
     kept = kept_folder(model.store_root, found.snapshot)
     overlay: int | None = None
     try:
+        # Opened once more, where it is kept: the repository may drop its own copy at any moment. Every file is hashed
+        # again when it is read, so they are not all hashed here.
         delta = open_delta(keep(found.path, kept), verify=False)
         _check_same(delta, found)
         model.step("linked")
@@ -75,6 +77,7 @@ def _stage_and_show(
         model.check_stop()
         entry = delta_entry(line, view, lane, delta, overlay, found.path)
         report = judge_delta(model, lane, entry, delta, overlay)
+        model.step("validated")
         entry = timed(model, entry, found.path)
         return entry, report, append_entry(model, line, view, entry, take)
     except BaseException:
@@ -97,21 +100,7 @@ def judge_delta(
     golden = delta.golden(lane.model.parts.spec, lane.model.parts.graph)
     assert model.config is not None
     claims = Claims(delta.manifest.dense_fingerprint) if overlay is None else Claims.of_delta(delta.manifest, overlay)
-    pinned = lane.model.line.acquire() if live else None
-    try:
-        return gate(
-            lane.model.parts,
-            pinned,
-            entry.snapshot,
-            golden,
-            lane.model.recent if live else None,
-            options=model.config.options,
-            claims=claims,
-            on_step=model.step if live else None,
-        )
-    finally:
-        if pinned is not None:
-            lane.model.line.release(pinned)
+    return lane.model.judge(entry.snapshot, golden, claims, model.config.options, lane.model if live else None)
 
 
 def delta_entry(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from serving.engine.gate import Claims, gate
+from serving.engine.gate import Claims
 from serving.engine.model import LoadedModel
 from serving.model_config.pbtxt import ModelConfig
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
@@ -50,22 +50,14 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     try:
         model.step("verified")
         model.step("staged")
-        pinned = None if served is None else served.lane.model.line.acquire()
-        try:
-            report = gate(
-                base.lane.model.parts,
-                pinned,
-                base.snapshot,
-                published.golden(),
-                None if served is None else served.lane.model.recent,
-                options=config.options,
-                claims=Claims.of_version(published.manifest),
-                current_parts=None if served is None else served.lane.model.parts,
-                on_step=model.step,
-            )
-        finally:
-            if served is not None and pinned is not None:
-                served.lane.model.line.release(pinned)
+        report = base.lane.model.judge(
+            base.snapshot,
+            published.golden(),
+            Claims.of_version(published.manifest),
+            config.options,
+            None if served is None else served.lane.model,
+        )
+        model.step("validated")
         model.check_stop()
         model.budget.serve(line.store)
         if model.default is not None or wants_warm(config):  # nobody waits as long as another version answers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serving.engine.gate import Claims, gate
+from serving.engine.gate import Claims
 from serving.engine.recent import RecentRequests
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
@@ -209,7 +209,7 @@ def _judge(model: LiveModel, config: ModelConfig, entry: StagedSnapshot, version
         return
     published = versions.get(entry.snapshot.version, entry.id)
     claims = Claims.of_version(published.manifest)
-    gate(entry.lane.model.parts, None, entry.snapshot, published.golden(), None, options=config.options, claims=claims)
+    entry.lane.model.judge(entry.snapshot, published.golden(), claims, config.options, None)
 
 
 class _Versions:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.engine.gate import Claims, gate
+from serving.engine.gate import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
@@ -62,21 +62,9 @@ def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: Lin
         snapshot = Snapshot.of_version(published, graph, mask)
         lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
         model.step("staged")
-        pinned = before.model.line.acquire()
-        try:
-            report = gate(
-                lane.model.parts,
-                pinned,
-                snapshot,
-                published.golden(),
-                before.model.recent,
-                options=config.options,
-                claims=Claims.of_version(published.manifest),
-                current_parts=before.model.parts,
-                on_step=model.step,
-            )
-        finally:
-            before.model.line.release(pinned)
+        claims = Claims.of_version(published.manifest)
+        report = lane.model.judge(snapshot, published.golden(), claims, config.options, before.model)
+        model.step("validated")
         model.check_stop()
         covered = view.current.covered_by_next()
         if diff is None or overlay is None:
