@@ -74,6 +74,7 @@ class LoadedModel(Endpoint):
         self._cores = cores or CoreShares()
         # Weak: else every version that was ever loaded would stay, each held by the one before it.
         self._successor: weakref.ref[LoadedModel] | None = None
+        self._by_default = True
         self._tables: dict[str, TableEndpoint] = {}
         self._opening = threading.Lock()
         self._closed = False
@@ -128,6 +129,10 @@ class LoadedModel(Endpoint):
         return self.trouble or (
             f"its store is damaged, and another is filled to take its place: {damage}" if damage else ""
         )
+
+    def answers(self, version: str) -> bool:
+        """See Endpoint."""
+        return self._successor is None and not self._closed and (self._by_default or version != "")
 
     def store_stats(self) -> StoreStats:
         """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
@@ -184,11 +189,13 @@ class LoadedModel(Endpoint):
         snapshot: Snapshot,
         covered: Iterable[str],
         canary: tuple[Snapshot, Iterable[str], float] | None = None,
+        *,
+        by_default: bool,
     ) -> None:
         """Requests see `snapshot` from now on, also those that were handed over before.
 
         covered: ids and names of the snapshots that it was made from. canary: another snapshot, what that covers, and
-        the fraction of the requests that it answers.
+        the fraction of the requests that it answers. by_default: requests without a version may come here too.
         """
         self._point_at(snapshot, covered)
         if canary is not None:
@@ -196,6 +203,7 @@ class LoadedModel(Endpoint):
             self.line.set_canary(canary[0], canary[2])
         elif self.line.canary is not None:
             self.line.set_canary(None)
+        self._by_default = by_default
         if self._successor is not None:
             self._successor = None
             self.line.reopen()

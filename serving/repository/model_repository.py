@@ -149,9 +149,11 @@ class ModelRepository:
         name: of a model, or MODEL.TABLE for one of its tables.
         routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
         """
-        if name in self._identity:
-            return self._identity.get(name, version)
-        updater, table = self._resolve(name)
+        updater, table = self._models.get(name), ""
+        if updater is None:
+            if name in self._identity:
+                return self._identity.get(name, version)
+            updater, table = self._resolve(name)
         if self._closing:
             raise Unavailable(f"model {name!r} is shutting down")
         found = updater.model.route(version, routing_key)

@@ -322,8 +322,9 @@ class LiveModel:
             if canary is not None and trial is not None and trial.lane is served.lane:
                 beside = (trial.snapshot, trial.covers(), canary[2])
             elif trial is not None:
-                trial.lane.model.serve(trial.snapshot, trial.covers())
-            served.lane.model.serve(served.snapshot, served.covers(), beside)
+                trial.lane.model.serve(trial.snapshot, trial.covers(), by_default=True)
+            by_default = line is self.default or beside is not None
+            served.lane.model.serve(served.snapshot, served.covers(), beside, by_default=by_default)
             by_version[served.lane.model.version] = served.lane.model
             answering = (served.lane, None if trial is None else trial.lane)
             standing_by += [(line, lane) for lane in line.lanes.values() if lane not in answering]
