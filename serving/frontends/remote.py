@@ -43,7 +43,7 @@ class RemoteModel:
 
     def answers(self, version: str) -> bool:
         """See Model."""
-        return self._models.known(*self.key, "") is not self
+        return self._models.known(*self.key, "") is self
 
     def check_load(self) -> None:
         """See Model."""
@@ -98,7 +98,7 @@ class RemoteIdentity(IdentityModel):
 
     def answers(self, version: str) -> bool:
         """See Model."""
-        return self._models.known(*self.key, "") is not self
+        return self._models.known(*self.key, "") is self
 
     async def _tell(self, rows: int, took_ns: int) -> None:
         try:
