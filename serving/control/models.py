@@ -65,6 +65,9 @@ class Model(Protocol):
     def signature(self) -> ModelSignature:
         """What requests are decoded for."""
 
+    def answers(self, version: str) -> bool:
+        """Whether a request for this version, "" for the one that is served, is its to answer still."""
+
     def check_load(self) -> None:
         """Raises Overloaded when a request would be turned away now."""
 
@@ -103,16 +106,14 @@ class LocalModels:
     """The models of this process's repository."""
 
     def __init__(self, repository: ModelRepository) -> None:
-        self._repository = repository
         self.regions: Regions = repository.regions
+        # Every request asks it: bound here, it is one call and no two.
+        self.known: Callable[[str, str, str], Model | None] = repository.get
+        self._get = repository.get
 
     async def find(self, name: str, version: str, routing_key: str) -> Model:
         """See Models."""
-        return self._repository.get(name, version, routing_key)
-
-    def known(self, name: str, version: str, routing_key: str) -> Model | None:
-        """See Models."""
-        return self._repository.get(name, version, routing_key)
+        return self._get(name, version, routing_key)
 
     async def is_current(self, model: Model, routing_key: str) -> bool:
         """See Models. It was found just now."""
@@ -156,16 +157,25 @@ async def refresh_for_outputs(regions: Regions, request: InferRequest) -> None:
 
 
 async def with_model(
-    models: Models, name: str, version: str, routing_key: str, ask: Callable[[Model], Awaitable[T]]
+    models: Models,
+    name: str,
+    version: str,
+    routing_key: str,
+    ask: Callable[[Model], Awaitable[T]],
+    admitted: Model | None = None,
 ) -> T:
     """What `ask` makes of a model: it decodes a request for the model's signature, and has it answered.
 
-    It is called again when the signature has changed meanwhile.
+    It is called again when the signature has changed meanwhile. admitted: the model that was found when the request
+    was admitted; models change while a body is read, so another one is found where it is not that one's any more.
     """
     if models.regions.is_stale:
         await models.regions.refresh()
     for attempt in range(1, MAX_DECODES + 1):
-        model = await models.find(name, version, routing_key)
+        if admitted is not None and admitted.answers(version):
+            model, admitted = admitted, None
+        else:
+            model = await models.find(name, version, routing_key)
         try:
             return await ask(model)
         except SignatureChanged:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import threading
 import time
 
-from serving.engine.requests import Answers, QueuedRequest
+from serving.engine.requests import Answers, QueuedRequest, ReplacedError
 from serving.engine.service_time import ServiceTime
 from serving.engine.waiting import WaitingRequests
 from serving.model_config.queue_settings import QueueSettings
-from storage.errors import DeadlineExceeded, Overloaded, Unavailable
+from storage.errors import DeadlineExceeded, Overloaded
 
 
 class RequestQueue:
     """By priority, and first in, first out within a level of an arm. Every method may be called from any thread.
+
+    A request that would pass its deadline by estimate is refused by `put`; one whose deadline has passed is not taken
+    any more. One that was taken is answered. Its sink may time it out earlier, while it waits: see `discard`.
 
     sessions: how many take from it, for the estimate of a wait.
     """
@@ -38,17 +41,17 @@ class RequestQueue:
         self._leaving = 0
 
     def __len__(self) -> int:
-        return len(self._main) + len(self._canary)
+        return self._main.count + self._canary.count
 
     def put(self, request: QueuedRequest) -> None:
         """Adds a request.
 
         Raises Overloaded when its level is full, or when it would wait past its deadline or the model's bound by
-        estimate; Unavailable when the queue is closed.
+        estimate; ReplacedError when the queue is closed.
         """
         with self._changed:
             if self._closed:
-                raise Unavailable(f"model {self._model!r} is shutting down")
+                raise ReplacedError
             self._check_room(request.level)
             if request.deadline_ns or self._settings.max_wait_us:
                 self._check_wait(request.level, request.deadline_ns)
@@ -100,7 +103,7 @@ class RequestQueue:
                     continue
                 if full or self._closed or self._settings.delay_us == 0 or size in self._settings.preferred:
                     return batch
-                if self._canary if arm is self._main else self._main:
+                if (self._canary if arm is self._main else self._main).count:
                     return batch  # the other arm must not wait for this one's company
                 until_ns = batch[0].arrived_ns + self._settings.delay_us * 1000
                 left_ns = until_ns - time.monotonic_ns()
@@ -163,9 +166,9 @@ class RequestQueue:
 
     def _first_arm(self) -> WaitingRequests:
         """The arm of which a request has waited longest."""
-        if not self._canary:
+        if not self._canary.count:
             return self._main
-        if not self._main:
+        if not self._main.count:
             return self._canary
         return self._main if self._main.oldest_ns() <= self._canary.oldest_ns() else self._canary
 

@@ -108,6 +108,10 @@ class Endpoint:
         """Why it should not be asked now; "" when it can."""
         return self.trouble
 
+    def answers(self, version: str) -> bool:
+        """Whether a request for this version, "" for the one that is served, is its to answer still."""
+        return not self.group.is_closed
+
     @property
     def arms(self) -> dict[str, ModelStatistics]:
         """Statistics by arm: "main" and "canary". Every request counts in one of them."""
@@ -233,15 +237,6 @@ class Endpoint:
         """Where a request counts."""
         return self.canary_statistics if call.canary else self.statistics
 
-    def put(self, call: QueuedRequest) -> None:
-        """Queues a request; its door hears of it. Raises Overloaded, ReplacedError when the version takes no more."""
-        try:
-            self.group.put(call)
-        except Overloaded:
-            raise
-        except Unavailable:
-            raise ReplacedError from None
-
     def answered(self, call: QueuedRequest) -> None:
         """Called with each request that was answered, before its memory goes; any thread."""
 
@@ -284,7 +279,7 @@ class Endpoint:
                 [np.zeros((0, *output.dims), WIRE_TYPES[output.dtype].numpy) for output in self.signature.outputs],
                 self.line.current if canary_arm is None else canary_arm[0],
             )
-        self.put(call)
+        self.group.put(call)
         timer = None
         if call.deadline_ns:
             loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@ trainer's scores; recent real requests get scores that are not much unlike those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.engine.device_checks import check_devices
@@ -66,12 +66,11 @@ def gate(
     options: ModelOptions,
     claims: Claims | None = None,
     current_parts: ModelParts | None = None,
-    on_step: Callable[[str], None] | None = None,
 ) -> GateReport:
     """Judges a candidate. Raises ParityError or GuardError with the reason; the candidate must not be served then.
 
     current: what is served, pinned by the caller; None at the start. current_parts: what it is scored with, where that
-    is another version than the candidate's. on_step: called with "replayed" and "guarded", after each.
+    is another version than the candidate's.
     """
     if claims is not None:
         check_claims(parts, candidate, claims)
@@ -87,16 +86,12 @@ def gate(
         difference = replay_golden(parts, candidate, golden)
     check_user_side(parts, candidate, golden, None if on_processor else parts.devices.first())
     difference = max(difference, check_devices(parts, candidate, golden, options.precision))
-    if on_step is not None:
-        on_step("replayed")
     if not options.live_guard:
         report = GuardReport(skipped="live_guard is off")
     elif current is None or recent is None:
         report = GuardReport(skipped="nothing was served before")
     else:
         report = guard(current_parts or parts, current, parts, candidate, recent.requests(), options)
-    if on_step is not None:
-        on_step("guarded")
     return GateReport(golden.batch, difference, report)
 
 

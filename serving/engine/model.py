@@ -5,21 +5,24 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
+from serving.engine.gate import Claims, GateReport, gate
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
 from serving.engine.requests import LoopDoor, QueuedRequest
 from serving.engine.table_endpoint import TableEndpoint
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
 from serving.gpu.driver import Gpus
+from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import ModelConfig, complete_model_config
 from serving.pipeline.snapshot import Snapshot, SnapshotLine
 from serving.protocol.signature import ModelSignature
-from storage.checkpoint import PublishedVersion
+from storage.checkpoint import Golden, PublishedVersion
 from storage.errors import NotFound, Unavailable
 from storage.features import FeatureBatch
 from storage.features.flat import FlatColumns
@@ -30,7 +33,7 @@ from storage.tiers.tiered import StoreStats, TieredStore
 class LoadedModel(Endpoint):
     """Answers requests on the snapshots of its `line` until `close`. The store belongs to the caller.
 
-    The gate is the caller's too: a snapshot is served from the moment it is in the line.
+    `judge` validates a snapshot before requests see it, `serve` shows it to them; the caller records it in between.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class LoadedModel(Endpoint):
         self._cores = cores or CoreShares()
         # Weak: else every version that was ever loaded would stay, each held by the one before it.
         self._successor: weakref.ref[LoadedModel] | None = None
+        self._by_default = True
         self._tables: dict[str, TableEndpoint] = {}
         self._opening = threading.Lock()
         self._closed = False
@@ -126,6 +130,10 @@ class LoadedModel(Endpoint):
             f"its store is damaged, and another is filled to take its place: {damage}" if damage else ""
         )
 
+    def answers(self, version: str) -> bool:
+        """See Endpoint."""
+        return self._successor is None and not self._closed and (self._by_default or version != "")
+
     def store_stats(self) -> StoreStats:
         """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
         return self._store.stats().counted(self.group.counted())
@@ -152,16 +160,65 @@ class LoadedModel(Endpoint):
                 )
             return self._tables[name]
 
+    def judge(
+        self, candidate: Snapshot, golden: Golden, claims: Claims, options: ModelOptions, against: LoadedModel | None
+    ) -> GateReport:
+        """Validates a snapshot that this version is to serve. Raises ParityError or GuardError with the reason.
+
+        against: what is served now, whose recent requests are replayed on both; None: golden requests alone decide.
+        """
+        if against is None:
+            return gate(self.parts, None, candidate, golden, None, options=options, claims=claims)
+        current = against.line.acquire()
+        try:
+            return gate(
+                self.parts,
+                current,
+                candidate,
+                golden,
+                against.recent,
+                options=options,
+                claims=claims,
+                current_parts=against.parts,
+            )
+        finally:
+            against.line.release(current)
+
+    def serve(
+        self,
+        snapshot: Snapshot,
+        covered: Iterable[str],
+        canary: tuple[Snapshot, Iterable[str], float] | None = None,
+        *,
+        by_default: bool,
+    ) -> None:
+        """Requests see `snapshot` from now on, also those that were handed over before.
+
+        covered: ids and names of the snapshots that it was made from. canary: another snapshot, what that covers, and
+        the fraction of the requests that it answers. by_default: requests without a version may come here too.
+        """
+        self._point_at(snapshot, covered)
+        if canary is not None:
+            self.line.announce(canary[1], canary[0])
+            self.line.set_canary(canary[0], canary[2])
+        elif self.line.canary is not None:
+            self.line.set_canary(None)
+        self._by_default = by_default
+        if self._successor is not None:
+            self._successor = None
+            self.line.reopen()
+
+    def stand_by(self, snapshot: Snapshot, covered: Iterable[str], successor: LoadedModel) -> None:
+        """Keeps `snapshot` for a rollback; requests go to `successor`."""
+        self._point_at(snapshot, covered)
+        if self.line.canary is not None:
+            self.line.set_canary(None)
+        self.hand_over(successor)
+
     def hand_over(self, successor: LoadedModel) -> None:
         """From now on, requests that come too late for this version or wait for a newer one go to `successor`."""
         self._successor = weakref.ref(successor)
         self.line.end()
-
-    def take_back(self) -> None:
-        """Ends `hand_over`, as long as this version was not closed: it is served again."""
-        if self._successor is not None:
-            self._successor = None
-            self.line.reopen()
 
     def close(self, timeout_s: float) -> bool:
         """As every endpoint's; its tables' too."""
@@ -175,6 +232,12 @@ class LoadedModel(Endpoint):
         if ended:
             self.parts.close()
         return ended
+
+    def _point_at(self, snapshot: Snapshot, covered: Iterable[str]) -> None:
+        # Announced before the switch, so that nobody waits for what is served.
+        self.line.announce(covered, snapshot)
+        if self.line.current is not snapshot:
+            self.line.switch(snapshot)
 
     def answered(self, call: QueuedRequest) -> None:
         """Keeps some requests for the live guard."""

@@ -24,7 +24,6 @@ from serving.pipeline.user_side import SidedFeatures
 from storage.errors import (
     ConfigError,
     CorruptStoreError,
-    DeadlineExceeded,
     DeviceError,
     DeviceLost,
     EmberlineError,
@@ -191,11 +190,8 @@ class Session:
             if request.abandoned:
                 # Nobody waits, but its door may hold memory for it.
                 answers.add(request, RequestCancelled())
-                continue
-            if 0 < request.deadline_ns <= taken_ns:
-                answers.add(request, DeadlineExceeded("request timeout expired in the queue"))
-                continue
-            waiting.append(request)
+            else:
+                waiting.append(request)
         requests, features = self._features(waiting, answers)
         if not requests:
             return
@@ -246,31 +242,29 @@ class Session:
     ) -> tuple[list[QueuedRequest], list[FeatureBatch | SidedFeatures]]:
         """The requests that features could be made of, and these; the others are answered."""
         try:
-            return waiting, self._make(waiting)
+            made = self.pipeline.features([(request.columns, request.batch) for request in waiting])
         except Exception as error:
             if len(waiting) == 1:
                 answers.add(waiting[0], error)
                 return [], []
+        else:
+            # Each request knows where its own are.
+            first = 0
+            for features, count in made:
+                row = 0
+                for request in waiting[first : first + count]:
+                    request.features, request.first_row = features, row
+                    row += request.batch
+                first += count
+            return waiting, [features for features, _ in made]
         # Somebody's request is wrong; alone, each shows whether it is the one.
         requests: list[QueuedRequest] = []
-        features: list[FeatureBatch | SidedFeatures] = []
+        whole: list[FeatureBatch | SidedFeatures] = []
         for request in waiting:
-            good, made = self._features([request], answers)
+            good, own = self._features([request], answers)
             requests += good
-            features += made
-        return requests, features
-
-    def _make(self, requests: list[QueuedRequest]) -> list[FeatureBatch | SidedFeatures]:
-        """Features of requests; each request knows where its own are."""
-        made = self.pipeline.features([(request.columns, request.batch) for request in requests])
-        first = 0
-        for features, count in made:
-            row = 0
-            for request in requests[first : first + count]:
-                request.features, request.first_row = features, row
-                row += request.batch
-            first += count
-        return [features for features, _ in made]
+            whole += own
+        return requests, whole
 
     def _not_finite(self, outputs: list[np.ndarray]) -> InvalidInput | None:
         # The golden requests showed sound weights, so it is the request's values that are too large to compute with.

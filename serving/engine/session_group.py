@@ -19,12 +19,12 @@ from typing import Literal
 import numpy as np
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.requests import QueuedRequest
+from serving.engine.requests import QueuedRequest, ReplacedError
 from serving.engine.session import Session, SessionParts
 from serving.model_config.instance_groups import Place, share
 from serving.model_config.queue_settings import LevelSettings, QueueSettings
 from serving.pipeline.host import ScoringPipeline
-from storage.errors import DeviceError, DeviceLost, Unavailable
+from storage.errors import DeviceError, DeviceLost
 
 logger = logging.getLogger("emberline.serving")
 
@@ -66,7 +66,7 @@ class SessionGroup:
         self._sessions: list[Session] = []
         self._leaving: list[Session] = []
         self._counted_before: np.ndarray | None = None
-        self._closed = False
+        self.is_closed = False
 
     def __len__(self) -> int:
         """How many sessions it has."""
@@ -94,20 +94,19 @@ class SessionGroup:
     def check(self) -> None:
         """Raises Overloaded when no request would be taken now; see RequestQueue.check."""
         queues = self._queues
-        if all(map(len, queues)):
-            queues[-1].check()
+        for queue in queues:
+            if not len(queue):
+                return
+        queues[-1].check()
 
     def put(self, request: QueuedRequest) -> None:
-        """Hands a request to a session.
-
-        Raises Overloaded, or Unavailable when the group is closed.
-        """
+        """Hands a request to a session. Raises Overloaded, or ReplacedError when the group is closed."""
         while True:
             queues = self._queues
             request.queue = queue = self._choose(queues, request.routing_key)
             try:
                 queue.put(request)
-            except Unavailable:
+            except ReplacedError:
                 if queues is self._queues:
                     raise
                 continue  # other sessions took its place just now
@@ -119,7 +118,7 @@ class SessionGroup:
         Raises DeviceError when a GPU has no room for them; those that could be started stay.
         """
         with self._resizing:
-            if self._closed:
+            if self.is_closed:
                 return
             self._reap()
             while True:
@@ -144,7 +143,7 @@ class SessionGroup:
     def close(self) -> None:
         """No more requests; those that wait are worked off."""
         with self._resizing:
-            self._closed = True
+            self.is_closed = True
             for queue in self._queues:
                 queue.close()
 
@@ -220,7 +219,7 @@ class SessionGroup:
         """Has sessions at the other places instead of those at one that is lost, as many as there were."""
         with self._resizing:
             left = tuple(other for other in self._places if other != place)
-            if self._closed or not left or len(left) == len(self._places):
+            if self.is_closed or not left or len(left) == len(self._places):
                 return
             count = len(self)
             self._places = left

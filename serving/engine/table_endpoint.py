@@ -84,6 +84,9 @@ class TableOwner(Protocol):
     def unready(self) -> str:
         """See Endpoint."""
 
+    def answers(self, version: str) -> bool:
+        """See Endpoint."""
+
     @property
     def successor(self) -> TableOwner | None:
         """The version that replaced this one."""
@@ -136,6 +139,10 @@ class TableEndpoint(Endpoint):
     def unready(self) -> str:
         """As its model: the store is the same."""
         return self._model.unready
+
+    def answers(self, version: str) -> bool:
+        """As its model."""
+        return self._model.answers(version)
 
     @property
     def successor(self) -> Endpoint | None:

@@ -16,10 +16,8 @@ class WaitingRequests:
             (deque(), deque()) for _ in range(levels)
         ]
         self._rows = [0] * levels
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        # Requests that wait.
+        self.count = 0
 
     @property
     def rows(self) -> int:
@@ -78,4 +76,4 @@ class WaitingRequests:
 
     def _note(self, request: QueuedRequest, change: int) -> None:
         self._rows[request.level] += change * request.batch
-        self._count += change
+        self.count += change

@@ -181,7 +181,7 @@ class FrontDoor:
         if call.deadline_ns:
             self._watch(call)
         try:
-            endpoint.put(call)
+            endpoint.group.put(call)
         except ReplacedError:
             del self._waiting[record.id]
             self._ask(call)

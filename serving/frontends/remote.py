@@ -44,6 +44,10 @@ class RemoteModel:
         self.signature = signature_from_wire(content["signature"])
         self._places = {entry.name: place for place, entry in enumerate(self.signature.raw)}
 
+    def answers(self, version: str) -> bool:
+        """See Model."""
+        return self._models.known(*self.key, "") is self
+
     def check_load(self) -> None:
         """See Model."""
         if self._refusal:
@@ -94,6 +98,10 @@ class RemoteIdentity(IdentityModel):
         self._models = models
         self.key = key
         self.target = int(content["target"])
+
+    def answers(self, version: str) -> bool:
+        """See Model."""
+        return self._models.known(*self.key, "") is self
 
     async def _tell(self, rows: int, took_ns: int) -> None:
         try:

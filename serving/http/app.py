@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from serving.control.models import Models
 from serving.errors import UnknownModel
 from serving.http.asgi import call_asgi
-from serving.http.encoding import check_encoding, decompress
-from serving.http.gate import admit, admit_inference, audited, told
-from serving.http.infer import InferenceRoutes, inference_route
+from serving.http.encoding import check_encoding, compress, decompress
+from serving.http.gate import admit, audited, told
+from serving.http.infer import InferenceRoutes
 from serving.http.messages import HttpRequest, HttpResponse, health_response
+from serving.http.route import inference_route
 from serving.http.unknown_models import unknown_model
+from serving.protocol.routing import routing_of_headers
 from serving.security.gate import Gate
+from serving.security.needs import INFER
 
 if TYPE_CHECKING:
     from serving.repository.model_repository import ModelRepository
@@ -35,47 +38,53 @@ class HttpApp:
     """See HttpApplication. models: who answers inference. control: who answers all else. gate: who is let in."""
 
     def __init__(self, models: Models, control: HttpControl, gate: Gate) -> None:
+        self._models = models
         self._control = control
         self._gate = gate
         self._inference = InferenceRoutes(models)
 
     def admit(self, request: HttpRequest) -> None:
-        """See HttpApplication."""
-        request.route = route = inference_route(request)
+        """See HttpApplication. Who may not infer is refused here, and so is what is unknown or has too much to do."""
+        route = inference_route(request.method, request.path)
         if route is None:
             admit(self._gate, request)
-            _check_encoding(request)
-            return
-        admit_inference(self._gate, request, route.name)
-        try:
-            self._inference.admit(route, request)
-        except UnknownModel as error:
-            raise told(self._gate, request, error) from None
-        _check_encoding(request)
+        else:
+            headers = request.headers
+            if not self._gate.is_open:
+                self._gate.admit(INFER, route.name, headers.get(b"authorization"), request.caller, "http", "infer")
+            route.routing = routing_of_headers(headers)
+            try:
+                route.model = self._models.known(route.name, route.version, route.routing.routing_key)
+            except UnknownModel as error:
+                raise told(self._gate, request, error) from None
+            if route.model is not None:
+                route.model.check_load()
+            request.route = route
+        encoding = request.headers.get(b"content-encoding")
+        if encoding is not None:
+            check_encoding(encoding)
 
     def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
         """See HttpApplication."""
         return self._control.at_once(request) if request.route is None else None
 
-    def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""
-        if b"content-encoding" in request.headers:
-            return self._unpacked(request)
-        return self._answer(request)
-
-    async def _unpacked(self, request: HttpRequest) -> HttpResponse:
-        if request.room is not None:
-            request.body = await decompress(request.body, request.headers[b"content-encoding"], request.room)
-        return await self._answer(request)
-
-    def _answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        return self._answer_control(request) if request.route is None else self._answer_inference(request)
-
-    async def _answer_inference(self, request: HttpRequest) -> HttpResponse:
+        headers = request.headers
+        if b"content-encoding" in headers and request.room is not None:
+            request.body = await decompress(request.body, headers[b"content-encoding"], request.room)
+        route = request.route
+        if route is None:
+            return await self._answer_control(request)
+        ask = self._inference.predict if route.is_v1 else self._inference.infer
         try:
-            return await self._inference.answer(request.route, request)
+            response = await ask(route, request)
         except UnknownModel as error:
             raise told(self._gate, request, error) from None
+        accepts = headers.get(b"accept-encoding")
+        if accepts is not None:
+            response.content = await compress(response.content, accepts, response.headers)
+        return response
 
     async def _answer_control(self, request: HttpRequest) -> HttpResponse:
         control = self._control
@@ -84,12 +93,6 @@ class HttpApp:
         if error is not None:
             raise told(self._gate, request, error)
         return response
-
-
-def _check_encoding(request: HttpRequest) -> None:
-    encoding = request.headers.get(b"content-encoding")
-    if encoding is not None:
-        check_encoding(encoding)
 
 
 class LocalHttpControl:

@@ -12,10 +12,10 @@ from serving.control import metadata
 from serving.control.calls import ControlCalls
 from serving.errors import UnknownModel, status_of
 from serving.http.control_messages import json_response, read_object
-from serving.http.infer import inference_route
-from serving.http.messages import HttpRequest, health_response
+from serving.http.messages import health_response
 from serving.http.model_control import add_model_control
 from serving.http.openapi import openapi_bytes
+from serving.http.route import inference_route
 from serving.http.shared_memory import add_settings, add_shared_memory
 from serving.http.unknown_models import known_models_header
 from serving.protocol.proto_json import message_to_json
@@ -122,7 +122,7 @@ def _answered(key: str, is_so: bool, **beside: str) -> Response:
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
     """What a path may be asked with; inference is not of the application's routes."""
-    if inference_route(HttpRequest("POST", request.url.path, b"", {})) is not None:
+    if inference_route("POST", request.url.path) is not None:
         return ["POST"]
     matching = [route for route in app.routes if route.matches(request.scope)[0] != Match.NONE]
     methods = {method for route in matching for method in getattr(route, "methods", None) or ()}

@@ -63,7 +63,8 @@ class Exchange:
 
     def keep(self, chunk: bytes) -> None:
         """Holds a piece of the body. Raises Overloaded."""
-        self.hold(len(chunk))
+        self.limits.hold(len(chunk))
+        self.held += len(chunk)
         last = self.chunks[-1] if self.chunks else None
         if last is None or len(chunk) >= _SMALL_BYTES:
             self.chunks.append(chunk)

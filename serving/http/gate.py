@@ -9,20 +9,14 @@ from serving.http.messages import HttpApplication, HttpRequest, HttpResponse
 from serving.security.audit import arguments_of_body
 from serving.security.forwarded import forwarded_headers, refuse_forwarded
 from serving.security.gate import Gate
-from serving.security.needs import INFER, REGIONS, http_need
+from serving.security.needs import REGIONS, http_need
 from storage.errors import InvalidInput, NotFound
 
 _OTHER_SITES = (b"cross-site", b"same-site")
 
 
-def admit_inference(gate: Gate, request: HttpRequest, model: str) -> None:
-    """Lets in a request for a model's scores. Raises Unauthenticated, Forbidden, RateLimited."""
-    if not gate.is_open:
-        gate.admit(INFER, model, request.headers.get(b"authorization"), request.caller, "http", "infer")
-
-
 def admit(gate: Gate, request: HttpRequest) -> None:
-    """Lets in any other request, and takes the token out of it: nothing behind the gate has a use for one."""
+    """Lets in what is no inference, and takes the token out of it: nothing behind the gate has a use for one."""
     # A router may take the same path for another one when a line break ends it.
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
@@ -68,7 +62,8 @@ async def audited(
         outcome = type(error).__name__
         raise
     finally:
-        gate.done(request.admission, arguments_of_body(request.body), outcome)
+        if request.admission is not None:
+            gate.done(request.admission, arguments_of_body(request.body), outcome)
 
 
 class GatedApp:

@@ -34,10 +34,6 @@ class RequestHead:
         self._count = 0
         self._size = 0
 
-    def add_url(self, url: bytes) -> None:
-        """A piece of its target."""
-        self.url += url
-
     def add_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         name = name.lower()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from serving.control.models import (
@@ -16,10 +15,10 @@ from serving.control.models import (
     refresh_for_outputs,
     with_model,
 )
-from serving.http.encoding import compress
 from serving.http.messages import JSON, HttpRequest, HttpResponse
+from serving.http.route import InferenceRoute
 from serving.protocol.json_text import SHORT_JSON_BYTES
-from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
+from serving.protocol.routing import routing_of_parameters
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
 from serving.protocol.v2 import decode_request, encode_response, read_header
@@ -28,33 +27,8 @@ from storage.errors import InvalidInput
 
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
-_PREDICT = ":predict"
 # Outputs of so many bytes are written by a thread.
 _LONG_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceRoute:
-    """What a path asks for. version: "" for the one that is served. is_v1: KServe v1's predict, else v2's infer."""
-
-    name: str
-    version: str
-    is_v1: bool
-
-
-def inference_route(request: HttpRequest) -> InferenceRoute | None:
-    """What an inference request asks for; None for every other."""
-    if request.method != "POST":
-        return None
-    parts = request.path.split("/")
-    if parts[-1] == "infer" and parts[:3] == ["", "v2", "models"]:
-        if len(parts) == 5:
-            return InferenceRoute(parts[3], "", False)
-        if len(parts) == 7 and parts[4] == "versions":
-            return InferenceRoute(parts[3], parts[5], False)
-    if len(parts) == 4 and parts[1:3] == ["v1", "models"] and parts[3].endswith(_PREDICT):
-        return InferenceRoute(parts[3].removesuffix(_PREDICT), "", True)
-    return None
 
 
 class InferenceRoutes:
@@ -63,33 +37,15 @@ class InferenceRoutes:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    def admit(self, route: InferenceRoute, request: HttpRequest) -> None:
-        """A request for a model that there is not, or has too much to do, is refused before its body is read."""
-        routing = routing_of_headers(request.headers)
-        model = self._models.known(route.name, route.version, routing.routing_key)
-        if model is not None:
-            model.check_load()
-
-    async def answer(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
-        """The response. Raises EmberlineError."""
-        routing = routing_of_headers(request.headers)
-        if route.is_v1:
-            response = await self._predict(route, routing, request.body)
-        else:
-            response = await self._infer(route, routing, request)
-        accepts = request.headers.get(b"accept-encoding")
-        if accepts is not None:
-            response.content = await compress(response.content, accepts, response.headers)
-        return response
-
-    async def _infer(self, route: InferenceRoute, routing: Routing, request: HttpRequest) -> HttpResponse:
+    async def infer(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
+        """The response to a v2 request. Raises EmberlineError."""
         body, header_length = request.body, _header_length(request.headers)
         json_bytes = len(body) if header_length is None else header_length
         if json_bytes > SHORT_JSON_BYTES:
             header = await asyncio.to_thread(read_header, body, header_length)
         else:
             header = read_header(body, header_length)
-        routing = routing_of_parameters(header.parameters, routing)
+        routing = routing_of_parameters(header.parameters, route.routing)
         regions = self._models.regions
 
         async def ask(model: Model) -> tuple[Model, InferRequest, ModelAnswer]:
@@ -103,8 +59,11 @@ class InferenceRoutes:
             )
             return model, decoded, result
 
-        # The key may have come with the body, and models change while a body is read.
-        model, decoded, result = await with_model(self._models, route.name, route.version, routing.routing_key, ask)
+        # The model that admitted the request answers it, unless the body brought another key.
+        admitted = route.model if routing.routing_key == route.routing.routing_key else None
+        model, decoded, result = await with_model(
+            self._models, route.name, route.version, routing.routing_key, ask, admitted
+        )
         await refresh_for_outputs(regions, decoded)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         encode = partial(encode_response, model.signature, version, decoded, result.outputs, parameters, regions)
@@ -114,7 +73,10 @@ class InferenceRoutes:
             return HttpResponse(200, content, [JSON])
         return HttpResponse(200, content, [_BINARY, (_HEADER_LENGTH, str(json_length).encode())])
 
-    async def _predict(self, route: InferenceRoute, routing: Routing, body: bytes) -> HttpResponse:
+    async def predict(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
+        """The response to a v1 request. Raises EmberlineError."""
+        body, routing = request.body, route.routing
+
         async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
             if len(body) > SHORT_JSON_BYTES:
                 columns, batch, by_rows = await asyncio.to_thread(decode_predict, model.signature, body)
@@ -129,7 +91,9 @@ class InferenceRoutes:
             )
             return model, by_rows, result
 
-        model, by_rows, result = await with_model(self._models, route.name, route.version, routing.routing_key, ask)
+        model, by_rows, result = await with_model(
+            self._models, route.name, route.version, routing.routing_key, ask, route.model
+        )
         # v1 has no place in its body for these, so they travel as headers.
         snapshot = result.snapshot
         headers = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from serving.errors import BodyTooLarge, RateLimited, status_of
+from serving.http.route import InferenceRoute
 from serving.protocol.json_text import dump_json
+from serving.security.gate import Admission
 from serving.security.principals import NOBODY, Caller
 from storage.errors import Unsupported
 
@@ -34,7 +36,7 @@ class BodyRoom(Protocol):
 class HttpRequest:
     """path: decoded, without the query. headers: names in lower case; of one that comes twice, the last.
 
-    body: empty until the request is whole. route: what the application made of the path when it admitted the request.
+    body: empty until the request is whole. route: of an inference request, once it was admitted.
     room: for what is made of its body; None where it did not come over a connection of this process.
     caller: whose connection it came by. authorization: the header, once the gate has taken it out of the others.
     admission: set where it was let in to control.
@@ -45,11 +47,11 @@ class HttpRequest:
     query: bytes
     headers: Mapping[bytes, bytes]
     body: bytes = b""
-    route: Any = None
+    route: InferenceRoute | None = None
     room: BodyRoom | None = None
     caller: Caller = NOBODY
     authorization: bytes | None = None
-    admission: Any = None
+    admission: Admission | None = None
 
 
 @dataclass(slots=True)

@@ -255,7 +255,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         """A piece of its target."""
-        self._head.add_url(url)
+        self._head.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header. A trailer is none: what was checked stays as it was, and nobody keeps it."""

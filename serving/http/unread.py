@@ -36,7 +36,8 @@ class Unread:
     def consumed(self, data: bytes) -> None:
         """All of these bytes were parsed."""
         tail = (self._tail + data[-3:])[-3:]
-        self.keep(b"")
+        if self.data:
+            self.keep(b"")
         self._tail = tail
 
     def piece_end(self, data: bytes, start: int, body_left: int) -> int:

@@ -26,6 +26,7 @@ from storage.features import (
     join_columns,
 )
 from storage.features.dtypes import NUMPY_DTYPES
+from storage.features.flat import FlatColumns
 from storage.specs import LookupSpec
 from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
@@ -108,6 +109,10 @@ def run_joined(engine: FeatureEngine, requests: Sequence[RawRequest]) -> list[Ma
     """One run of an engine for requests that can be joined; none for none. Raises InvalidInput."""
     if not requests:
         return []
+    columns, rows = requests[0]
+    if len(requests) == 1 and not isinstance(columns, FlatColumns):
+        return [(engine.run(columns, rows), 1)]
+    # One alone is joined too where its columns lie in a front end's memory, which may be taken back: that copies them.
     rows = sum([batch for _, batch in requests])
     return [(engine.run(join_columns([columns for columns, _ in requests]), rows), len(requests))]
 

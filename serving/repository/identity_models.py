@@ -36,6 +36,11 @@ class IdentityEndpoint(IdentityModel):
         self.version = str(version)
         self.proto = proto
         self.statistics = ModelStatistics()
+        self.is_replaced = False
+
+    def answers(self, version: str) -> bool:
+        """See Model."""
+        return not self.is_replaced
 
     @property
     def arms(self) -> dict[str, ModelStatistics]:
@@ -115,6 +120,7 @@ class IdentityModels:
 
     def forget(self, name: str) -> None:
         """Its folder has gone."""
+        self._put(name, None, "")
         self._models = {key: value for key, value in self._models.items() if key != name}
 
     def get(self, name: str, version: str) -> IdentityEndpoint:
@@ -138,6 +144,9 @@ class IdentityModels:
         ]
 
     def _put(self, name: str, endpoint: IdentityEndpoint | None, reason: str) -> None:
+        before = self._models.get(name, (None, ""))[0]
+        if before is not None and before is not endpoint:
+            before.is_replaced = True
         self._models = {**self._models, name: (endpoint, reason)}
 
 

@@ -20,13 +20,13 @@ from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
 from serving.repository.regions import SharedRegions
+from serving.repository.watcher import Watcher
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
-from serving.updates.watcher import Watcher
 from storage.errors import ConfigError, EngineEnded, NotFound, StoreError, Unavailable, Unsupported
 
 __all__ = ["Answerer", "ModelRepository", "VersionEntry"]
@@ -149,9 +149,11 @@ class ModelRepository:
         name: of a model, or MODEL.TABLE for one of its tables.
         routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
         """
-        if name in self._identity:
-            return self._identity.get(name, version)
-        updater, table = self._resolve(name)
+        updater, table = self._models.get(name), ""
+        if updater is None:
+            if name in self._identity:
+                return self._identity.get(name, version)
+            updater, table = self._resolve(name)
         if self._closing:
             raise Unavailable(f"model {name!r} is shutting down")
         found = updater.model.route(version, routing_key)

@@ -9,17 +9,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from serving.engine.gate import Claims, GateReport, gate
+from serving.engine.gate import Claims, GateReport
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
-from serving.updates.catalog import FoundDelta
+from serving.updates.catalog import Found
 from serving.updates.keep import collect, keep, kept_folder
-from serving.updates.line import Entry, Lane, LineView, StoreLine
+from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.lineage import Take, names
 from serving.updates.live_model import LiveModel
 from serving.updates.signatures import check_signature
-from serving.updates.state import CanaryState, EntryState, ModelState, SnapshotName
+from serving.updates.state import CanaryState, ModelState
 from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
 from storage.errors import CheckpointError, ReadError
 
@@ -33,7 +33,6 @@ class Outdated(Exception):  # noqa: N818 - no error: an operator was faster
 def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
     """Verifies, stages, judges, records and shows a delta. Raises why not; nothing of it stays then."""
     found = take.found
-    assert isinstance(found, FoundDelta)
     started = time.monotonic()
     view = line.view
     model.step("found")
@@ -48,7 +47,7 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
         "%s: %s is visible after %.0f ms (%.0f ms of work): %d rows, %d removed; golden requests within %.2g; %s",
         model.name,
         entry.snapshot,
-        entry.state.visible_ms,
+        entry.visible_ms,
         (time.monotonic() - started) * 1e3,
         entry.rows,
         entry.removed,
@@ -60,14 +59,15 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
 
 def _stage_and_show(
     model: LiveModel, line: StoreLine, view: LineView, take: Take
-) -> tuple[Entry, GateReport, tuple[Entry, ...]]:
+) -> tuple[StagedSnapshot, GateReport, tuple[StagedSnapshot, ...]]:
     """The snapshot that a delta becomes, how it passed the gate, and the snapshots that it replaces."""
     found = take.found
-    assert isinstance(found, FoundDelta)
     lane = view.current.lane
     kept = kept_folder(model.store_root, found.snapshot)
     overlay: int | None = None
     try:
+        # Opened once more, where it is kept: the repository may drop its own copy at any moment. Every file is hashed
+        # again when it is read, so they are not all hashed here.
         delta = open_delta(keep(found.path, kept), verify=False)
         _check_same(delta, found)
         model.step("linked")
@@ -77,6 +77,7 @@ def _stage_and_show(
         model.check_stop()
         entry = delta_entry(line, view, lane, delta, overlay, found.path)
         report = judge_delta(model, lane, entry, delta, overlay)
+        model.step("validated")
         entry = timed(model, entry, found.path)
         return entry, report, append_entry(model, line, view, entry, take)
     except BaseException:
@@ -87,40 +88,30 @@ def _stage_and_show(
 
 
 def judge_delta(
-    model: LiveModel, lane: Lane, entry: Entry, delta: PublishedDelta, overlay: int | None, *, live: bool = True
+    model: LiveModel,
+    lane: Lane,
+    entry: StagedSnapshot,
+    delta: PublishedDelta,
+    overlay: int | None,
+    *,
+    live: bool = True,
 ) -> GateReport:
     """Lets the gate judge a delta's snapshot. live: also by the live guard, against what is served."""
     golden = delta.golden(lane.model.parts.spec, lane.model.parts.graph)
     assert model.config is not None
     claims = Claims(delta.manifest.dense_fingerprint) if overlay is None else Claims.of_delta(delta.manifest, overlay)
-    pinned = lane.model.line.acquire() if live else None
-    try:
-        return gate(
-            lane.model.parts,
-            pinned,
-            entry.snapshot,
-            golden,
-            lane.model.recent if live else None,
-            options=model.config.options,
-            claims=claims,
-            on_step=model.step if live else None,
-        )
-    finally:
-        if pinned is not None:
-            lane.model.line.release(pinned)
+    return lane.model.judge(entry.snapshot, golden, claims, model.config.options, lane.model if live else None)
 
 
 def delta_entry(
     line: StoreLine, view: LineView, lane: Lane, delta: PublishedDelta, overlay: int, origin: Path
-) -> Entry:
+) -> StagedSnapshot:
     """The snapshot that a staged delta makes of what `view` serves."""
     manifest = delta.manifest
-    name = SnapshotName(id=manifest.snapshot, version=manifest.version, sequence=manifest.sequence)
-    state = EntryState(snapshot=name, origin=str(origin), published_unix_ms=manifest.created_unix_ms)
     snapshot = Snapshot(
-        name.id,
-        name.version,
-        name.sequence,
+        manifest.snapshot,
+        manifest.version,
+        manifest.sequence,
         view.mask(view.served) | 1 << overlay,
         lane.graph.with_weights(delta.weights()),
         manifest.created_unix_ms,
@@ -129,10 +120,11 @@ def delta_entry(
     stats = line.store.overlay_stats()[overlay]
     rows = sum(table.rows for table in manifest.tables)
     removed = sum(table.removed for table in manifest.tables)
-    return Entry(state, snapshot, lane, overlay, rows, removed, stats.bytes, view.current.covered_by_next())
+    covered = view.current.covered_by_next()
+    return StagedSnapshot(snapshot, lane, "delta", overlay, rows, removed, stats.bytes, covered)
 
 
-def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[Entry, ...]) -> None:
+def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[StagedSnapshot, ...]) -> None:
     """Gives up snapshots that were left behind: what is kept of them now, their overlays once no batch uses them."""
     with model.lock:
         line.left_behind += entries
@@ -167,7 +159,9 @@ def check_version_signature(model: LiveModel, config: ModelConfig, published: Pu
     check_signature(served, new, published.version, allowed)
 
 
-def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry, take: Take) -> tuple[Entry, ...]:
+def append_entry(
+    model: LiveModel, line: StoreLine, view: LineView, entry: StagedSnapshot, take: Take
+) -> tuple[StagedSnapshot, ...]:
     """Commits a snapshot on top of what `view` serves, or as the canary; returns the entries that it replaces.
 
     Raises Outdated when something else is served meanwhile, StoreError when the state cannot be written.
@@ -193,7 +187,7 @@ def append_entry(model: LiveModel, line: StoreLine, view: LineView, entry: Entry
         return dropped
 
 
-def facts_after(facts: ModelState, take: Take, entry: Entry) -> ModelState:
+def facts_after(facts: ModelState, take: Take, entry: StagedSnapshot) -> ModelState:
     """What is held, on trial and refused once something new is taken."""
     facts = without_refusal(facts, take)
     wanted = facts.canary is not None and facts.canary.snapshot is None and _is_wanted_canary(facts, take)
@@ -219,7 +213,7 @@ def _is_wanted_canary(facts: ModelState, take: Take) -> bool:
     return facts.canary is not None and facts.canary.to in names(take.found)
 
 
-def _check_same(delta: PublishedDelta, found: FoundDelta) -> None:
+def _check_same(delta: PublishedDelta, found: Found) -> None:
     """What is applied must be what was decided about."""
     if delta.manifest.digest != found.key:
         raise ReadError(f"{found.path} was replaced while it was read; it is looked at again")
@@ -234,18 +228,18 @@ def _check_tables(delta: PublishedDelta, line: StoreLine) -> None:
             )
 
 
-def timed(model: LiveModel, entry: Entry, path: Path) -> Entry:
+def timed(model: LiveModel, entry: StagedSnapshot, path: Path) -> StagedSnapshot:
     # A rename changes the time of the folder's inode: that is when it appeared.
     try:
         appeared_ns = os.stat(path).st_ctime_ns
     except OSError:
         appeared_ns = time.time_ns()
     visible_ms = max(0.0, (time.time_ns() - max(appeared_ns, model.free_since_ns)) / 1e6)
-    return replace(entry, state=entry.state.model_copy(update={"visible_ms": round(visible_ms, 3)}))
+    return replace(entry, visible_ms=round(visible_ms, 3))
 
 
-def _count(model: LiveModel, entry: Entry) -> None:
+def _count(model: LiveModel, entry: StagedSnapshot) -> None:
     counters = model.counters
     counters.deltas_applied += 1
-    counters.last_visible_ms = entry.state.visible_ms
+    counters.last_visible_ms = entry.visible_ms
     counters.last_delta_rows = entry.rows

@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.deltas import DELTAS, list_deltas, sequence_name
@@ -20,73 +19,48 @@ from storage.checkpoint.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from storage.checkpoint.versions import is_version
 from storage.errors import EmberlineError, IntegrityError, ReadError, UnsafeArtifact
 
-T = TypeVar("T", "FoundVersion", "FoundDelta")
-
 
 @dataclass(frozen=True)
-class FoundDelta:
-    """A delta in the folder. key: digest of its manifest. error: why the manifest cannot be read."""
+class Found:
+    """A version or a delta in the folder, as its manifest describes it.
 
-    path: Path
-    key: str
-    version: int
-    sequence: int
-    snapshot: str = ""
-    parent: str = ""
-    base: str = ""
-    applies_to: frozenset[str] = frozenset()
-    error: EmberlineError | None = None
-
-    @property
-    def name(self) -> str:
-        """As people write it, such as 3.17."""
-        return f"{self.version}.{self.sequence}"
-
-    @property
-    def ancestors(self) -> frozenset[str]:
-        """Snapshots that it was made from."""
-        return self.applies_to
-
-
-@dataclass(frozen=True)
-class FoundVersion:
-    """A version in the folder.
-
-    ancestors: snapshots that it was made from. equals: one with the same rows. published_unix_ms: 0 when unknown.
+    key: digest of the manifest. sequence: 0 for a version. snapshot: its id, "" when it cannot be read. parent: the
+    snapshot that it was published after. base: snapshot of the version that a delta belongs to. ancestors: snapshots
+    that it was made from; a delta applies to each of them. equals: a snapshot with the same rows as a version. deltas:
+    those of a version, ascending. error: why the manifest cannot be read. published_unix_ms: 0 when unknown.
     """
 
     path: Path
     key: str
     version: int
+    sequence: int = 0
     snapshot: str = ""
     parent: str | None = None
-    equals: str | None = None
+    base: str = ""
     ancestors: frozenset[str] = frozenset()
-    deltas: tuple[FoundDelta, ...] = ()
+    equals: str | None = None
+    deltas: tuple[Found, ...] = ()
     error: EmberlineError | None = None
     published_unix_ms: int = 0
 
     @property
-    def sequence(self) -> int:
-        """A version's own sequence."""
-        return 0
+    def is_delta(self) -> bool:
+        """Whether it is a delta and no version."""
+        return self.sequence > 0
 
     @property
     def name(self) -> str:
-        """As people write it, such as 3.0."""
-        return f"{self.version}.0"
-
-
-Found = FoundVersion | FoundDelta
+        """The name that people write, such as 3.17; a version is 3.0."""
+        return f"{self.version}.{self.sequence}"
 
 
 @dataclass(frozen=True)
 class Catalog:
     """Versions by number. Deltas only of those that were asked for, ascending."""
 
-    versions: Mapping[int, FoundVersion] = field(default_factory=dict)
+    versions: Mapping[int, Found] = field(default_factory=dict)
 
-    def deltas(self, version: int) -> tuple[FoundDelta, ...]:
+    def deltas(self, version: int) -> tuple[Found, ...]:
         """The deltas of a version that are newer than what was asked for, ascending by sequence."""
         found = self.versions.get(version)
         return () if found is None else found.deltas
@@ -97,8 +71,7 @@ class ModelFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._versions: dict[Path, tuple[tuple[int, ...], FoundVersion]] = {}
-        self._deltas: dict[Path, tuple[tuple[int, ...], FoundDelta]] = {}
+        self._known: dict[Path, tuple[tuple[int, ...], Found]] = {}
 
     def scan(self, newer_than: Mapping[int, int] | None = None) -> Catalog:
         """What is there now. newer_than: version -> sequence; its deltas after that one are listed.
@@ -107,41 +80,36 @@ class ModelFolder:
         be taken for what is not there.
         """
         newer_than = newer_than or {}
-        versions: dict[int, FoundVersion] = {}
+        versions: dict[int, Found] = {}
         seen: set[Path] = set()
         for number in numbered(self.path):
             path = self.path / str(number)
-            found = self._look(self._versions, path, seen, partial(_version, path, number))
+            found = self._look(path, seen, partial(_version, path, number))
             if found is None:
                 continue
             if number in newer_than:
                 found = self._with_deltas(found, newer_than[number], seen)
             versions[number] = found
-        for known in (self._versions, self._deltas):
-            for path in [path for path in known if path not in seen]:
-                del known[path]
+        self._known = {path: known for path, known in self._known.items() if path in seen}
         return Catalog(versions)
 
-    def _with_deltas(self, version: FoundVersion, after: int, seen: set[Path]) -> FoundVersion:
-        deltas: list[FoundDelta] = []
+    def _with_deltas(self, version: Found, after: int, seen: set[Path]) -> Found:
+        deltas: list[Found] = []
         for sequence in list_deltas(version.path):
             path = version.path / DELTAS / sequence_name(sequence)
             if sequence > after:
-                read = partial(_delta, path, version.version, sequence)
-                found = self._look(self._deltas, path, seen, read)
+                found = self._look(path, seen, partial(_delta, path, version.version, sequence))
                 if found is not None:
                     deltas.append(found)
-        return FoundVersion(**{**version.__dict__, "deltas": tuple(deltas)})
+        return replace(version, deltas=tuple(deltas))
 
-    def _look(
-        self, known: dict[Path, tuple[tuple[int, ...], T]], path: Path, seen: set[Path], read: Callable[[], T]
-    ) -> T | None:
+    def _look(self, path: Path, seen: set[Path], read: Callable[[], Found]) -> Found | None:
         try:
             mark = _mark(path)
         except (FileNotFoundError, NotADirectoryError):
             return None  # gone since its folder was listed
         seen.add(path)
-        before = known.get(path)
+        before = self._known.get(path)
         if before is not None and before[0] == mark:
             return before[1]
         try:
@@ -149,7 +117,7 @@ class ModelFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         if found.error is None:  # one that was half written may get its other half without another size or time
-            known[path] = (mark, found)
+            self._known[path] = (mark, found)
         return found
 
 
@@ -181,7 +149,7 @@ def _manifest_bytes(path: Path) -> bytes:
     return data
 
 
-def _version(path: Path, number: int) -> FoundVersion:
+def _version(path: Path, number: int) -> Found:
     data = b""
     try:
         data = _manifest_bytes(path)
@@ -191,9 +159,9 @@ def _version(path: Path, number: int) -> FoundVersion:
     except ReadError:
         raise  # nothing is known of it
     except EmberlineError as error:
-        return FoundVersion(path, _key(path, data), number, error=error)
+        return Found(path, _key(path, data), number, error=error)
     ancestors = {*manifest.descends_from, manifest.parent, manifest.equals} - {None}
-    return FoundVersion(
+    return Found(
         path,
         manifest.digest,
         number,
@@ -205,7 +173,7 @@ def _version(path: Path, number: int) -> FoundVersion:
     )
 
 
-def _delta(path: Path, version: int, sequence: int) -> FoundDelta:
+def _delta(path: Path, version: int, sequence: int) -> Found:
     data = b""
     try:
         data = _manifest_bytes(path)
@@ -215,16 +183,21 @@ def _delta(path: Path, version: int, sequence: int) -> FoundDelta:
     except ReadError:
         raise  # nothing is known of it
     except EmberlineError as error:
-        return FoundDelta(path, _key(path, data), version, sequence, error=error)
-    return FoundDelta(
+        return Found(path, _key(path, data), version, sequence, error=error)
+    return found_delta(path, manifest)
+
+
+def found_delta(path: Path, manifest: DeltaManifest) -> Found:
+    """A delta whose manifest was read."""
+    return Found(
         path,
         manifest.digest,
-        version,
-        sequence,
+        manifest.version,
+        manifest.sequence,
         snapshot=manifest.snapshot,
         parent=manifest.parent,
         base=manifest.base,
-        applies_to=frozenset(manifest.applies_to),
+        ancestors=frozenset(manifest.applies_to),
     )
 
 

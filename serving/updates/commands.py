@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from serving.model_config.instance_groups import MAX_SESSIONS
-from serving.updates.line import Entry, LineView, StoreLine
+from serving.updates.line import LineView, StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.state import BudgetState, CanaryState, ModelState, SessionsState
 from storage.checkpoint.deltas import DELTAS, sequence_name
@@ -31,7 +31,7 @@ def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
             raise NotFound(f"model {model.name!r}: {wanted}; {_there(line)}")
         if position >= view.served:
             raise InvalidInput(
-                f"model {model.name!r} serves {view.current.snapshot.name}; {to[:80]!r} is not before it, so it is no "
+                f"model {model.name!r} serves {view.current.name}; {to[:80]!r} is not before it, so it is no "
                 "rollback: use resume or pin",
                 field="to",
             )
@@ -57,7 +57,7 @@ def resume(model: LiveModel) -> None:
         facts, view = model.facts, line.view
         model.accept_waiters(facts.held)
         running = model.canary_entry() is not None
-        model.accept_waiters(entry.name.name for entry in view.entries)
+        model.accept_waiters(entry.name for entry in view.entries)
         model.free_since_ns = time.time_ns()
         # A canary goes on: only `promote` may show it to everybody.
         newest = view.served if running else len(view.entries) - 1
@@ -95,10 +95,8 @@ def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
         line = _line(model)
         running = model.canary_entry()
         if running is not None:
-            if to and to not in (running[1].id, running[1].name.name):
-                raise Conflict(
-                    f"model {model.name!r}: the canary {running[1].snapshot.name} runs; promote or stop it first"
-                )
+            if to and to not in (running[1].id, running[1].name):
+                raise Conflict(f"model {model.name!r}: the canary {running[1].name} runs; promote or stop it first")
             wanted = CanaryState(fraction=fraction, snapshot=running[1].id)
         else:
             position = _find(line, to) if to else None
@@ -123,7 +121,7 @@ def promote(model: LiveModel) -> None:
         held = tuple(each for each in model.facts.held if each not in through)
         facts = model.facts.model_copy(update={"canary": None, "held": held})
         for each in line.view.entries[: position + 1]:
-            model.accept_waiters((each.id, each.name.name))
+            model.accept_waiters((each.id, each.name))
         model.commit(facts=facts, views={line: LineView(line.view.entries, position)}, default=line)
 
 
@@ -218,8 +216,8 @@ def _is_reachable(line: StoreLine, position: int) -> bool:
 
 
 def _there(line: StoreLine) -> str:
-    names = [entry.snapshot.name for index, entry in enumerate(line.view.entries) if _is_reachable(line, index)]
-    return f"served is {line.view.current.snapshot.name}, there are {', '.join(names)}"
+    names = [entry.name for index, entry in enumerate(line.view.entries) if _is_reachable(line, index)]
+    return f"served is {line.view.current.name}, there are {', '.join(names)}"
 
 
 def _names_published(model: LiveModel, line: StoreLine, to: str) -> bool:
@@ -229,7 +227,7 @@ def _names_published(model: LiveModel, line: StoreLine, to: str) -> bool:
     if _NAME.fullmatch(to) is None:
         return False
     version, sequence = (int(part) for part in f"{to}.0".split(".")[:2])
-    served = line.view.current.name
+    served = line.view.current.snapshot
     if sequence == 0:
         return version > served.version and (model.folder / str(version)).is_dir()
     is_newer = version == served.version and sequence > served.sequence
@@ -240,12 +238,12 @@ def _refuse_canary(model: LiveModel, what: str) -> None:
     running = model.canary_entry()
     if running is not None:
         raise Conflict(
-            f"model {model.name!r}: {what} is not possible while the canary {running[1].snapshot.name} runs; promote "
+            f"model {model.name!r}: {what} is not possible while the canary {running[1].name} runs; promote "
             "or stop it first"
         )
 
 
-def _running_canary(model: LiveModel, what: str) -> tuple[StoreLine, Entry]:
+def _running_canary(model: LiveModel, what: str) -> tuple[StoreLine, StagedSnapshot]:
     _line(model)
     running = model.canary_entry()
     if running is None:
@@ -253,6 +251,6 @@ def _running_canary(model: LiveModel, what: str) -> tuple[StoreLine, Entry]:
     return running[0], running[1]
 
 
-def _hold_waiters(model: LiveModel, entries: Sequence[Entry], reason: str) -> None:
+def _hold_waiters(model: LiveModel, entries: Sequence[StagedSnapshot], reason: str) -> None:
     for entry in entries:
-        model.refuse_waiters((entry.id, entry.name.name), f"{entry.name.name} is held: {reason}")
+        model.refuse_waiters((entry.id, entry.name), f"{entry.name} is held: {reason}")

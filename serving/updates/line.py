@@ -8,7 +8,7 @@ from pathlib import Path
 
 from serving.engine.model import LoadedModel
 from serving.pipeline.snapshot import Snapshot
-from serving.updates.state import EntryState, LineState, SnapshotName
+from serving.updates.state import Kind, LineState, SavedSnapshot
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.tiers.tiered import TieredStore
 
@@ -31,56 +31,72 @@ class Lane:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """One snapshot of a store. overlay: None when it has the rows of the one before it (or is the base).
+class StagedSnapshot:
+    """A snapshot on a store, as it is served or can be served at once.
 
-    rows, removed, bytes: of its delta. covered: snapshots that it was made from, newest last.
+    snapshot: what batches pin. overlay: where its rows are staged; None when it has the rows of the one before it, or
+    is the base. kind, visible_ms: as in the state file. rows, removed, bytes: of its delta, or of its difference to the
+    version before. covered: snapshots that it was made from, newest last.
     """
 
-    state: EntryState
     snapshot: Snapshot
     lane: Lane
+    kind: Kind = "delta"
     overlay: int | None = None
     rows: int = 0
     removed: int = 0
     bytes: int = 0
-    covered: tuple[SnapshotName, ...] = ()
+    covered: tuple[SavedSnapshot, ...] = ()
+    visible_ms: float = 0.0
 
     @property
     def id(self) -> str:
         """The snapshot's id."""
-        return self.state.snapshot.id
+        return self.snapshot.id
 
     @property
-    def name(self) -> SnapshotName:
-        """The snapshot's id and numbers."""
-        return self.state.snapshot
+    def name(self) -> str:
+        """The name that people write, such as 3.17."""
+        return self.snapshot.name
+
+    @property
+    def saved(self) -> SavedSnapshot:
+        """What the state file says of it."""
+        return SavedSnapshot(
+            id=self.snapshot.id,
+            version=self.snapshot.version,
+            sequence=self.snapshot.sequence,
+            kind=self.kind,
+            origin=str(self.snapshot.origin),
+            published_unix_ms=self.snapshot.published_unix_ms,
+            visible_ms=self.visible_ms,
+        )
 
     def covers(self) -> set[str]:
         """Ids and names such as 3.17 of the snapshots that it was made from."""
         return {text for name in self.covered for text in (name.id, name.name)}
 
-    def covered_by_next(self) -> tuple[SnapshotName, ...]:
+    def covered_by_next(self) -> tuple[SavedSnapshot, ...]:
         """What a snapshot made from this one covers."""
-        return (*self.covered, self.name)[-MAX_COVERED:]
+        return (*self.covered, self.saved)[-MAX_COVERED:]
 
 
 @dataclass(frozen=True, eq=False)
 class LineView:
     """The snapshots of a store at one moment. entries: the base first, then the chain. served: position of it."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[StagedSnapshot, ...]
     served: int = 0
 
     @property
-    def current(self) -> Entry:
+    def current(self) -> StagedSnapshot:
         """What is served."""
         return self.entries[self.served]
 
     def find(self, text: str) -> int | None:
         """The position of the snapshot with this id or name; the newest when two have one name."""
         for position in range(len(self.entries) - 1, -1, -1):
-            if text in (self.entries[position].id, self.entries[position].name.name):
+            if text in (self.entries[position].id, self.entries[position].name):
                 return position
         return None
 
@@ -97,15 +113,15 @@ class StoreLine:
     oldest overlay is merged, and to close it. left_behind: entries that are in no view any more, but in use.
     """
 
-    def __init__(self, folder: Path, store: TieredStore, lane: Lane, base: Entry, content: SnapshotName) -> None:
+    def __init__(self, folder: Path, store: TieredStore, lane: Lane, base: StagedSnapshot) -> None:
         self.folder = folder
         self.store = store
         self.lanes: dict[int, Lane] = {lane.version: lane}
         self.view = LineView((base,))
-        self.content = content
+        self.content = base.saved
         self.merge_lock = threading.Lock()
         self.merging = False
-        self.left_behind: tuple[Entry, ...] = ()
+        self.left_behind: tuple[StagedSnapshot, ...] = ()
         self.closed = False
 
     def state(self, view: LineView | None = None) -> LineState:
@@ -116,8 +132,8 @@ class StoreLine:
             folder=self.folder.name,
             content=self.content.version,
             content_snapshot=self.content.id,
-            base=base.state,
-            chain=tuple(entry.state for entry in chain),
+            base=base.saved,
+            chain=tuple(entry.saved for entry in chain),
             served=view.current.id,
             covered=base.covered,
         )

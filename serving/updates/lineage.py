@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion
-from serving.updates.state import SnapshotName
+from serving.updates.catalog import Catalog, Found
+from serving.updates.state import SavedSnapshot
 from storage.errors import ConfigError, LineageError
 
 _HELD = "is held: it was rolled back, was made from what was, or is older than that"
@@ -23,7 +23,7 @@ _GIVEN_UP = "was made from what was set aside when the trainer went back"
 
 @dataclass(frozen=True)
 class Situation:
-    """What is so now.
+    """The state that `decide` depends on: what is served, held and refused.
 
     served: by the line that is asked about; None before anything is. held, abandoned: snapshot ids. held_sequence: the
     newest delta of the served version that was rolled back. choose: the version policy, numbers -> numbers to serve,
@@ -35,7 +35,7 @@ class Situation:
     its store was lost; a hold does not keep them away, and they end none.
     """
 
-    served: SnapshotName | None
+    served: SavedSnapshot | None
     held: frozenset[str] = frozenset()
     abandoned: frozenset[str] = frozenset()
     held_sequence: int = 0
@@ -101,7 +101,7 @@ def decide(catalog: Catalog, now: Situation) -> Decision:
     action: Take | Refuse | Wait = Wait(waiting)
     delta = Wait() if now.served is None else next_delta(catalog, now, _limit(catalog, now, target))
     if target is not None and not (isinstance(delta, Take) and _leads_to(catalog, now, target)):
-        action = Take(target, _clears(target, target.ancestors, now))
+        action = Take(target, _clears(target, now))
     elif not isinstance(delta, Wait) or not waiting:
         action = delta
     if now.stopped and isinstance(action, Take):
@@ -115,7 +115,7 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
     if served is None:
         return Wait()
     newer = [d for d in catalog.deltas(served.version) if d.sequence > served.sequence and not now.refused(d)]
-    best: FoundDelta | None = None
+    best: Found | None = None
     reason = ""
     for delta in newer:
         if delta.error is not None:
@@ -133,12 +133,12 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
             reason = reason or f"{delta.name} {_GIVEN_UP}; try it with a canary, --to {delta.name}"
         elif is_held(delta, now):
             reason = reason or f"{delta.name} {_HELD}"
-        elif served.id not in delta.applies_to:
+        elif served.id not in delta.ancestors:
             reason = f"{delta.name} continues {delta.parent}, which is not what is served ({served.name}, {served.id})"
         elif limit is None or delta.sequence <= limit:
             best = delta
     if best is not None:
-        return Take(best, _clears(best, best.applies_to, now))
+        return Take(best, _clears(best, now))
     return Wait(reason)
 
 
@@ -184,7 +184,7 @@ def is_abandoned(found: Found, now: Situation) -> bool:
 
 def names(found: Found) -> tuple[str, ...]:
     """What an operator may call it."""
-    return (found.snapshot, found.name, *([str(found.version)] if found.sequence == 0 else []))
+    return (found.snapshot, found.name, *([] if found.is_delta else [str(found.version)]))
 
 
 def spread(catalog: Catalog, snapshots: Iterable[str]) -> frozenset[str]:
@@ -210,7 +210,7 @@ def _broken(catalog: Catalog, now: Situation) -> Refuse | None:
     return None
 
 
-def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | None, tuple[int, ...], str]:
+def _choose_version(catalog: Catalog, now: Situation) -> tuple[Found | None, tuple[int, ...], str]:
     """The version to move to, if any; the others that the policy wants; what is waited for."""
     replaced = is_replaced(catalog, now)
     served = None if now.served is None or replaced else now.served.version
@@ -251,14 +251,14 @@ def _choose_version(catalog: Catalog, now: Situation) -> tuple[FoundVersion | No
     return catalog.versions[newest], tuple(wanted[:-1]), waiting
 
 
-def _leads_to(catalog: Catalog, now: Situation, version: FoundVersion) -> bool:
+def _leads_to(catalog: Catalog, now: Situation, version: Found) -> bool:
     """Whether deltas that lie here lead to the very rows of a version: then taking them first costs next to nothing."""
     if now.served is None or version.equals is None or version.equals == now.served.id:
         return False
     return any(d.snapshot == version.equals and not now.refused(d) for d in catalog.deltas(now.served.version))
 
 
-def _limit(catalog: Catalog, now: Situation, version: FoundVersion | None) -> int | None:
+def _limit(catalog: Catalog, now: Situation, version: Found | None) -> int | None:
     if now.served is None or version is None or version.equals is None:
         return None
     for delta in catalog.deltas(now.served.version):
@@ -281,7 +281,7 @@ def _is_wanted(found: Found, now: Situation) -> bool:
     return now.canary_to != "" and now.canary_to in names(found)
 
 
-def _clears(found: Found, ancestors: frozenset[str], now: Situation) -> bool:
+def _clears(found: Found, now: Situation) -> bool:
     if not now.held or now.served is None or found.snapshot in now.again:
         return False
-    return now.served.id in ancestors and not ancestors & now.held
+    return now.served.id in found.ancestors and not found.ancestors & now.held

@@ -24,7 +24,7 @@ from serving.pipeline.snapshot import Snapshot
 from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
-from serving.updates.line import Entry, Lane, LineView, StoreLine
+from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.state import MAX_REMEMBERED, ModelState
 from serving.updates.state_file import StateFile
 from serving.updates.steps import OnStep, check_step
@@ -265,7 +265,7 @@ class LiveModel:
                 self._released.wait(0.25)
         return True
 
-    def canary_entry(self) -> tuple[StoreLine, Entry, float] | None:
+    def canary_entry(self) -> tuple[StoreLine, StagedSnapshot, float] | None:
         """The canary that runs, and its fraction. Under the lock."""
         canary = self.facts.canary
         if canary is None or canary.snapshot is None:
@@ -315,37 +315,32 @@ class LiveModel:
         """Points requests at what `lines`, `default` and `facts` say. Under the lock."""
         canary = self.canary_entry()
         by_version: dict[str, LoadedModel] = {}
+        standing_by: list[tuple[StoreLine, Lane]] = []
         for line in self.lines:
-            served = line.view.current
+            served, trial = line.view.current, canary[1] if canary is not None and canary[0] is line else None
+            beside = None
+            if canary is not None and trial is not None and trial.lane is served.lane:
+                beside = (trial.snapshot, trial.covers(), canary[2])
+            elif trial is not None:
+                trial.lane.model.serve(trial.snapshot, trial.covers(), by_default=True)
+            by_default = line is self.default or beside is not None
+            served.lane.model.serve(served.snapshot, served.covers(), beside, by_default=by_default)
             by_version[served.lane.model.version] = served.lane.model
-            for lane in line.lanes.values():
-                on_trial = canary is not None and canary[1].lane is lane and canary[0] is line
-                entry = served if served.lane is lane else canary[1] if on_trial and canary else _newest(line, lane)
-                if entry is None:
-                    continue
-                snapshots = lane.model.line
-                snapshots.announce(entry.covers(), entry.snapshot)
-                if snapshots.current is not entry.snapshot:
-                    snapshots.switch(entry.snapshot)
-                if on_trial and canary and served.lane is lane:
-                    snapshots.announce(canary[1].covers(), canary[1].snapshot)
-                    snapshots.set_canary(canary[1].snapshot, canary[2])
-                elif snapshots.canary is not None:
-                    snapshots.set_canary(None)
+            answering = (served.lane, None if trial is None else trial.lane)
+            standing_by += [(line, lane) for lane in line.lanes.values() if lane not in answering]
         lane_canary = None
         served_model = None if self.default is None else self.default.view.current.lane.model
         if canary is not None and canary[1].lane.model is not served_model:
             lane_canary = (canary[1].lane.model, canary[2])
             by_version.setdefault(canary[1].lane.model.version, canary[1].lane.model)
         self.routes = Routes(served_model, by_version, lane_canary)
-        for line in self.lines:
-            served = line.view.current
-            for lane in line.lanes.values():
-                if lane is served.lane:
-                    lane.model.take_back()
-                elif canary is None or canary[1].lane is not lane:
-                    # It stays for a rollback; who waits there for something newer is answered by what is served.
-                    lane.model.hand_over(served.lane.model)
+        for line, lane in standing_by:
+            # It stays for a rollback; who waits there for something newer is answered by what is served.
+            successor, newest = line.view.current.lane.model, _newest(line, lane)
+            if newest is None:
+                lane.model.hand_over(successor)
+            else:
+                lane.model.stand_by(newest.snapshot, newest.covers(), successor)
 
     def show(self) -> None:
         """Points requests at what is there now, without a change to record."""
@@ -365,7 +360,7 @@ class LiveModel:
         raise NotFound(f"Request for unknown model: {self.name!r} version {version[:40]} is not found")
 
 
-def _newest(line: StoreLine, lane: Lane) -> Entry | None:
+def _newest(line: StoreLine, lane: Lane) -> StagedSnapshot | None:
     for entry in reversed(line.view.entries):
         if entry.lane is lane:
             return entry

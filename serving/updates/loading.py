@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from pathlib import Path
-from typing import Literal
 
 from serving.engine.load_progress import log_progress
 from serving.engine.model import LoadedModel
@@ -15,9 +14,8 @@ from serving.engine.recent import RecentRequests
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
-from serving.updates.line import Entry, Lane, StoreLine
+from serving.updates.line import Lane, StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.state import EntryState, SnapshotName
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.errors import CorruptStoreError, EmberlineError
 from storage.tiers.tiered import StoreLimits, TieredStore
@@ -44,8 +42,7 @@ def load_line(
     except BaseException:
         close_store(model, folder, store)
         raise
-    entry = Entry(version_state(published), snapshot, lane)
-    return StoreLine(folder, store, lane, entry, entry.name)
+    return StoreLine(folder, store, lane, StagedSnapshot(snapshot, lane, "same"))
 
 
 def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
@@ -157,16 +154,6 @@ def make_lane(
     )
     model.watch_releases(lane)
     return lane
-
-
-def version_state(published: PublishedVersion, kind: Literal["same", "version"] = "same") -> EntryState:
-    """What the state file says of a version. kind: how its rows came; the base of a line is "same"."""
-    return EntryState(
-        snapshot=SnapshotName(id=published.snapshot, version=published.version, sequence=0),
-        kind=kind,
-        origin=str(published.path),
-        published_unix_ms=published.manifest.published_unix_ms,
-    )
 
 
 def free_folder(model: LiveModel, version: int) -> Path:

@@ -11,7 +11,7 @@ import logging
 from serving.updates.catalog import Catalog
 from serving.updates.lineage import Situation, is_replaced
 from serving.updates.live_model import LiveModel
-from serving.updates.state import LineState, ModelState, SnapshotName
+from serving.updates.state import LineState, ModelState, SavedSnapshot
 
 logger = logging.getLogger("emberline.serving")
 
@@ -26,11 +26,11 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
     if line is None or facts.pinned or facts.paused:
         return facts
     other_folder = facts.repository not in ("", model.place)
-    served = _served(line)
+    served = next((each for each in line.snapshots if each.id == line.served), line.base)
     now = Situation(
-        served[0],
-        version_snapshot=_version_snapshot(line, served[0]),
-        published_unix_ms=served[1],
+        served,
+        version_snapshot=_version_snapshot(line, served),
+        published_unix_ms=served.published_unix_ms,
         other_folder=other_folder,
     )
     if not is_replaced(catalog, now):
@@ -38,8 +38,8 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
     logger.warning(
         "%s: the store holds the snapshot %s (%s), which is not in %s any more; what lies there is loaded instead",
         model.name,
-        served[0].name,
-        served[0].id,
+        served.name,
+        served.id,
         model.folder,
     )
     changes: dict[str, object] = {"lines": (), "default": "", "canary": None}
@@ -48,18 +48,9 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
     return facts.model_copy(update=changes)
 
 
-def _served(line: LineState) -> tuple[SnapshotName, int]:
-    """The snapshot that was served, and when it was published."""
-    for entry in (line.base, *line.chain):
-        if entry.snapshot.id == line.served:
-            return entry.snapshot, entry.published_unix_ms
-    return line.base.snapshot, line.base.published_unix_ms
-
-
-def _version_snapshot(line: LineState, served: SnapshotName) -> str:
+def _version_snapshot(line: LineState, served: SavedSnapshot) -> str:
     """The id of the version that a snapshot belongs to; "" when the state file does not say."""
-    names = [entry.snapshot for entry in (line.base, *line.chain)] + list(line.covered)
-    known = {name.version: name.id for name in names if name.sequence == 0}
+    known = {each.version: each.id for each in (*line.snapshots, *line.covered) if each.sequence == 0}
     if line.content_snapshot:
         known.setdefault(line.content, line.content_snapshot)
     return known.get(served.version, "")

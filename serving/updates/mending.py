@@ -81,7 +81,7 @@ def replace_damaged(model: LiveModel, line: StoreLine) -> None:
             # An operator may have gone back or forth among them.
             position = fresh.view.find(line.view.current.id)
             if position is None:
-                raise Outdated(f"{line.view.current.snapshot.name} is served again, which cannot be reached")
+                raise Outdated(f"{line.view.current.name} is served again, which cannot be reached")
             fresh.view = LineView(fresh.view.entries, position)
             model.commit(
                 lines=[fresh if each is line else each for each in model.lines],

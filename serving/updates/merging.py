@@ -83,11 +83,11 @@ def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
                 view = line.view
                 entries = (replace(oldest, overlay=None), *view.entries[2:])
                 line.view = LineView(entries, view.served - 1)
-            if oldest.state.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
+            if oldest.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
                 line.store.adopt(oldest.lane.published)
             with model.lock:
-                if oldest.state.kind != "delta":
-                    line.content = oldest.name
+                if oldest.kind != "delta":
+                    line.content = oldest.saved
                 model.write(model.facts, {}, model.lines, model.default)
         finally:
             line.merging = False

@@ -15,7 +15,7 @@ from serving.model_config.pbtxt import ModelConfig, read_model_config
 from serving.model_folders import CONFIG
 from serving.updates import refusals
 from serving.updates.applying import Outdated, collect_kept, take_delta
-from serving.updates.catalog import Catalog, Found, FoundDelta, FoundVersion, ModelFolder
+from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.faults import is_machine_fault
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
@@ -306,7 +306,7 @@ class ModelUpdater:
         model = self.model
         config = self._read_config()
         with model.lock:
-            newer = {line.view.current.name.version: line.view.current.name.sequence for line in model.lines}
+            newer = {line.view.current.snapshot.version: line.view.current.snapshot.sequence for line in model.lines}
         catalog = self._folder.scan(newer)
         refusals.forget_gone(model, catalog)
         if model.default is None and not catalog.versions:
@@ -326,7 +326,7 @@ class ModelUpdater:
     def _situation(self, catalog: Catalog, config: ModelConfig, line: StoreLine | None) -> Situation:
         """What the decisions about a line depend on. Under the lock."""
         model, facts = self.model, self.model.facts
-        served = None if line is None else line.view.current.name
+        served = None if line is None else line.view.current.saved
         return Situation(
             served=served,
             held=frozenset(facts.held),
@@ -339,7 +339,7 @@ class ModelUpdater:
             stopped="" if line is None else self._stopped(line),
             canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
             version_snapshot="" if line is None else line.view.current.lane.published.snapshot,
-            published_unix_ms=0 if line is None else line.view.current.state.published_unix_ms,
+            published_unix_ms=0 if served is None else served.published_unix_ms,
         )
 
     def _is_refused(self, found: Found) -> bool:
@@ -352,11 +352,11 @@ class ModelUpdater:
         facts = self.model.facts
         canary = self.model.canary_entry()
         if facts.pinned:
-            return f"pinned to {line.view.current.snapshot.name} until resume"
+            return f"pinned to {line.view.current.name} until resume"
         if facts.paused:
             return "paused until resume"
         if canary is not None:
-            return f"the canary {canary[1].snapshot.name} runs; promote or stop it"
+            return f"the canary {canary[1].name} runs; promote or stop it"
         above = len(line.view.entries) - 1 + len(line.left_behind)
         if above >= MAX_CHAIN:
             return f"{above} snapshots lie above the base, and none of them can be merged yet"
@@ -389,7 +389,7 @@ class ModelUpdater:
     def _take(self, config: ModelConfig, take: Take, decision: Decision) -> None:
         model, line = self.model, self.model.default
         found = take.found
-        if isinstance(found, FoundDelta):
+        if found.is_delta:
             assert line is not None
             take_delta(model, line, take)
             return
@@ -403,7 +403,6 @@ class ModelUpdater:
     def _take_version(self, config: ModelConfig, decision: Decision, take: Take) -> None:
         model, line = self.model, self.model.default
         found = take.found
-        assert isinstance(found, FoundVersion)
         with model.lock:
             # The policy goes back to a version that is there already.
             there = [each for each in model.lines if each.view.current.lane.published.snapshot == found.snapshot]
@@ -435,7 +434,7 @@ class ModelUpdater:
         self._retire(decision)
         with model.lock:
             default = model.default
-            there = {line.view.current.name.version: line for line in model.lines}
+            there = {line.view.current.snapshot.version: line for line in model.lines}
         for number in decision.side:
             line = there.get(number)
             found = catalog.versions.get(number)
@@ -458,7 +457,7 @@ class ModelUpdater:
         model = self.model
         with model.lock:
             # Of two lines with one number the later one has what lies in the folder now.
-            newest = {line.view.current.name.version: line for line in model.lines}
+            newest = {line.view.current.snapshot.version: line for line in model.lines}
             kept = {model.default, *(newest.get(number) for number in decision.side)}
             gone = [line for line in model.lines if line not in kept]
         if gone:
@@ -477,7 +476,6 @@ class ModelUpdater:
                 return True  # the repository has dropped it meanwhile
             raise
         except SignatureError as error:
-            assert isinstance(found, FoundVersion)
             model.awaiting[found.version] = Awaiting(found.key, str(error))
             refusals.count(model, error)
             logger.error("%s: %s", model.name, error)
@@ -491,8 +489,8 @@ class ModelUpdater:
 
 def _held_sequence(catalog: Catalog, line: StoreLine, facts: ModelState) -> int:
     """The newest delta of the served version that was rolled back; known from the folder when its store was lost."""
-    version = line.view.current.name.version
-    names = [entry.name for entry in line.view.entries[line.view.served + 1 :]]
-    staged = [name.sequence for name in names if name.version == version and name.id in facts.held]
+    version = line.view.current.snapshot.version
+    above = [entry.snapshot for entry in line.view.entries[line.view.served + 1 :]]
+    staged = [each.sequence for each in above if each.version == version and each.id in facts.held]
     found = [delta.sequence for delta in catalog.deltas(version) if delta.snapshot in facts.held]
     return max(staged or found, default=0)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from serving.model_config.pbtxt import ModelConfig
-from serving.updates.catalog import FoundDelta, ModelFolder
+from serving.updates.catalog import Found, ModelFolder, found_delta
 from serving.updates.keep import KEPT_DELTAS
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import close_store, fill, open_store
@@ -50,15 +50,15 @@ def rebuild_store(model: LiveModel, config: ModelConfig, state: LineState, versi
     return store
 
 
-def route(start: str, target: str, deltas: Iterable[FoundDelta]) -> list[FoundDelta] | None:
+def route(start: str, target: str, deltas: Iterable[Found]) -> list[Found] | None:
     """The fewest deltas that lead from one snapshot to another, in their order; None when they do not lead there."""
     known = [delta for delta in deltas if delta.error is None]
-    ways: dict[str, list[FoundDelta]] = {start: []}
+    ways: dict[str, list[Found]] = {start: []}
     queue = deque([start])
     while queue and target not in ways:
         at = queue.popleft()
         for delta in known:
-            if at in delta.applies_to and delta.snapshot not in ways:
+            if at in delta.ancestors and delta.snapshot not in ways:
                 ways[delta.snapshot] = [*ways[at], delta]
                 queue.append(delta.snapshot)
     return ways.get(target)
@@ -70,20 +70,20 @@ def _sources(
     """The version to begin with, and the deltas to merge on top."""
     content = (state.content, state.content_snapshot)
     missing = ""
-    for entry in (state.base, *state.chain):
+    for entry in state.snapshots:
         if entry is not state.base and entry.kind != "delta":
-            content = (entry.snapshot.version, entry.snapshot.id)
+            content = (entry.version, entry.id)
         version = version_of(*content)
-        deltas = _verified_route(version.snapshot, entry.snapshot.id, _deltas(model, version))
+        deltas = _verified_route(version.snapshot, entry.id, _deltas(model, version))
         if deltas is not None:
             return version, deltas
-        missing = missing or f"the deltas that lead from {version.path} to {entry.snapshot.name} are gone"
-        if entry.snapshot.id == state.served:
+        missing = missing or f"the deltas that lead from {version.path} to {entry.name} are gone"
+        if entry.id == state.served:
             break
     raise NotFound(f"{model.store_root / state.folder}: the store cannot be filled again: {missing}")
 
 
-def _verified_route(start: str, target: str, deltas: Sequence[FoundDelta]) -> list[PublishedDelta] | None:
+def _verified_route(start: str, target: str, deltas: Sequence[Found]) -> list[PublishedDelta] | None:
     """As `route`, past deltas that are damaged."""
     usable = list(deltas)
     while (way := route(start, target, usable)) is not None:
@@ -100,27 +100,14 @@ def _verified_route(start: str, target: str, deltas: Sequence[FoundDelta]) -> li
     return None
 
 
-def _deltas(model: LiveModel, version: PublishedVersion) -> list[FoundDelta]:
+def _deltas(model: LiveModel, version: PublishedVersion) -> list[Found]:
     """The deltas of a version that the repository or the store has. Raises OSError."""
-    found: list[FoundDelta] = []
+    found: list[Found] = []
     kept = model.store_root / KEPT_DELTAS
     for path in sorted(kept.glob("[0-9a-f]*")) if kept.is_dir() else ():
         try:
-            manifest = open_delta(path, verify=False).manifest
+            found.append(found_delta(path, open_delta(path, verify=False).manifest))
         except (CheckpointError, NotFound) as error:
             logger.warning("%s is kept, but cannot be read: %s", path, error)
-            continue
-        found.append(
-            FoundDelta(
-                path,
-                manifest.digest,
-                manifest.version,
-                manifest.sequence,
-                manifest.snapshot,
-                manifest.parent,
-                manifest.base,
-                frozenset(manifest.applies_to),
-            )
-        )
     published = ModelFolder(model.folder).scan({version.version: 0}).deltas(version.version)
     return [delta for delta in (*found, *published) if delta.base == version.snapshot]

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Mapping
 
-from serving.engine.gate import Claims, gate
+from serving.engine.gate import Claims
 from serving.engine.model import LoadedModel
 from serving.model_config.pbtxt import ModelConfig
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
 from serving.updates.budgets import wait_filled
-from serving.updates.catalog import FoundVersion
 from serving.updates.line import StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
@@ -31,7 +30,6 @@ logger = logging.getLogger("emberline.serving")
 def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: bool = False) -> None:
     """Verifies, loads, judges, records and shows a version. side: one more, by the version policy."""
     found = take.found
-    assert isinstance(found, FoundVersion)
     started = time.monotonic()
     with model.lock:
         before = None if side or model.default is None else model.default
@@ -52,22 +50,14 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     try:
         model.step("verified")
         model.step("staged")
-        pinned = None if served is None else served.lane.model.line.acquire()
-        try:
-            report = gate(
-                base.lane.model.parts,
-                pinned,
-                base.snapshot,
-                published.golden(),
-                None if served is None else served.lane.model.recent,
-                options=config.options,
-                claims=Claims.of_version(published.manifest),
-                current_parts=None if served is None else served.lane.model.parts,
-                on_step=model.step,
-            )
-        finally:
-            if served is not None and pinned is not None:
-                served.lane.model.line.release(pinned)
+        report = base.lane.model.judge(
+            base.snapshot,
+            published.golden(),
+            Claims.of_version(published.manifest),
+            config.options,
+            None if served is None else served.lane.model,
+        )
+        model.step("validated")
         model.check_stop()
         model.budget.serve(line.store)
         if model.default is not None or wants_warm(config):  # nobody waits as long as another version answers
@@ -171,6 +161,6 @@ def _close(
     model.budget.retire(line.store)
     while not close_line(model, line, DRAIN_S):
         logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
-    logger.info("%s: version %d is closed", model.name, line.view.current.name.version)
+    logger.info("%s: version %d is closed", model.name, line.view.current.snapshot.version)
     if not model.stopping.is_set():
         remove_stores(model)

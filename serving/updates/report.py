@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from serving.engine.model import LoadedModel
 from serving.gpu.device_model import DeviceModel
 from serving.updates.counters import UpdateCounters
-from serving.updates.line import Entry, StoreLine
+from serving.updates.line import StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
 from storage.checkpoint.graph_program import Candidate
 from storage.errors import StoreError
@@ -63,7 +63,7 @@ def budget(model: LiveModel) -> dict[str, JsonValue]:
     stores: list[JsonValue] = []
     for line in lines:
         with suppress(StoreError):  # it is being closed just now
-            stores.append({"version": str(line.view.current.name.version), **budget_report(line.store)})
+            stores.append({"version": str(line.view.current.snapshot.version), **budget_report(line.store)})
     return {
         "model": model.name,
         "dram_bytes": model.budget.total,
@@ -237,7 +237,9 @@ def _damaged(model: LiveModel) -> dict[int, str]:
     return {number: text for number, text in texts.items() if text}
 
 
-def _state(model: LiveModel, line: StoreLine, position: int, canary: tuple[StoreLine, Entry, float] | None) -> str:
+def _state(
+    model: LiveModel, line: StoreLine, position: int, canary: tuple[StoreLine, StagedSnapshot, float] | None
+) -> str:
     entry = line.view.entries[position]
     if canary is not None and canary[1] is entry:
         return "canary"
@@ -248,19 +250,19 @@ def _state(model: LiveModel, line: StoreLine, position: int, canary: tuple[Store
     return "base" if position == 0 else "retained"
 
 
-def _named(entry: Entry) -> dict[str, JsonValue]:
-    name = entry.name
-    return {"id": name.id, "version": name.version, "sequence": name.sequence, "name": name.name}
+def _named(entry: StagedSnapshot) -> dict[str, JsonValue]:
+    snapshot = entry.snapshot
+    return {"id": entry.id, "version": snapshot.version, "sequence": snapshot.sequence, "name": entry.name}
 
 
-def _shown(entry: Entry, state: str) -> dict[str, JsonValue]:
+def _shown(entry: StagedSnapshot, state: str) -> dict[str, JsonValue]:
     return {
         "id": entry.id,
-        "name": entry.name.name,
+        "name": entry.name,
         "state": state,
         "rows": entry.rows,
         "removed": entry.removed,
         "bytes": entry.bytes,
-        "published_unix_ms": entry.state.published_unix_ms,
-        "visible_ms": entry.state.visible_ms,
+        "published_unix_ms": entry.snapshot.published_unix_ms,
+        "visible_ms": entry.visible_ms,
     }

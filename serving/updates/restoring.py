@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from serving.engine.gate import Claims, gate
+from serving.engine.gate import Claims
 from serving.engine.recent import RecentRequests
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
-from serving.updates.line import MAX_COVERED, Entry, Lane, LineView, StoreLine
+from serving.updates.line import MAX_COVERED, Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store
 from serving.updates.rebuilding import rebuild_store
 from serving.updates.sharing import diff_on
-from serving.updates.state import CanaryState, EntryState, LineState, ModelState, SnapshotName
+from serving.updates.state import CanaryState, LineState, ModelState, SavedSnapshot
 from serving.updates.version_diff import TooDifferent
 from serving.updates.versions import Versions
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta
@@ -38,7 +39,7 @@ def restore_line(model: LiveModel, config: ModelConfig, state: LineState) -> Sto
     try:
         if not folder.is_dir():
             raise CorruptStoreError(f"the store {folder} is gone")
-        others = [(e.snapshot.version, e.snapshot.id) for e in state.chain if e.kind != "delta"]
+        others = [(e.version, e.id) for e in state.chain if e.kind != "delta"]
         content = versions.first([(state.content, state.content_snapshot), *others])
         return _restored(model, config, state, versions, open_store(model, config, content, folder))
     except CorruptStoreError as error:
@@ -83,15 +84,15 @@ def give_up_lost(model: LiveModel, lost: Mapping[str, Exception]) -> None:
     facts = model.facts
     served = next((state for state in facts.lines if state.folder == facts.default and state.folder in lost), None)
     if served is not None:
-        entries = [entry.snapshot for entry in (served.base, *served.chain)]
-        place = next((place for place, name in enumerate(entries) if name.id == served.served), 0)
+        entries = served.snapshots
+        place = next((place for place, each in enumerate(entries) if each.id == served.served), 0)
         if facts.pinned or facts.paused:
             raise Unavailable(
                 f"{entries[place].name} is {'pinned' if facts.pinned else 'paused'} and cannot be served: "
                 f"{lost[served.folder]}; put back what is missing, or end this with `emberline resume {model.name}`: "
                 "then the newest version is served"
             )
-        model.again = frozenset(name.id for name in (*served.covered, *entries[: place + 1]))
+        model.again = frozenset(each.id for each in (*served.covered, *entries[: place + 1]))
     for folder, error in lost.items():
         logger.error("%s: the store %s is not taken up again: %s", model.name, folder, error)
 
@@ -123,39 +124,41 @@ def _restore(
     if store.at != at:
         raise LineageError(f"{folder}: version {filled.version} is not what the store was filled with")
     lanes: dict[int, Lane] = {}
-    entries: list[Entry] = []
+    entries: list[StagedSnapshot] = []
     try:
-        covered = (*state.covered, *(s.snapshot for s in (state.base, *state.chain) if s not in states))
+        covered = (*state.covered, *(s for s in state.snapshots if s not in states))
         mask = 0
-        for position, entry_state in enumerate(states):
+        for position, saved in enumerate(states):
             model.check_stop()
             overlay: int | None = None
             rows = removed = 0
-            name = entry_state.snapshot
             delta: PublishedDelta | None = None
-            if entry_state.kind == "delta":
-                delta = open_delta(kept_folder(model.store_root, entry_state.snapshot.id), verify=False)
+            if saved.kind == "delta":
+                delta = open_delta(kept_folder(model.store_root, saved.id), verify=False)
                 rows = sum(table.rows for table in delta.manifest.tables)
                 removed = sum(table.removed for table in delta.manifest.tables)
                 if position > 0:
                     overlay = store.stage(delta)
                     mask |= 1 << overlay
-            version = versions.get(name.version, name.id if delta is None else delta.base)
-            if entry_state.kind == "version" and position > 0:
+            version = versions.get(saved.version, saved.id if delta is None else delta.base)
+            if saved.kind == "version" and position > 0:
                 diff = diff_on(store, model.store_root, filled, version, states[1:position], 1.0)
                 rows, removed = diff.rows, sum(len(ids) for ids in diff.gone.values())
                 overlay = store.stage(diff)
                 mask |= 1 << overlay
             lane = lanes.get(version.version)
             graph = dense_graph(version, config.options) if lane is None else lane.graph
-            snapshot = _snapshot(entry_state, version, delta, graph, mask)
+            snapshot = _snapshot(saved, version, delta, graph, mask)
             if lane is None:
                 model.versions.keep(version)
                 lane = make_lane(model, config, version, graph, store, snapshot, recent)
                 lanes[version.version] = lane
             size = 0 if overlay is None else store.overlay_stats()[overlay].bytes
-            entry = Entry(entry_state, snapshot, lane, overlay, rows, removed, size, covered[-MAX_COVERED:])
-            covered = (*covered, entry.name)
+            made_from = covered[-MAX_COVERED:]
+            entry = StagedSnapshot(
+                snapshot, lane, saved.kind, overlay, rows, removed, size, made_from, saved.visible_ms
+            )
+            covered = (*covered, saved)
             entries.append(entry)
         served = next((i for i, entry in enumerate(entries) if entry.id == state.served), None)
         if served is None:
@@ -167,47 +170,46 @@ def _restore(
         if isinstance(error, TooDifferent):
             raise LineageError(f"{folder}: {error}") from None
         raise
-    name = SnapshotName(id=filled.snapshot, version=filled.version, sequence=0)
-    line = StoreLine(folder, store, entries[0].lane, entries[0], name)
+    line = StoreLine(folder, store, entries[0].lane, entries[0])
+    line.content = SavedSnapshot(id=filled.snapshot, version=filled.version, sequence=0)
     line.lanes = lanes
     line.view = LineView(tuple(entries), served)
     return line
 
 
-def _above(state: LineState, at: str) -> tuple[list[EntryState], tuple[int, str]]:
+def _above(state: LineState, at: str) -> tuple[list[SavedSnapshot], tuple[int, str]]:
     """The base and what is above it, by the store's own marker, and the version that it holds: number, snapshot."""
     content: tuple[int, str] = (state.content, state.content_snapshot)
-    states = [state.base, *state.chain]
-    for position, entry in enumerate(states):
+    for position, entry in enumerate(state.snapshots):
         if position > 0 and entry.kind != "delta":
-            content = (entry.snapshot.version, entry.snapshot.id)
-        if entry.snapshot.id == at:
-            return states[position:], content
+            content = (entry.version, entry.id)
+        if entry.id == at:
+            return list(state.snapshots[position:]), content
     # It was being filled, or tables of it were dropped by a repair.
     raise CorruptStoreError(f"it holds {f'the snapshot {at}' if at else 'no snapshot'}, which the state does not name")
 
 
 def _snapshot(
-    state: EntryState, version: PublishedVersion, delta: PublishedDelta | None, graph: DenseGraph, mask: int
+    saved: SavedSnapshot, version: PublishedVersion, delta: PublishedDelta | None, graph: DenseGraph, mask: int
 ) -> Snapshot:
-    name = state.snapshot
     if delta is None:
-        if version.snapshot != name.id:
-            raise LineageError(f"{version.path} is the snapshot {version.snapshot}, served was {name.id}")
-        return Snapshot.of_version(version, graph, mask)
+        if version.snapshot != saved.id:
+            raise LineageError(f"{version.path} is the snapshot {version.snapshot}, served was {saved.id}")
+        return replace(Snapshot.of_version(version, graph, mask), origin=Path(saved.origin))
     own = graph.with_weights(delta.weights())
-    return Snapshot(name.id, name.version, name.sequence, mask, own, state.published_unix_ms, Path(state.origin))
+    origin = Path(saved.origin)
+    return Snapshot(saved.id, saved.version, saved.sequence, mask, own, saved.published_unix_ms, origin)
 
 
-def _judge(model: LiveModel, config: ModelConfig, entry: Entry, versions: _Versions) -> None:
+def _judge(model: LiveModel, config: ModelConfig, entry: StagedSnapshot, versions: _Versions) -> None:
     """The served snapshot must still get the trainer's scores: it is not taken on trust from a disk."""
-    if entry.state.kind == "delta":
+    if entry.kind == "delta":
         delta = open_delta(kept_folder(model.store_root, entry.id), verify=False)
         judge_delta(model, entry.lane, entry, delta, entry.overlay, live=False)
         return
-    published = versions.get(entry.name.version, entry.id)
+    published = versions.get(entry.snapshot.version, entry.id)
     claims = Claims.of_version(published.manifest)
-    gate(entry.lane.model.parts, None, entry.snapshot, published.golden(), None, options=config.options, claims=claims)
+    entry.lane.model.judge(entry.snapshot, published.golden(), claims, config.options, None)
 
 
 class _Versions:

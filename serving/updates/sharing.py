@@ -8,18 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.engine.gate import Claims, gate
+from serving.engine.gate import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
-from serving.updates.catalog import FoundVersion
 from serving.updates.keep import kept_folder
-from serving.updates.line import Entry, Lane, LineView, StoreLine
+from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, make_lane, version_state
-from serving.updates.state import EntryState
+from serving.updates.loading import DRAIN_S, make_lane
+from serving.updates.state import SavedSnapshot
 from serving.updates.version_diff import TooDifferent, VersionDiff, touched_ids, version_diff
 from storage.checkpoint import PublishedVersion, open_delta, open_version
 from storage.errors import CheckpointError
@@ -40,7 +39,6 @@ def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: 
 
 def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: LineView, take: Take) -> None:
     found = take.found
-    assert isinstance(found, FoundVersion)
     model.step("found")
     published = open_version(found.path, verify=False)
     if found.equals == view.current.id:
@@ -55,7 +53,7 @@ def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: Lin
     mask = view.mask(view.served)
     if found.equals != view.current.id:
         old = model.versions.open(line.content.version, line.content.id)
-        chain = [entry.state for entry in view.entries[1 : view.served + 1]]
+        chain = [entry.saved for entry in view.entries[1 : view.served + 1]]
         diff = diff_on(line.store, model.store_root, old, published, chain, config.options.version_reuse_share)
         overlay = line.store.stage(diff)
         mask |= 1 << overlay
@@ -64,30 +62,17 @@ def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: Lin
         snapshot = Snapshot.of_version(published, graph, mask)
         lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
         model.step("staged")
-        pinned = before.model.line.acquire()
-        try:
-            report = gate(
-                lane.model.parts,
-                pinned,
-                snapshot,
-                published.golden(),
-                before.model.recent,
-                options=config.options,
-                claims=Claims.of_version(published.manifest),
-                current_parts=before.model.parts,
-                on_step=model.step,
-            )
-        finally:
-            before.model.line.release(pinned)
+        claims = Claims.of_version(published.manifest)
+        report = lane.model.judge(snapshot, published.golden(), claims, config.options, before.model)
+        model.step("validated")
         model.check_stop()
-        state = version_state(published, "same" if diff is None else "version")
         covered = view.current.covered_by_next()
         if diff is None or overlay is None:
-            entry = Entry(state, snapshot, lane, covered=covered)
+            entry = StagedSnapshot(snapshot, lane, "same", covered=covered)
         else:
             removed = sum(len(ids) for ids in diff.gone.values())
             size = line.store.overlay_stats()[overlay].bytes
-            entry = Entry(state, snapshot, lane, overlay, diff.rows, removed, size, covered)
+            entry = StagedSnapshot(snapshot, lane, "version", overlay, diff.rows, removed, size, covered)
         entry = timed(model, entry, found.path)
         with model.lock:
             line.lanes[lane.version] = lane
@@ -121,7 +106,7 @@ def diff_on(
     store_root: Path,
     old: PublishedVersion,
     new: PublishedVersion,
-    chain: Iterable[EntryState],
+    chain: Iterable[SavedSnapshot],
     share: float,
 ) -> VersionDiff:
     """What turns the rows that a chain on a store shows into those of a version.
@@ -139,7 +124,7 @@ def diff_on(
     touched: dict[str, list[np.ndarray]] = {spec.name: list(store.changed(spec.name)) for spec in store.tables}
     for state in states:
         if state.kind == "delta":
-            delta = open_delta(kept_folder(store_root, state.snapshot.id), verify=False)
+            delta = open_delta(kept_folder(store_root, state.id), verify=False)
             for spec in delta.tables:
                 touched[spec.name].append(delta.removed(spec.name))
                 touched[spec.name] += [shard.ids for shard in delta.shards(spec.name)]

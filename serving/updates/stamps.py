@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.updates.catalog import Found, FoundDelta
+from serving.updates.catalog import Found
 from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.manifest import MANIFEST
 
@@ -35,7 +35,7 @@ class FilesStamp:
 
 def stamp_of(found: Found) -> FilesStamp:
     """Of a version, or of a delta and the manifest of the version that it lies in. Raises OSError as `files_stamp`."""
-    return files_stamp(found.path, found.path.parent.parent / MANIFEST if isinstance(found, FoundDelta) else None)
+    return files_stamp(found.path, found.path.parent.parent / MANIFEST if found.is_delta else None)
 
 
 def files_stamp(folder: Path, beside: Path | None = None) -> FilesStamp:

@@ -5,47 +5,60 @@ The store's own marker "at" says what lies on SSD; this file says what is served
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_serializer, model_validator
 
 # Snapshots that were rolled back, and refusals: the oldest are forgotten past these.
 MAX_REMEMBERED = 4096
 MAX_QUARANTINE = 256
 
 HexId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Kind = Literal["delta", "same", "version"]
+_IDENTITY = ("id", "version", "sequence")
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SnapshotName(_Part):
-    """Which snapshot. sequence: 0 for the version itself."""
+class SavedSnapshot(_Part):
+    """A snapshot as the state file names it. sequence: 0 for the version itself.
+
+    kind: "delta"; "same": a version with exactly the rows of the snapshot before it; "version": one that was staged as
+    its difference to it. origin: the folder that it was published in. visible_ms: from its appearance in the folder, or
+    from when it was free to be taken, until requests saw it.
+    """
 
     id: HexId
     version: int = Field(ge=1)
     sequence: int = Field(ge=0)
+    kind: Kind = "delta"
+    origin: str = ""
+    published_unix_ms: int = 0
+    visible_ms: float = 0.0
 
     @property
     def name(self) -> str:
-        """As people write it, such as 3.17."""
+        """The name that people write, such as 3.17."""
         return f"{self.version}.{self.sequence}"
 
+    def identity(self) -> dict[str, Any]:
+        """The part of it that says which snapshot it is."""
+        return {key: getattr(self, key) for key in _IDENTITY}
 
-class EntryState(_Part):
-    """One snapshot above the base, in order.
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, content: Any) -> Any:
+        """The file keeps the identity in an object of its own, `snapshot`, beside the rest."""
+        if not isinstance(content, dict) or not isinstance(content.get("snapshot"), dict):
+            return content
+        return {**content["snapshot"], **{key: value for key, value in content.items() if key != "snapshot"}}
 
-    kind: "delta"; "same": a version with exactly the rows of the snapshot before it; "version": one that was staged as
-    its difference to it. visible_ms: from its appearance in the folder, or from when it was free to be taken, until
-    requests saw it.
-    """
-
-    snapshot: SnapshotName
-    kind: Literal["delta", "same", "version"] = "delta"
-    origin: str
-    published_unix_ms: int = 0
-    visible_ms: float = 0.0
+    @model_serializer
+    def _to_file(self) -> dict[str, Any]:
+        rest = {key: getattr(self, key) for key in ("kind", "origin", "published_unix_ms", "visible_ms")}
+        return {"snapshot": self.identity(), **rest}
 
 
 class LineState(_Part):
@@ -59,10 +72,19 @@ class LineState(_Part):
     folder: str
     content: int
     content_snapshot: HexId | Literal[""] = ""
-    base: EntryState
-    chain: tuple[EntryState, ...] = ()
+    base: SavedSnapshot
+    chain: tuple[SavedSnapshot, ...] = ()
     served: HexId
-    covered: tuple[SnapshotName, ...] = ()
+    covered: tuple[SavedSnapshot, ...] = ()
+
+    @property
+    def snapshots(self) -> tuple[SavedSnapshot, ...]:
+        """The base and the chain."""
+        return (self.base, *self.chain)
+
+    @field_serializer("covered")
+    def _covered_to_file(self, covered: tuple[SavedSnapshot, ...]) -> list[dict[str, Any]]:
+        return [each.identity() for each in covered]
 
 
 class CanaryState(_Part):

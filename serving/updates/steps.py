@@ -9,8 +9,7 @@ STEPS = (
     "verified",  # every byte of it is what was published
     "linked",  # its files lie in the store too, so that the repository may lose them
     "staged",  # its rows are in memory or on SSD; no request sees them
-    "replayed",  # the golden requests give the trainer's scores
-    "guarded",  # the live guard has no objection
+    "validated",  # the golden requests give the trainer's scores, and the live guard has no objection
     "recorded",  # the state file names it as the served snapshot
     "switched",  # requests see it
     "merge_file",  # the oldest overlay is written as sorted files

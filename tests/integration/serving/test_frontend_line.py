@@ -201,6 +201,20 @@ def test_a_request_that_is_given_up_between_queue_and_session_frees_its_memory(
     run(test)
 
 
+def test_a_model_answers_what_was_admitted_for_it_until_it_is_forgotten(run: Any) -> None:
+    async def test(line: Line) -> None:
+        model = await line.model()
+        assert line.models.known("ranker", "", "") is model
+        assert model.answers("")
+        line.models.forget(("ranker", ""), model)
+        assert not model.answers("")
+        again = await line.model()
+        assert again is not model
+        assert again.answers("")
+
+    run(test)
+
+
 def test_memory_is_not_used_again_while_a_session_reads_what_was_given_up(run: Any, gate: Gate) -> None:
     async def test(line: Line) -> None:
         model = await line.model()

@@ -432,7 +432,7 @@ def test_models_come_and_go_with_their_folders_and_by_word(live: Live) -> None:
         live.repository.load(NAME)
 
 
-@pytest.mark.parametrize("step", ["linked", "staged", "replayed"])
+@pytest.mark.parametrize("step", ["linked", "staged", "validated"])
 def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
     start = live.version()
     reached, going_on = threading.Event(), threading.Event()
@@ -457,7 +457,7 @@ def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
     assert live.served() is one
 
 
-@pytest.mark.parametrize("step", ["verified", "staged", "guarded"])
+@pytest.mark.parametrize("step", ["verified", "staged", "validated"])
 def test_a_rollback_while_a_delta_is_judged_wins(live: Live, step: str) -> None:
     start = live.version()
     live.start()

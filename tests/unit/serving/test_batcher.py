@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.requests import LoopDoor, QueuedRequest
+from serving.engine.requests import LoopDoor, QueuedRequest, ReplacedError
 from serving.engine.service_time import ServiceTime
 from serving.engine.waiting import WaitingRequests
 from serving.model_config.queue_settings import LevelSettings, QueueSettings
-from storage.errors import DeadlineExceeded, Overloaded, Unavailable
+from storage.errors import DeadlineExceeded, Overloaded
 
 LIMIT = 16
 
@@ -105,7 +105,7 @@ def test_a_closed_queue_gives_out_what_waits_and_then_ends(loop: asyncio.Abstrac
     queue.close()
     assert sizes(queue.take()) == [1]
     assert queue.take() is None
-    with pytest.raises(Unavailable):
+    with pytest.raises(ReplacedError):
         queue.put(request(loop))
 
 
@@ -265,7 +265,7 @@ def test_waiting_requests_are_a_list_sorted_by_level(steps: list[tuple[str, int,
             chosen = known.pop((level * 7 + batch) % len(known))
             assert waiting.discard(chosen)
             assert not waiting.discard(chosen)
-        assert len(waiting) == len(known)
+        assert waiting.count == len(known)
         assert waiting.rows == sum(entry.batch for entry in known)
         assert waiting.all() == sorted(known, key=lambda entry: entry.level)
         for index in range(3):

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.updates.catalog import Catalog, FoundDelta, FoundVersion
+from serving.updates.catalog import Catalog, Found
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide
-from serving.updates.state import SnapshotName
+from serving.updates.state import SavedSnapshot
 from storage.errors import ConfigError, IntegrityError, LineageError
 
 
@@ -19,11 +19,11 @@ def ident(text: str) -> str:
     return text.encode().hex().rjust(32, "0")
 
 
-def delta(sequence: int, applies_to: str, version: int = 1, **options: Any) -> FoundDelta:
+def delta(sequence: int, applies_to: str, version: int = 1, **options: Any) -> Found:
     """applies_to: names of snapshots, the parent last; its own is "d<sequence>"."""
     names = [ident(name) for name in applies_to.split()]
     name = options.pop("snapshot", f"d{sequence}")
-    return FoundDelta(
+    return Found(
         Path(f"{version}/deltas/{sequence:06d}"),
         f"key-{name}",
         version,
@@ -36,22 +36,22 @@ def delta(sequence: int, applies_to: str, version: int = 1, **options: Any) -> F
     )
 
 
-def version(number: int, *deltas: FoundDelta, made_from: str = "", equals: str = "", **options: Any) -> FoundVersion:
+def version(number: int, *deltas: Found, made_from: str = "", equals: str = "", **options: Any) -> Found:
     names = [ident(name) for name in made_from.split()]
-    return FoundVersion(
+    return Found(
         Path(str(number)),
         f"key-v{number}",
         number,
-        ident(f"v{number}"),
-        names[-1] if names else None,
-        ident(equals) if equals else None,
-        frozenset([*names, *([ident(equals)] if equals else [])]),
-        deltas,
+        snapshot=ident(f"v{number}"),
+        parent=names[-1] if names else None,
+        ancestors=frozenset([*names, *([ident(equals)] if equals else [])]),
+        equals=ident(equals) if equals else None,
+        deltas=deltas,
         **options,
     )
 
 
-def catalog(*versions: FoundVersion) -> Catalog:
+def catalog(*versions: Found) -> Catalog:
     return Catalog({each.version: each for each in versions})
 
 
@@ -60,7 +60,7 @@ def served(name: str, number: int = 1, sequence: int | None = None, **options: A
         sequence = int(name[1:]) if name.startswith("d") else 0
     held = frozenset(ident(each) for each in options.pop("held", "").split())
     abandoned = frozenset(ident(each) for each in options.pop("abandoned", "").split())
-    return Situation(SnapshotName(id=ident(name), version=number, sequence=sequence), held, abandoned, **options)
+    return Situation(SavedSnapshot(id=ident(name), version=number, sequence=sequence), held, abandoned, **options)
 
 
 def taken(decision: Decision) -> str:
@@ -112,7 +112,7 @@ def test_a_delta_of_another_version_of_that_number_is_refused() -> None:
 
 
 def test_an_unreadable_manifest_is_refused_once() -> None:
-    broken = replace(delta(1, "v1"), error=IntegrityError("digest"), snapshot="", applies_to=frozenset())
+    broken = replace(delta(1, "v1"), error=IntegrityError("digest"), snapshot="", ancestors=frozenset())
     there = catalog(version(1, broken, delta(2, "v1")))
     decision = decide(there, served("v1"))
     assert isinstance(decision.action, Refuse)

@@ -13,20 +13,34 @@ from typing import Any
 import pytest
 
 from serving.updates import state_file
-from serving.updates.state import EntryState, LineState, ModelState, SnapshotName
+from serving.updates.state import LineState, ModelState, SavedSnapshot
 from serving.updates.state_file import COPY, STATE, StateFile
 from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
 from storage.errors import ReadError, StoreError
 
+# As a server of before wrote it.
+WRITTEN = (
+    b'{"abandoned":[],"allowed":{},"budget":null,"canary":null,"default":"1","digest":"ab4383bdbdf8fe7f4c1'
+    b'c8dfa9c613c11bf138d89acbc148d1163d6e342a318f1","format":"emberline-state-2","held":["000000000000000'
+    b'00000000000000002"],"lines":[{"base":{"kind":"same","origin":"models/m/1","published_unix_ms":170000'
+    b'0000000,"snapshot":{"id":"00000000000000000000000000000000","sequence":0,"version":1},"visible_ms":0'
+    b'.0},"chain":[{"kind":"delta","origin":"models/m/1/deltas/000001","published_unix_ms":1700000000001,"'
+    b'snapshot":{"id":"00000000000000000000000000000001","sequence":1,"version":1},"visible_ms":12.5}],"co'
+    b'ntent":1,"content_snapshot":"00000000000000000000000000000000","covered":[{"id":"0000000000000000000'
+    b'0000000000000","sequence":0,"version":1},{"id":"00000000000000000000000000000007","sequence":7,"vers'
+    b'ion":1}],"folder":"1","served":"00000000000000000000000000000001"}],"paused":false,"pinned":false,"q'
+    b'uarantine":{},"repository":"/models/m","sessions":null}\n'
+)
 
-def name(number: int) -> SnapshotName:
-    return SnapshotName(id=f"{number:032x}", version=1, sequence=number)
+
+def name(number: int) -> SavedSnapshot:
+    return SavedSnapshot(id=f"{number:032x}", version=1, sequence=number)
 
 
 def held_state(*held: int) -> ModelState:
-    base, first = (EntryState(snapshot=name(n), origin="x") for n in (0, 1))
-    line = LineState(folder="1", content=1, base=base, chain=(first,), served=first.snapshot.id, covered=(name(0),))
+    base, first = (name(n).model_copy(update={"origin": "x"}) for n in (0, 1))
+    line = LineState(folder="1", content=1, base=base, chain=(first,), served=first.id, covered=(name(0),))
     return ModelState(lines=(line,), default="1", held=tuple(name(n).id for n in held), allowed={"2": ("user",)})
 
 
@@ -44,8 +58,19 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert file.read() == ModelState()
     file.write(held_state(2))
     assert file.read() == held_state(2)
-    assert StateFile(tmp_path / "model").read().lines[0].chain[0].snapshot.name == "1.1"
+    assert StateFile(tmp_path / "model").read().lines[0].chain[0].name == "1.1"
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [STATE, COPY]
+
+
+def test_a_file_stays_as_it_was_written_to_the_byte(tmp_path: Path) -> None:
+    (tmp_path / STATE).write_bytes(WRITTEN)
+    state = StateFile(tmp_path).read()
+    (line,) = state.lines
+    assert [each.name for each in (*line.snapshots, *line.covered)] == ["1.0", "1.1", "1.0", "1.7"]
+    assert (line.base.kind, line.chain[0].kind, line.chain[0].visible_ms) == ("same", "delta", 12.5)
+    assert line.chain[0].origin == "models/m/1/deltas/000001"
+    StateFile(tmp_path / "again").write(state)
+    assert (tmp_path / "again" / STATE).read_bytes() == WRITTEN
 
 
 def test_a_file_from_before_digests_is_read(tmp_path: Path) -> None:

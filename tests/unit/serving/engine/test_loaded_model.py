@@ -143,6 +143,27 @@ def test_a_replaced_version_hands_its_late_requests_on(make_model: MakeModel, wo
     assert np.allclose(scores(ask(old, world, follow=False)), world.score(IDS, 5.0), atol=1e-6)
 
 
+def test_what_was_admitted_is_answered_as_long_as_it_would_be_asked_still(
+    make_model: MakeModel, world: Any, graph: DenseGraph
+) -> None:
+    old, new = make_model(), make_model()
+    assert [old.answers(version) for version in ("", "3")] == [True, True]
+    old.serve(old.line.current, (), by_default=False)  # one more version, for who names it
+    assert [old.answers(version) for version in ("", "3")] == [False, True]
+    old.stand_by(old.line.current, (), new)
+    assert [old.answers(version) for version in ("", "3")] == [False, False]
+    assert ask(old, world).snapshot is old.line.current  # what comes all the same is worked off
+    canary = world.snapshot(graph, 7, scale=5.0)
+    old.serve(old.line.current, (), (canary, (), 1.0), by_default=True)
+    assert [old.answers(version) for version in ("", "3")] == [True, True]
+    assert ask(old, world).snapshot is canary
+    old.serve(canary, ("3.0",), by_default=True)
+    assert old.line.canary is None
+    assert ask(old, world, min_snapshot="3.0").snapshot is canary
+    assert old.close(10.0)
+    assert not old.answers("")
+
+
 def test_who_asks_for_one_version_alone_is_not_answered_by_the_next(make_model: MakeModel, world: Any) -> None:
     old, new = make_model(), make_model()
     new.version = "4"

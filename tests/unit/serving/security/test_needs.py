@@ -12,8 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.grpc.control import SERVICE
 from serving.http.control import control_app
-from serving.http.infer import inference_route
-from serving.http.messages import HttpRequest
+from serving.http.route import inference_route
 from serving.security.needs import (
     ABOUT_MODEL,
     GRPC_NEEDS,
@@ -67,7 +66,7 @@ def test_a_path_finds_its_own_entry(method: str, path: str) -> None:
     "path", ["/v2/models/m/infer", "/v2/models/m/versions/3/infer", "/v1/models/m:predict", "/v1/models/:predict"]
 )
 def test_the_table_and_the_way_of_inference_agree(path: str) -> None:
-    route = inference_route(HttpRequest("POST", path, b"", {}))
+    route = inference_route("POST", path)
     assert route is not None
     assert http_need("POST", path) == (INFER, route.name, "infer")
 
