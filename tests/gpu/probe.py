@@ -30,7 +30,7 @@ from serving.gpu.driver import Stream
 from storage.errors import CaptureError, DeviceLost
 from storage.hbm.kernel_sources import SOURCES
 from storage.hbm.kernels import DEFAULT_CACHE, OPTIONS, is_kept
-from tests.hbm.world import CardWorld
+from tests.support.hbm.world import CardWorld
 
 _SECONDS = 30.0
 _ROWS, _IDS = 100_000, 4096

@@ -11,8 +11,8 @@ import pytest
 from storage.errors import StoreError
 from storage.hbm.base_rows import SnapshotRows
 from storage.tiers.overlays import Overlays
-from tests.hbm.world import CardWorld
 from tests.simulated_gpu import SimulatedDriver
+from tests.support.hbm.world import CardWorld
 
 
 def same_rows(world: CardWorld, mask: int, padding: int = 0) -> int:

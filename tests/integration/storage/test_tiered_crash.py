@@ -12,7 +12,7 @@ import pytest
 
 from storage.specs import LookupSpec
 from storage.tiers.tiered import MERGE_STEPS, TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows, jagged
+from tests.support.storage.tier_rows import Delta, Rows, jagged
 
 COUNT, DIM = 600, 4
 

@@ -14,7 +14,7 @@ from storage.checkpoint import Golden, open_version
 from storage.checkpoint.manifest import MANIFEST, Manifest
 from storage.checkpoint.strict_json import canonical_json
 from storage.errors import IntegrityError, UnsafeArtifact
-from tests.unit.storage.delta_parts import replace_file, resave, rewrite
+from tests.support.storage.delta_parts import replace_file, resave, rewrite
 
 Copy = Callable[[], Path]
 ROOT = Path(__file__).parents[3]

@@ -26,7 +26,7 @@ from storage.checkpoint import (
 from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
 from storage.checkpoint.install import move_into_place
 from storage.errors import CheckpointError, ConfigError, IntegrityError, LineageError, NotFound, UnsafeArtifact
-from tests.unit.storage.delta_parts import IDS, REMOVED, delta_parts, delta_table, rows_for
+from tests.support.storage.delta_parts import IDS, REMOVED, delta_parts, delta_table, rows_for
 
 Write = Callable[..., Path]
 

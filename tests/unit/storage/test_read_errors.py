@@ -14,7 +14,7 @@ import pytest
 from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, open_delta, open_version, write_delta
 from storage.checkpoint.folder import plain_file
 from storage.errors import ReadError
-from tests.unit.storage.delta_parts import delta_parts
+from tests.support.storage.delta_parts import delta_parts
 
 NUMBERS = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOMEM]
 

@@ -20,7 +20,7 @@ from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, ParityError, UnsafeArtifact
 from storage.rows import RowCodec
 from storage.specs import ROW_TYPES
-from tests.unit.storage.delta_parts import IDS, delta_parts, delta_table, replace_file, rewrite
+from tests.support.storage.delta_parts import IDS, delta_parts, delta_table, replace_file, rewrite
 
 Publish = Callable[..., Path]
 SHARD = "tables/item.00000-of-00001.safetensors"

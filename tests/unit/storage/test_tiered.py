@@ -21,7 +21,7 @@ from storage.specs import LookupSpec, TableSpec
 from storage.tiers.ssd.reads import ReadRequest
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import FEATURES, Rows, budgets, check, jagged, make_rows, open_store, random_ids
+from tests.support.storage.tier_rows import FEATURES, Rows, budgets, check, jagged, make_rows, open_store, random_ids
 
 
 @pytest.mark.parametrize("budget", ["all", "enough", "a tenth", "a handful"])

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import (
+from tests.support.storage.tier_rows import (
     EDGE_IDS,
     FEATURES,
     Delta,

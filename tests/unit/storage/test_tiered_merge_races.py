@@ -21,7 +21,7 @@ from storage.tiers.ssd.reads import ReadRequest
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
+from tests.support.storage.tier_rows import Delta, Rows, jagged, open_store
 
 DIM = 4
 CHANGED, ADDED, REMOVED = 5, 1000, 6

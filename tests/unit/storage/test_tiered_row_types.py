@@ -17,7 +17,7 @@ from storage.features import Jagged
 from storage.rows import RowCodec
 from storage.specs import ROW_TYPES, LookupSpec, TableSpec
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows, Tables, applied, budgets, make_delta, make_rows, tables_of
+from tests.support.storage.tier_rows import Delta, Rows, Tables, applied, budgets, make_delta, make_rows, tables_of
 
 SPECS = (
     LookupSpec("a", "user", "none", 1),

@@ -22,7 +22,7 @@ from storage import GraphInput
 from storage.errors import DeviceLost, DeviceOutOfMemory
 from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
-from tests.unit.serving.gpu.card_world import ROWS, ModelWorld, agree
+from tests.support.gpu.card_world import ROWS, ModelWorld, agree
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 ALL = 4 << 20

@@ -12,7 +12,7 @@ from serving.gpu import card_lookup
 from serving.gpu.pipeline import GpuPipeline
 from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedGpus
-from tests.unit.serving.gpu.card_world import ModelWorld, agree
+from tests.support.gpu.card_world import ModelWorld, agree
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 # Of each card: more than half of all rows take, less than all.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hbm.world import ALL_BYTES, CardWorld
 from tests.simulated_gpu import SimulatedGpus, lookups
 from tests.simulated_gpu.lookups import Lookups
+from tests.support.hbm.world import ALL_BYTES, CardWorld
 
 FAILING = """
 import pytest

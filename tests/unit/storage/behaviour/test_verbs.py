@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.storage.behaviour.faces import ASSIGN, DIM, ERASE, EVICT, EXPORT, MAKERS, SIZE, Face
-from tests.unit.storage.tier_rows import EDGE_IDS
+from tests.support.storage.faces import ASSIGN, DIM, ERASE, EVICT, EXPORT, MAKERS, SIZE, Face
+from tests.support.storage.tier_rows import EDGE_IDS
 
 Open = Callable[[], Face]
 EDGES = np.array(EDGE_IDS, np.int64)

@@ -18,11 +18,11 @@ from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
 from storage.hbm.sight import Sight
 from storage.specs import LookupSpec
-from tests.hbm.behaviour import SOAK_S, waits_for
-from tests.hbm.held import HeldLane, held_up
-from tests.hbm.lane import CardLane
-from tests.hbm.world import ROWS, TABLES, CardWorld
 from tests.soak.hbm import HbmSoak
+from tests.support.hbm.behaviour import SOAK_S, waits_for
+from tests.support.hbm.held import HeldLane, held_up
+from tests.support.hbm.lane import CardLane
+from tests.support.hbm.world import ROWS, TABLES, CardWorld
 
 # On each of two cards: more than half of all rows with their spare, fewer than all.
 HALF_BYTES = 460_000

@@ -16,8 +16,8 @@ from storage.features import Jagged
 from storage.hbm.device import Device
 from storage.hbm.replica import bytes_of
 from storage.specs import LookupSpec
-from tests.hbm.world import ALL_BYTES, TABLES, CardWorld
 from tests.soak.hbm import HbmSoak
+from tests.support.hbm.world import ALL_BYTES, TABLES, CardWorld
 
 SOAK_S = 12.0
 
