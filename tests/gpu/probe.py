@@ -48,7 +48,7 @@ class Probe:
     def kernels_are_carried(self) -> str:
         """Whether a start compiles: of no consequence but half a minute."""
         capability = (9, 0) if self.card.is_simulated else self.driver.info.capability
-        wanted = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
+        wanted: list[tuple[str, tuple[str, ...]]] = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
         wanted += [(name, IN_TURN) for name in ("lookup_gather", "lookup_pool")]
         kept = sum(is_kept(name, capability, DEFAULT_CACHE, options) for name, options in wanted)
         return f"{kept} of {len(wanted)} kernels are compiled already"

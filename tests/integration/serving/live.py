@@ -19,7 +19,7 @@ FILES = ("LOCK", "state.json", "state.json.copy")
 class Live:
     """A world, a server over it that can be stopped and started again, and every snapshot that was published."""
 
-    def __init__(self, folder: Path, *, gpus: Gpus | None = None, **parameters: object) -> None:
+    def __init__(self, folder: Path, *, gpus: Gpus | None = None, **parameters: Any) -> None:
         self.folder = folder
         self.world = World(folder / "repository")
         if parameters:

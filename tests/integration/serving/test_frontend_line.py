@@ -226,9 +226,9 @@ def test_a_deadline_that_passes_in_the_queue_is_answered_then(run: Any, gate: Ga
         gate.is_open.clear()
         held = asyncio.ensure_future(model.infer(columns(1), 1))
         await until(gate.waiting.is_set)
-        for options in ({}, {"min_snapshot": "1.0"}):
+        for min_snapshot in ("", "1.0"):
             with pytest.raises(DeadlineExceeded, match="expired in the queue"):
-                await model.infer(columns(1), 1, 20_000, **options)
+                await model.infer(columns(1), 1, 20_000, min_snapshot=min_snapshot)
         assert line.endpoint.queued == 0
         with pytest.raises(DeadlineExceeded):
             await model.infer(columns(1), 1, 20_000, min_snapshot="9" * 32)

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,7 +166,7 @@ class TestMetricsOfRows:
         assert (before["snapshots"], before["evicted_total"]) == (1, 0)
         assert (before['rows,table="user"'], before['rows,table="item"']) == (67, 259)
         assert (before['admitted_total,table="user"'], before['admitted_total,table="item"']) == (67, 259)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"user": 1, "items": [1, 2, 10**9]},
             {"user": 1, "items": None},
             {"user": 10**9, "items": [3, 3, 3, 3]},

@@ -355,7 +355,7 @@ def test_certificate_and_key_may_lie_in_one_file(world: World, tmp_path: Path) -
 def test_options_that_go_together_are_asked_for_together() -> None:
     for options in ({"tls_key": "k"}, {"tls_client_ca": "c"}, {"access_file": "a", "open_admin": True}):
         with pytest.raises(ValueError, match=r"goes with|one of the two"):
-            ServerConfig(model_repository=Path(), **options)  # type: ignore[arg-type]
+            ServerConfig(model_repository=Path(), **options)
 
 
 def test_changes_are_looked_for_once_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,14 +110,14 @@ def test_a_version_that_is_copied_while_the_server_starts_is_served(live: Live) 
         if left[0] == 0:
             raise HalfwayError
 
-    copy = {"order": "manifest first", "rng": random.Random(1), "pause_s": 0.0}
+    copy = partial(copy_slowly, source, snapshot.path, order="manifest first", rng=random.Random(1), pause_s=0.0)
     with pytest.raises(HalfwayError):
-        copy_slowly(source, snapshot.path, **copy, before_each=stop_halfway)
+        copy(before_each=stop_halfway)
     live.start(poll_s=0.05)
     with pytest.raises(Unavailable):
         live.served()
     with pytest.raises(Unavailable):
         live.repository.load(NAME)
-    copy_slowly(source, snapshot.path, **copy)
+    copy()
     live.reaches(snapshot)
     assert live.refused() == []

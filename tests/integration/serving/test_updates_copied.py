@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from serving.updates import model_updater
+from serving.updates.replacing import take_version
 from storage.errors import IntegrityError
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
@@ -106,7 +107,7 @@ def completing(live: Live, two: Planted, monkeypatch: pytest.MonkeyPatch) -> Non
     past = time.time() - 3600
     for place in (*two.path.rglob("*"), two.path):
         os.utime(place, (past, past))  # at rest for long
-    real = model_updater.take_version
+    real = take_version
 
     def take(*arguments: Any, **options: Any) -> None:
         try:

@@ -64,5 +64,7 @@ def test_every_delta_makes_the_trainers_state_of_all_that_it_applies_to(seed: in
             case "broken promise":
                 publisher.prepare()
     take(publisher.publish())
-    assert [delta.snapshot for delta in deltas_of(version)][-1] == publisher.lineage.newest.snapshot
+    newest = publisher.lineage.newest
+    assert newest is not None
+    assert [delta.snapshot for delta in deltas_of(version)][-1] == newest.snapshot
     assert len(set(names.values())) == len(names)

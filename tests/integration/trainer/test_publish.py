@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from trainer import Embedding, EmbeddingBag, EmbeddingTable, publish
 B = 6
 
 
-def served(version: PublishedVersion, columns: dict, rows: int) -> dict[str, np.ndarray]:
+def served(version: PublishedVersion, columns: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
     """Scores from the published files alone: dictionaries of rows, float64 sums, the loaded graph."""
     features = FeatureEngine(version.spec).run(columns, rows)
     rows_of: dict[str, dict[int, np.ndarray]] = {}
@@ -41,6 +43,7 @@ def served(version: PublishedVersion, columns: dict, rows: int) -> dict[str, np.
             tensors.append(torch.tensor([min(len(ids), feature.length) for ids in lists]))
             continue
         found = [[rows_of[feature.table].get(i, zero) for i in ids] for ids in lists]
+        cut: list[Any]
         if entry.kind == "rows":
             cut = [(bag[: feature.length] + [zero] * feature.length)[: feature.length] for bag in found]
         else:

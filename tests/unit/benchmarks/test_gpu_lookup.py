@@ -193,7 +193,7 @@ def test_peers_are_given_the_same_rows(card: Card) -> None:
     rows = CardRows.make(card, WIDE, 700)
     lookups = Lookups(rows, 1, 64, skew="uniform", length=8)
     seen: list[torch.Tensor] = []
-    lookups.plain(lambda slots: seen.append(rows.values[slots].view(8, 8, -1).sum(1)))(0)  # type: ignore[func-returns-value]
+    lookups.plain(lambda slots: seen.append(rows.values[slots].view(8, 8, -1).sum(1)))(0)
     embedding_bag(lookups)(0)
     lookups.check()
     assert torch.equal(seen[0], lookups.values)

@@ -270,6 +270,7 @@ def test_gathering_says_what_does_not_fit() -> None:
 def test_gathering_writes_into_no_copy() -> None:
     frozen = u8(4)
     frozen.setflags(write=False)
-    for output in (frozen, np.zeros(4, np.int8), np.zeros(8, np.uint8)[::2]):
+    outputs: list[Any] = [frozen, np.zeros(4, np.int8), np.zeros(8, np.uint8)[::2]]
+    for output in outputs:
         with pytest.raises(TypeError):
             gather_columns([u8(4)], [1], [4], [output])

@@ -100,7 +100,9 @@ def test_joined_requests_give_what_each_gives_alone(requests: list[list[Any]], w
         assert np.array_equal(together.ids[name].values, bags.values)
         assert np.array_equal(together.ids[name].offsets, bags.offsets)
         if bags.weights is not None:
-            assert np.array_equal(together.ids[name].weights, bags.weights)
+            weights = together.ids[name].weights
+            assert weights is not None
+            assert np.array_equal(weights, bags.weights)
 
 
 def test_requests_of_other_inputs_or_other_forms_are_not_joined() -> None:

@@ -133,6 +133,8 @@ def test_wrong_tensors_are_refused_by_name(graph: DenseGraph, make_arguments: Ar
 class Awkward(torch.nn.Module):
     """Input names that Python or torch's generated code use themselves, in-place operators, tied and bf16 weights."""
 
+    factors: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first = torch.nn.Linear(2, 2, bias=False)

@@ -74,8 +74,8 @@ class OverlayMachine(RuleBasedStateMachine):
                 fresh.rows[id_] = row
         self.spilled[overlay] = {id_: row for id_ in parts[SPILLED] if (row := fresh.changes[id_]) is not None}
         self.chain.append(fresh)
-        ids, kinds = self.table.ids(overlay)
-        assert ids.tolist() == [id_ for part in parts.values() for id_ in part]
+        staged, kinds = self.table.ids(overlay)
+        assert staged.tolist() == [id_ for part in parts.values() for id_ in part]
         assert kinds.tolist() == [kind for kind, part in parts.items() for _ in part]
 
     @precondition(lambda self: len(self.chain) > 1)

@@ -53,8 +53,8 @@ def read_all(version: PublishedVersion, delta: PublishedDelta) -> None:
     delta = open_delta(delta.path, verify=False)
     delta.weights()
     delta.golden(opened.spec, opened.manifest.graph)
-    for table in (table.name for table in delta.tables):
-        list(delta.shards(table))
+    for table in delta.tables:
+        list(delta.shards(table.name))
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -87,7 +87,9 @@ class Tracking(RuleBasedStateMachine):
             copy.restore(ids, *self.table.export_ids(ids))
         copy.restore_removed(*self.table.removed())
         copy.restore_counts(*self.table.export_counts())
-        for mine, other in zip(self.table.export_rows(), copy.export_rows(), strict=True):
+        for mine, other in zip(
+            map(np.asarray, self.table.export_rows()), map(np.asarray, copy.export_rows()), strict=True
+        ):
             assert np.array_equal(mine, other)
         for after in (since, 0):
             assert np.array_equal(self.table.changed_since(after), copy.changed_since(after))

@@ -199,7 +199,10 @@ class Beside(RuleBasedStateMachine):
 TestBeside = Beside.TestCase
 # A store is made for each example, so finding a smaller one would take long.
 TestBeside.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 
 

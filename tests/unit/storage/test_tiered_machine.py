@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from hypothesis import settings
@@ -76,7 +75,9 @@ class Staged:
 class OverlayMachine(RuleBasedStateMachine):
     """`kept` are the snapshots that may still be looked at; the served one is among them."""
 
-    stores: ClassVar[dict[str, TieredStore]] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores: dict[str, TieredStore] = {}
 
     @initialize(seed=st.integers(0, 3), users=st.integers(1, 20), items=st.integers(1, 100))
     def open(self, seed: int, users: int, items: int) -> None:

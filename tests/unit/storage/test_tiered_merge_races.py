@@ -180,7 +180,7 @@ def test_nothing_of_an_overlay_goes_while_a_lookup_is_inside(
 ) -> None:
     """The lookup has translated its mask; the overlay is dropped as far as it can be; the lookup asks the tables."""
     plan = store.plan([SPEC])
-    native = plan._lookup
+    native: Any = plan._lookup
     assert native is not None
     threads: list[threading.Thread] = []
 

@@ -179,7 +179,7 @@ def test_a_card_that_computes_something_else_is_not_served(make_model: MakeModel
     model = make_model(GPU % 1 + option("on_gpu_failure", "eager"), gpus=gpus)
     device = on_card(model)
     exact = device.forward
-    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]  # type: ignore[method-assign]
+    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]
     with pytest.raises(ParityError, match=r"output .score. of a batch of 1 row\(s\) differs"):
         gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
 
@@ -189,7 +189,7 @@ def test_or_the_processor_answers_instead(make_model: MakeModel, world: Any) -> 
     model = make_model("", gpus=gpus)
     device = on_card(model)
     exact = device.forward
-    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]  # type: ignore[method-assign]
+    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]
     gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
     assert "differs by" in device.given_up
     ids = np.arange(50)

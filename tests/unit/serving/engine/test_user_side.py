@@ -271,7 +271,9 @@ def test_no_user_is_without_a_row_whatever_requests_come_together(
                 }
                 requests.append(side.run(columns, rows))
             else:
-                requests.append(pipeline.features([(world.columns(rng, rows), rows)])[0][0])
+                alone = pipeline.features([(world.columns(rng, rows), rows)])[0][0]
+                assert isinstance(alone, SidedFeatures)
+                requests.append(alone)
         merged = side.merge(requests)
         assert np.unique(merged.rows).tolist() == list(range(merged.user.batch))
         assert len(merged.rows) == merged.item.batch

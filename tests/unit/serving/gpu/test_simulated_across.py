@@ -48,7 +48,7 @@ class LookedUpAcross:
         self.on, self.at_peer = replica(IDS[::3], 1), replica(IDS, 2)
         known = [*IDS.tolist(), *ABSENT]
         random = np.random.default_rng(3)
-        shapes: list[dict[str, int]] = (
+        shapes: list[dict[str, Any]] = (
             [{"pooling": pooling} for pooling in (SUM, MEAN, WEIGHTED)] if pooled else [{}, {"length": 4}]
         )
         bags = [
