@@ -19,7 +19,10 @@ from serving import Server
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.front_processes import TIMEOUT_S, Frontends, Reply, ask, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux"),
+]
 
 SERVICE = "/inference.GRPCInferenceService"
 INFER = "/v2/models/ranker/infer"

@@ -69,6 +69,7 @@ def test_reflection_shows_the_protocol(channel: grpc.Channel) -> None:
     assert method.input_type.fields_by_name.keys() == known.keys()
 
 
+@pytest.mark.slow
 def test_who_watches_is_told_of_the_end_and_delays_it_not(version_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(version_dir, tmp_path / "models" / "ranker" / "1")
     said: list[int] = []

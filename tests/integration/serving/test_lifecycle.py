@@ -268,6 +268,7 @@ def test_a_missing_repository_or_model_and_a_store_inside_are_refused(repository
         Server(ServerConfig(model_repository=repository, store=repository / "store"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(repository: Path, tmp_path: Path, number: signal.Signals) -> None:
     script = (

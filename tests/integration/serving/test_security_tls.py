@@ -413,6 +413,7 @@ def test_a_command_is_told_to_use_https_or_which_certificate_is_missing(
     )
 
 
+@pytest.mark.slow
 def test_a_command_is_told_to_use_http_where_there_is_no_tls(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -55,6 +55,7 @@ def check_copy(live: Live, before: Planted, after: Planted, source: Path, seed: 
     live.reaches(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_versions_copied_slowly_are_served_when_they_are_whole(live: Live, order: str) -> None:
     newest = live.version()
@@ -71,6 +72,7 @@ def test_versions_copied_slowly_are_served_when_they_are_whole(live: Live, order
     assert live.refused() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_deltas_copied_slowly_are_served_when_they_are_whole(live: Live, order: str) -> None:
     newest = live.version()

@@ -27,6 +27,7 @@ def shard_of(live: Live) -> Path:
     return next((live.world.repository / NAME / "1" / "tables").glob("item*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [None, 4000])
 def test_a_restart_reads_no_shard_of_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int | None

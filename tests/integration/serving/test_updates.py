@@ -295,6 +295,7 @@ def test_a_restart_serves_the_same_snapshot_though_the_repository_lost_its_delta
     live.reaches(chain[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deltas", [0, 2, 6])
 def test_a_pin_outlives_the_version_that_the_publisher_deleted(live: Live, deltas: int) -> None:
     start = live.version()
@@ -457,6 +458,7 @@ def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
     assert live.served() is one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["verified", "staged", "guarded"])
 def test_a_rollback_while_a_delta_is_judged_wins(live: Live, step: str) -> None:
     start = live.version()

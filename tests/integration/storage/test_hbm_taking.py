@@ -92,6 +92,7 @@ def test_an_overlay_that_is_merged_or_discarded_meanwhile(
     world.close()
 
 
+@pytest.mark.slow
 def test_a_discard_waits_until_rows_are_taken(
     tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

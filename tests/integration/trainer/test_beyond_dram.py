@@ -19,6 +19,8 @@ from trainer import TrainReport, load_trained, train, update
 from trainer.config import PublishConfig, TrainConfig, parse_text
 from trainer.embedding import MemoryFigures
 
+pytestmark = pytest.mark.slow
+
 ROWS = 4000
 USERS, ITEMS = 1200, 2000
 MODELS = {

@@ -258,6 +258,7 @@ def test_fewer_golden_requests_than_a_server_wants_are_refused(tmp_path: Path) -
         publish(TwoTowers(), {}, tmp_path, name="m", golden_requests=10)
 
 
+@pytest.mark.slow
 def test_publishing_again_and_again_leaves_nothing_in_torch(tmp_path: Path) -> None:
     module = nn.Sequential(nn.EmbeddingBag(50, 4, mode="mean"), nn.Linear(4, 1))
     sample = torch.randint(0, 50, (B, 3))

@@ -25,6 +25,7 @@ from trainer.config import TrainConfig, with_row_types
 from trainer.publishing import Publisher
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_golden_requests_are_scored_over_the_rows_as_stored(row_type: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -67,6 +68,7 @@ def trained() -> Training:
     return training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_a_delta_has_the_rows_of_its_version_rounded_alike(row_type: str, tmp_path: Path) -> None:
     training = trained()
@@ -87,6 +89,7 @@ def test_a_delta_has_the_rows_of_its_version_rounded_alike(row_type: str, tmp_pa
     assert ("users" in rounding) == (row_type != "fp32")
 
 
+@pytest.mark.slow
 def test_a_delta_of_another_row_type_is_refused_and_auto_makes_a_version(tmp_path: Path) -> None:
     training = trained()
     first = published(training, tmp_path, row_types="int8")
@@ -126,6 +129,7 @@ def run_command(command: click.Command, *arguments: object) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_a_run_is_published_in_row_types_by_command(
     clicks: Path, fresh_clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
@@ -155,6 +159,7 @@ def test_a_run_is_published_in_row_types_by_command(
     assert "bf16" in seen
 
 
+@pytest.mark.slow
 def test_training_is_the_same_whatever_is_published(
     clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:

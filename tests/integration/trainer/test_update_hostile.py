@@ -57,6 +57,7 @@ def aging(place: Path, config: TrainConfig) -> TrainConfig:
     return aging
 
 
+@pytest.mark.slow
 def test_versions_follow_when_none_of_the_first_items_is_left(
     place: Path, aging: TrainConfig, click_table: ClickTable, tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_bytes_are_divided_among_row_sizes(tmp_path: Path, device: Device) -> No
     world.close()
 
 
+@pytest.mark.slow
 def test_every_row_is_its_snapshots_own_under_everything_at_once(tmp_path: Path, device: Device) -> None:
     soak = HbmSoak(tmp_path / "store", device, row_type="int8")
     wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")

@@ -302,6 +302,7 @@ def test_rows_are_shared_from_now_on_and_not_any_more(tmp_path: Path, devices: S
     world.close()
 
 
+@pytest.mark.slow
 def test_every_row_is_its_snapshots_own_while_cards_share_them(tmp_path: Path, devices: Sequence[Device]) -> None:
     soak = HbmSoak(tmp_path / "store", *devices, seed=5)
     wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")

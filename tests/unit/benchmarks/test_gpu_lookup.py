@@ -60,6 +60,7 @@ TIER_LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "lines", "counted"),
     [(gpu_lookup.SUITE, LOOKUP_LINES, set()), (gpu_tiers.SUITE, TIER_LINES, {"batches"})],
@@ -87,6 +88,7 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
     assert rows[-1]["claim"] == "parts that failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", [gpu_lookup.SUITE, gpu_tiers.SUITE], ids=["gpu_lookup", "gpu_tiers"])
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     suite: Suite, capfd: pytest.CaptureFixture[str]

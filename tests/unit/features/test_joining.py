@@ -21,6 +21,7 @@ from storage.features import (
     concat_batches,
     join_columns,
 )
+from tests.support.examples import examples
 
 SPEC = FeatureSpec.model_validate(
     {
@@ -86,7 +87,7 @@ def request(rows: list[Any], with_city: bool = True) -> tuple[dict[str, Column],
     return columns, len(rows)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(requests=st.lists(st.lists(_row, min_size=1, max_size=4), min_size=1, max_size=4), with_city=st.booleans())
 def test_joined_requests_give_what_each_gives_alone(requests: list[list[Any]], with_city: bool) -> None:
     made = [request(rows, with_city) for rows in requests]

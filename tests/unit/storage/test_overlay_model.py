@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage._table import Lookup, OverlayTable, Table
+from tests.support.examples import examples
 
 DIM = 3
 EDGES = [-1, 0, 2**63 - 1, -(2**63)]
@@ -178,4 +179,4 @@ class OverlayMachine(RuleBasedStateMachine):
 
 
 TestOverlays = OverlayMachine.TestCase
-TestOverlays.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestOverlays.settings = settings(max_examples=examples(80), stateful_step_count=25, deadline=None)

@@ -153,6 +153,7 @@ def test_a_changed_row_is_noticed_by_the_fingerprint(publish: Publish, row_type:
         list(open_version(path).shards("item"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_a_delta_has_the_row_types_of_its_version(publish: Publish, row_type: str) -> None:
     version = open_version(publish(tables=[table_of(row_type), table_of("fp32", "empty", 2)]))

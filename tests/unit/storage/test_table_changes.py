@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from storage._table import TrainingTable
+from tests.support.examples import examples
 
 F32 = np.float32
 IDS = st.lists(st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 8, 13, 2**63 - 1]), min_size=1, max_size=8)
@@ -114,7 +115,7 @@ class Tracking(RuleBasedStateMachine):
 
 
 TestTracking = Tracking.TestCase
-TestTracking.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTracking.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_old_entries_are_dropped_and_none_is_lost() -> None:

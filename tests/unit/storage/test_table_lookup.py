@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage._table import Lookup, RowSource, Table
+from tests.support.examples import examples
 
 DIMS = (3, 16)
 IDS = np.array([-(2**63), -1, 0, 2**63 - 1, *range(1, 30)], np.int64)
@@ -46,7 +47,7 @@ def reference(table: int, pooling: int, length: int, lists: list[list[int]]) -> 
     return out, mask
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(features=features, resident=st.sets(st.sampled_from(range(len(IDS)))))
 def test_results_are_the_reference_bit_for_bit(features: list[Any], resident: set[int]) -> None:
     tables = [Table(dim) for dim in DIMS]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage._table import TrainingTable
+from tests.support.examples import examples
 
 F32 = np.float32
 MASK = 2**64 - 1
@@ -68,7 +69,7 @@ def arrays_of(table: TrainingTable) -> list[np.ndarray]:
     return [*table.export_rows(), *table.export_counts()]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(batches=id_batches, admit_after=st.integers(0, 4), adagrad=st.booleans(), dim=st.sampled_from([1, 4, 9]))
 def test_training_is_the_reference_bit_for_bit(
     batches: list[list[int]], admit_after: int, adagrad: bool, dim: int

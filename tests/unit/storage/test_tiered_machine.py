@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
+from tests.support.examples import examples
 from tests.support.storage.tier_rows import (
     EDGE_IDS,
     FEATURES,
@@ -282,4 +283,4 @@ class OverlayMachine(RuleBasedStateMachine):
 
 
 TestOverlayMachine = OverlayMachine.TestCase
-TestOverlayMachine.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
+TestOverlayMachine.settings = settings(max_examples=examples(10), stateful_step_count=25, deadline=None)

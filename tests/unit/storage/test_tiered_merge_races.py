@@ -229,6 +229,7 @@ def test_spilled_rows_go_only_when_no_mask_shows_them(store: TieredStore, monkey
     assert len(cleared) == spilled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "spill"), [(None, False), (200_000, False), (20_000, False), (200, False), (20_000, True)]
 )

@@ -48,6 +48,7 @@ def assert_no_mistake(gpus: SimulatedGpus) -> None:
         assert not driver.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_every_batch_size_has_the_processors_scores(
     make_model: MakeModel, world: Any, schedule: str, seed: int
@@ -64,6 +65,7 @@ def test_every_batch_size_has_the_processors_scores(
     assert_no_mistake(gpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_sessions_share_the_weights_and_nothing_else(
     make_model: MakeModel, world: Any, schedule: str, seed: int
@@ -106,6 +108,7 @@ def storm(
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_weights_change_under_load_without_a_new_capture(
     make_model: MakeModel, world: Any, graph: DenseGraph, schedule: str, seed: int
@@ -220,6 +223,7 @@ def test_closing_gives_all_memory_back(make_model: MakeModel, world: Any) -> Non
 class TestFailures:
     """Each as `on_gpu_failure` says."""
 
+    @pytest.mark.slow
     def test_no_memory_at_the_start(self, make_model: MakeModel, world: Any) -> None:
         gpus = SimulatedGpus()
         driver = gpus.driver(0)

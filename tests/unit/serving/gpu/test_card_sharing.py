@@ -50,6 +50,7 @@ def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
     made.close()
 
 
+@pytest.mark.slow
 def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(1)
     replicas = [tier.replica for tier in cards_of(world.store).tiers.values()]
@@ -74,6 +75,7 @@ def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
         driver.forbid_allocation(False)
 
 
+@pytest.mark.slow
 def test_snapshots_on_both_cards(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(2)
     masks = [0]
@@ -88,6 +90,7 @@ def test_snapshots_on_both_cards(shared: Shared) -> None:
                 agree(world, pipeline, world.sided(rng, 20, 4), mask)
 
 
+@pytest.mark.slow
 def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(5)
     for worker in cards_of(world.store)._workers.values():
@@ -103,6 +106,7 @@ def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> N
     assert driver.counts["capture"] == captured
 
 
+@pytest.mark.slow
 def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(3)
     cards = cards_of(world.store)
@@ -120,6 +124,7 @@ def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
                 agree(world, pipeline, world.batch(rng, size))
 
 
+@pytest.mark.slow
 def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     world, rng = shared.world, np.random.default_rng(4)
     told: list[int] = []

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.storage.faces import ASSIGN, DIM, ERASE, EVICT, EXPORT, MAKERS, SIZE, Face
 from tests.support.storage.tier_rows import EDGE_IDS
 
@@ -229,7 +230,7 @@ def test_the_size_is_the_number_of_ids(tier: Face) -> None:
     assert tier.size() == len(EDGES) - 2
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.tuples(
