@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from xml.etree import ElementTree
 
 SLOWEST = 30
 _LINE = 160
+_LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
 
 
 @dataclass
@@ -73,8 +75,8 @@ def _name(case: ElementTree.Element) -> str:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that do nothing but use a core each."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    """So many processes that do nothing but use a core each. They end with this one, however it ends."""
+    loops = [subprocess.Popen([sys.executable, "-c", _LOOP, str(os.getpid())]) for _ in range(count)]
     try:
         yield
     finally:

@@ -96,6 +96,10 @@ class Live:
             assert time.monotonic() < deadline, self.report()
             time.sleep(0.01)
 
+    def in_store(self) -> set[str]:
+        """Names in the model's store. While the state is written, a file more is there for a moment."""
+        return {path.name for path in (self.folder / "store" / NAME).iterdir()}
+
     def report(self) -> Any:
         return self.repository.snapshots(NAME)
 

@@ -164,6 +164,7 @@ def damage_pages(live: Live, rng: np.random.Generator) -> None:
                 file.write(bytes([byte[0] ^ 0x10]))
 
 
+@pytest.mark.slow
 def test_damage_while_serving_is_said_and_made_good_behind_requests(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:

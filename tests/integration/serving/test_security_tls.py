@@ -367,6 +367,7 @@ def test_changes_are_looked_for_once_a_second(world: World, monkeypatch: pytest.
     assert not looks
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_documentation_make_certificates_that_serve(world: World, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "openssl" in block]

@@ -188,7 +188,7 @@ def test_a_version_with_the_served_rows_shares_the_store_and_one_can_go_back_ove
     live.reaches(chain[-1])
     compacted = live.version(equals=chain[-1])
     live.reaches(compacted)
-    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "versions", *FILES}
+    live.until(lambda: live.in_store() == {"1", "deltas", "versions", *FILES})
     more = live.chain(compacted, 1)
     live.reaches(more[-1])
     live.repository.rollback(NAME, to="1.1")
@@ -249,7 +249,7 @@ def test_a_version_that_differs_in_few_rows_is_staged_on_the_same_store(live: Li
         newest = live.chain(newest, 4)[-1]
         live.reaches(newest)
         live.until(lambda: list(live.states().values()).count("base") == 1 and len(live.states()) == 4)
-    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "versions", *FILES}
+    live.until(lambda: live.in_store() == {"1", "deltas", "versions", *FILES})
     assert live.repository.versions(NAME) == ["2"]
 
 
@@ -433,6 +433,7 @@ def test_models_come_and_go_with_their_folders_and_by_word(live: Live) -> None:
         live.repository.load(NAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["linked", "staged", "replayed"])
 def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
     start = live.version()
