@@ -246,7 +246,7 @@ def test_the_tests_that_run_under_the_sanitizer_are_there(parts: ModuleType) -> 
     for path, names in parts.MEMCHECKED.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         if path == "tests/gpu/test_hbm.py":
-            text += (ROOT / "tests" / "hbm" / "behaviour.py").read_text(encoding="utf-8")
+            text += (ROOT / "tests" / "support" / "hbm" / "behaviour.py").read_text(encoding="utf-8")
         for name in names.split(" or "):
             assert name in text, f"no test of {path} is called so any more: {name}"
             # Where torch keeps no memory, no capture can allocate.

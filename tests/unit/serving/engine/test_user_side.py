@@ -261,7 +261,7 @@ def test_no_user_is_without_a_row_whatever_requests_come_together(
     rng = np.random.default_rng(5)
     users = [world.columns(rng, 2, users=1) for _ in range(3)]
     for _ in range(20):
-        requests = []
+        requests: list[FeatureBatch | SidedFeatures] = []
         for rows in rng.integers(1, 9, rng.integers(1, 7)).tolist():
             if rows > 1 and rng.random() < 0.7:
                 known = users[int(rng.integers(0, 3))]
@@ -271,9 +271,7 @@ def test_no_user_is_without_a_row_whatever_requests_come_together(
                 }
                 requests.append(side.run(columns, rows))
             else:
-                alone = pipeline.features([(world.columns(rng, rows), rows)])[0][0]
-                assert isinstance(alone, SidedFeatures)
-                requests.append(alone)
+                requests.append(pipeline.features([(world.columns(rng, rows), rows)])[0][0])
         merged = side.merge(requests)
         assert np.unique(merged.rows).tolist() == list(range(merged.user.batch))
         assert len(merged.rows) == merged.item.batch

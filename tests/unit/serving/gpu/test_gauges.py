@@ -131,7 +131,7 @@ def test_it_never_raises_and_takes_no_time() -> None:
     assert GpuGauges(broken, Nvml()).read() == []
     metrics = GpuGauges(lambda: CARDS, Nvml())
     metrics.read()
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(100):
         metrics.read()
-    assert (time.perf_counter() - began) / 100 < 0.005
+    assert (time.process_time() - began) / 100 < 0.005
