@@ -105,6 +105,7 @@ def test_what_would_not_come_in_within_a_moment_is_not_waited_for(
     assert all(waited)
 
 
+@pytest.mark.slow
 def test_a_model_is_ready_before_dram_is_filled_and_after_where_it_is_to_be_warm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_canary_answers_its_share_and_is_promoted_or_held(live: Live) -> None:
         live.repository.canary(NAME, fraction=0.0)
 
 
+@pytest.mark.slow
 def test_a_version_on_trial_answers_its_share(live: Live) -> None:
     start = live.version()
     live.start()
@@ -218,6 +219,7 @@ def test_another_version_gets_a_store_of_its_own_and_the_old_one_goes(live: Live
     assert live.repository.versions(NAME) == ["2"]
 
 
+@pytest.mark.slow
 def test_a_version_that_differs_in_few_rows_is_staged_on_the_same_store(live: Live) -> None:
     start = live.version()
     live.start()

@@ -60,6 +60,7 @@ def test_a_card_that_is_given_up_is_missed_and_nothing_is_wrong(
     world.close()
 
 
+@pytest.mark.slow
 def test_cards_that_cannot_read_each_other_share_nothing(tmp_path: Path, devices: Sequence[SimulatedDriver]) -> None:
     world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
     devices[1].refuse_peers = True

@@ -305,6 +305,7 @@ def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(be
     assert follower.agrees(training)
 
 
+@pytest.mark.slow
 def test_snapshots_that_nobody_knows_are_named(begun: Begun, models: Path, tmp_path: Path) -> None:
     training, publisher, version = begun()
     elsewhere = publisher_of(training, tmp_path / "elsewhere")

@@ -100,6 +100,7 @@ def ctr_sample() -> tuple[Tensor, ...]:
     )
 
 
+@pytest.mark.slow
 def test_a_plain_module_is_published_and_left_as_it_was(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Ctr().train()

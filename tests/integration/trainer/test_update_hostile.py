@@ -103,6 +103,7 @@ def test_changed_features_are_published_as_a_version_and_never_as_a_delta(place:
     assert open_delta(report.published[-1]).version == 2
 
 
+@pytest.mark.slow
 def test_a_repository_that_was_deleted_begins_anew(
     place: Path, newer: Path, fresh_clicks: Path, config: TrainConfig
 ) -> None:

@@ -213,6 +213,7 @@ def test_sizes_follow_the_memory() -> None:
     assert fitting_table(7, 512, 1 << 40, 1 << 40, 1.0) == 7
 
 
+@pytest.mark.slow
 def test_two_versions_of_the_search_are_compared_by_the_same_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

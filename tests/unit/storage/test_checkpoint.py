@@ -85,6 +85,7 @@ def leftovers(model: Path) -> list[str]:
     return [name for name in os.listdir(model) if not name.isdigit() and name != "config.pbtxt"]
 
 
+@pytest.mark.slow
 def test_publishers_at_once_get_different_numbers(publish: Publish, tmp_path: Path) -> None:
     publish()  # torch's export state is warm now; from here on the race is about folders
     with ThreadPoolExecutor(4) as pool:

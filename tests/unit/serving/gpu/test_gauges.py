@@ -63,6 +63,7 @@ def read(machine: MachineGauges) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.slow
 def test_the_page_has_tritons_names_and_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     machine = MachineGauges(tmp_path, GpuGauges(lambda: CARDS, nvml))

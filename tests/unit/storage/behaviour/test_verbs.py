@@ -136,6 +136,7 @@ def test_the_last_of_equal_ids_wins_and_an_id_is_erased_once(tier: Face) -> None
     tier.check_integrity()
 
 
+@pytest.mark.slow
 def test_a_tier_grows_without_losing_a_row(tier: Face) -> None:
     rng = np.random.default_rng(5)
     ids = np.unique(rng.integers(-(2**63), 2**63 - 1, 20_000, endpoint=True))
