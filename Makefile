@@ -1,6 +1,6 @@
 # Every recipe does its own set-up, on a machine that has Python 3.11 (or newer) and g++ only.
 #   make quickstart    data -> train -> publish -> serve -> predict -> load test -> live update, on real clicks   (KEEP=1 leaves the server running)
-#   make test          all tests
+#   make test          the tests, without the slow ones: a few minutes
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -21,11 +21,14 @@ TIDY    := $(VENV)/.tidy
 GPU_BASE   ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
 GPU_PYTHON ?= 3.12
 GPU_ARCH   ?= sm_90
+PYTEST := $(PY) -m pytest --numprocesses $(JOBS) --dist loadfile
+RUNS   ?= 20
+TESTS  ?= tests
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup quickstart test test-python test-cpp cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,10 +45,18 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NAT
 quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; KEEP=1 leaves the server running
 	$(PY) -m examples.quickstart --work build/quickstart $(if $(KEEP),--keep)
 
-test: cuda-check test-cpp test-python  ## all tests: kernels compile, C++, Python
+test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; at most eight minutes on two cores
+	$(PY) -m tests.kernels.check --cards $(GPU_ARCH)
+	$(call cpp_tests,plain,)
+	$(PYTEST) -m 'not slow' --hypothesis-profile quick
 
-test-python: $(READY)  ## the Python tests alone, a file a process, JOBS at a time
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadfile
+test-all: cuda-check test-cpp sanitize test-python  ## every test: kernels for all architectures, C++, sanitizers, Python
+
+test-python: $(READY)  ## all Python tests, a file a process, JOBS at a time
+	$(PYTEST)
+
+flaky: $(READY)  ## the Python tests RUNS=20 times beside busy loops: which fail, which are slowest; TESTS=tests/e2e for a part
+	$(PY) -m tests.repo.flaky --runs $(RUNS) $(TESTS)
 
 test-cpp: $(READY)  ## the C++ tests alone
 	$(call cpp_tests,plain,)
@@ -73,7 +84,7 @@ $(TIDY): $(READY)
 	@touch $@
 
 tidy: $(TIDY)  ## clang-tidy over the C++ core
-	$(VENV)/bin/cmake -S . -B build/tidy -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DEMBERLINE_PYTHON=OFF > /dev/null
+	$(VENV)/bin/cmake -S . -B build/tidy -G Ninja -DEMBERLINE_CCACHE=OFF -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DEMBERLINE_PYTHON=OFF > /dev/null
 	$(PY) $(VENV)/bin/run-clang-tidy.py -p build/tidy -clang-tidy-binary $(VENV)/bin/clang-tidy -j $(JOBS) -quiet -hide-progress -warnings-as-errors='*'
 
 sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan

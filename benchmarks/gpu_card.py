@@ -134,7 +134,12 @@ class WatchedDriver:
         self._driver.assemble(assembly, rows, stream)
 
     def compute(
-        self, work: Callable[[], None], stream: Stream, *, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+        self,
+        work: Callable[[], object],
+        stream: Stream,
+        *,
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
     ) -> None:
         """See Driver."""
         self._driver.compute(work, stream, reads=reads, writes=writes)
@@ -171,7 +176,7 @@ class WatchedDriver:
         """See Driver."""
         return self._driver.new_pool()
 
-    def capture(self, work: Callable[[], None], pool: Pool, stream: Stream, *, name: str) -> Graph:
+    def capture(self, work: Callable[[], object], pool: Pool, stream: Stream, *, name: str) -> Graph:
         """See Driver."""
         with self._lock:
             self.counts["capture"] += 1

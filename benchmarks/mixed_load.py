@@ -25,7 +25,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-import psutil  # type: ignore[import-untyped]
+import psutil
 from tritonclient.grpc import service_pb2_grpc
 
 from benchmarks.dlrm_world import DlrmWorld

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 
 def family(pid: int) -> list[int]:

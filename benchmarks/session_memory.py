@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tritonclient.http as triton
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from benchmarks.machine import machine_line, rss_bytes

@@ -1,4 +1,4 @@
-"""Marks every test by the folder it lies in, and gives hypothesis the time that a busy machine needs."""
+"""Marks every test by the folder it lies in, and gives hypothesis its profiles."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared machine")
+from tests.support.examples import register_profiles
+
+register_profiles()
+# Where --hypothesis-profile does not name another one.
+settings.load_profile("full")
 
 # Only where a test has imported it.
 _LOOKUPS = "tests.simulated_gpu.lookups"
 FOLDERS = {"unit", "integration", "e2e", "gpu"}
+# Servers and commands as a user runs them, and load over time: slow as a whole.
+SLOW_FOLDERS = {"e2e", "soak"}
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +41,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parts = Path(item.path).relative_to(root).parts
         if parts[0] in FOLDERS:
             item.add_marker(parts[0])
+        if parts[0] in SLOW_FOLDERS:
+            item.add_marker("slow")

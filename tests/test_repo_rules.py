@@ -99,6 +99,18 @@ def test_names_say_what_they_hold() -> None:
     assert not vague
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    names = [p.name for p in FILES if p.is_relative_to(ROOT / "tests") and p.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names)), "pytest and mypy tell files apart by folder, and readers do not"
+
+
+def test_what_tests_share_lies_in_support() -> None:
+    """A reference stands beside the test that compares with it."""
+    unit = [p for p in FILES if p.is_relative_to(ROOT / "tests" / "unit") and p.suffix == ".py"]
+    assert unit
+    assert {p.name for p in unit if not p.name.startswith("test_")} == {"conftest.py", "reference.py"}
+
+
 def test_nothing_large_or_binary_is_committed() -> None:
     large = {str(p.relative_to(ROOT)): p.stat().st_size for p in FILES if p.stat().st_size > 512 * 1024}
     assert not large

@@ -44,14 +44,19 @@ class Driver(Device, Protocol):
         """Unpacks `staging` into `target`, `rows` rows of each input; those past the batch are zeros."""
 
     def compute(
-        self, work: Callable[[], None], stream: Stream, *, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+        self,
+        work: Callable[[], object],
+        stream: Stream,
+        *,
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
     ) -> None:
         """Runs torch's operators of `work` on the stream. reads, writes: the buffers, or parts, that it uses."""
 
     def new_pool(self) -> Pool:
         """Creates memory for the inner tensors of graphs that never run at the same time."""
 
-    def capture(self, work: Callable[[], None], pool: Pool, stream: Stream, *, name: str) -> Graph:
+    def capture(self, work: Callable[[], object], pool: Pool, stream: Stream, *, name: str) -> Graph:
         """Captures what `work` puts on the stream, and only there, as a graph to be launched; nothing of it runs.
 
         The graph keeps addresses: the buffers must outlive it. Raises CaptureError when there is something in it that

@@ -200,7 +200,7 @@ class TorchDriver:
 
     def compute(
         self,
-        work: Callable[[], None],
+        work: Callable[[], object],
         stream: CudaStream,
         *,
         reads: Sequence[torch.Tensor],
@@ -229,7 +229,7 @@ class TorchDriver:
         """See Driver."""
         return CudaPool()
 
-    def capture(self, work: Callable[[], None], pool: CudaPool, stream: CudaStream, *, name: str) -> CudaGraph:
+    def capture(self, work: Callable[[], object], pool: CudaPool, stream: CudaStream, *, name: str) -> CudaGraph:
         """See Driver. The stream continues as before, whether or not this raises."""
         with (
             Asking(self._state, capturing=name),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2
 
 from serving.control import metadata

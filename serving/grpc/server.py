@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass
 
 from serving.control.models import Models
 from serving.errors import status_of

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2
 
 from serving.errors import status_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pydantic.json_schema import models_json_schema
 
 from serving.control.bodies import ControlBody

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor
 
 
 def message_to_json(message: Any) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def models(place: Path) -> dict[str, Served]:
     text = (CONFIGS / "synthetic.yaml").read_text(encoding="utf-8")
     dlrm = parse_text(text.replace("{type: deepfm, hidden: [16]}", "{type: dlrm, bottom: [8], top: [8]}"))
     assert dlrm.model.type == "dlrm"
-    found = {}
+    found: dict[str, Served] = {}
     for config, folder in ((wide, "wide"), (din, "synthetic"), (dlrm, "synthetic")):
         data, run = place / folder, place / f"run_{config.model_name}"
         train(config, data / "train.parquet", output=run, progress=False)

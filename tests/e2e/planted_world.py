@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from storage.features import FeatureSpec, column_from_rows
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
-from trainer.publishing.publisher import DeltaPolicy, Publisher
+from trainer.publishing import DeltaPolicy, Publisher
+from trainer.publishing.publisher import WantedKind
 
 DIM, LENGTH = 2, 3
 EXTREMES = (-(2**63), -1, 0, 2**63 - 1)
@@ -128,7 +129,7 @@ class World:
             self.module.scale.fill_(1.0 + self.generation / 64)
             self.module.shift.copy_(torch.linspace(0, 1, 3 * DIM) + self.generation)
 
-    def publish(self, kind: str = "auto", **options: Any) -> tuple[str, Path]:
+    def publish(self, kind: WantedKind = "auto", **options: Any) -> tuple[str, Path]:
         """Publishes; the snapshot and its folder."""
         # Noted before it lies in the repository: a server may answer from it at once.
         pending = self.publisher.prepare(kind, **options)

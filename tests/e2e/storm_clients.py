@@ -169,7 +169,7 @@ class Operator(Asker):
         """What the server says of the model's snapshots."""
         status, answer = self.get(f"/v2/repository/models/{self.model}/snapshots")
         assert status == 200, answer
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def served(self) -> str:
         """The snapshot that is served."""

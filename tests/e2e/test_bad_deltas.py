@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def refused(server: ServerProcess) -> int:
     """How many updates the server has refused."""
     samples = server.metrics().items()
     return int(sum(value for name, value in samples if name.startswith("emberline_updates_refused_total")))
+
+
+def has_refused(server: ServerProcess, wanted: int) -> bool:
+    return refused(server) >= wanted
+
+
+def describe(server: ServerProcess, operator: Operator, kind: str) -> str:
+    return f"{kind}: {refused(server)}, {operator.state()}"
 
 
 def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World, tmp_path: Path) -> None:
@@ -52,8 +61,8 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
                 sequence += 1
             wanted = (number + 1) * IN_A_ROW
             until(
-                lambda wanted=wanted: refused(server) >= wanted,
-                lambda kind=kind: f"{kind}: {refused(server)}, {operator.state()}",
+                partial(has_refused, server, wanted),
+                partial(describe, server, operator, kind),
             )
             state = operator.state()
             named = [entry for entry in state["quarantined"] if Path(entry["path"]).name in paths]

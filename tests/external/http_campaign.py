@@ -186,8 +186,8 @@ def report(every: list[Case], outcomes: dict[str, list[Outcome]]) -> int:
         who: [fault(case, found) for case, found in zip(every, those, strict=True)] for who, those in outcomes.items()
     }
     print(f"{len(every)} requests")
-    for who, found in faults.items():
-        print(f"{who:<10} {sum(map(bool, found)):>4} outcomes that the RFCs do not allow")
+    for who, found_of in faults.items():
+        print(f"{who:<10} {sum(map(bool, found_of)):>4} outcomes that the RFCs do not allow")
     wrong = 0
     for case, found, why in zip(every, ours, faults[OURS], strict=True):
         if why:

@@ -3,13 +3,21 @@
 It runs in the peers' own environment, so it imports nothing of ours.
 """
 
+from __future__ import annotations
+
 import json
 import zlib
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 _WINDOWS = {"gzip": 31, "deflate": 15}
 
 
-async def app(scope, receive, send):
+async def app(
+    scope: dict[str, Any],
+    receive: Callable[[], Awaitable[dict[str, Any]]],
+    send: Callable[[dict[str, Any]], Awaitable[None]],
+) -> None:
     """GET of /v2/health/live, POST of /v2/models/echo/infer with JSON; 404 and 405 for all else."""
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
@@ -28,7 +36,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": content})
 
 
-def _status(scope, body):
+def _status(scope: dict[str, Any], body: bytes) -> int:
     if scope["path"] == "/v2/health/live":
         return 200 if scope["method"] in ("GET", "HEAD") else 405
     if scope["path"] != "/v2/models/echo/infer":

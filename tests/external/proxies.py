@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def running(command: list[Any], log: Path, ports: list[int]) -> Iterator[None]:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
     try:
         for port in ports:
-            wait_until(lambda port=port: listens(port), f"port {port}; {log.read_text()[-500:]}")
+            wait_until(partial(listens, port), f"port {port}; {log.read_text()[-500:]}")
         yield
     finally:
         process.terminate()

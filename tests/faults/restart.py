@@ -247,5 +247,6 @@ def restart_in_a_process(world: Prepared, store: Path, output: Path, **options: 
     if ended or not data:
         return Restart(ended=ended or "said nothing")
     content = json.loads(data)
-    looks = {name: content.pop(name) for name in ("first", "last", "otherwise")}
-    return Restart(**content, **{name: None if value is None else Seen(**value) for name, value in looks.items()})
+    for name in ("first", "last", "otherwise"):
+        content[name] = None if content[name] is None else Seen(**content[name])
+    return Restart(**content)

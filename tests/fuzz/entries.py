@@ -62,6 +62,7 @@ class _OneRegion:
     """One region of shared memory, `r`, of sixteen bytes."""
 
     is_stale = False
+    is_empty = False
     max_read = 64
 
     def check(self, part: RegionPart) -> None:

@@ -7,6 +7,7 @@ import json
 import zlib
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 from urllib.parse import quote
 
 from serving.http.model_control import VERBS
@@ -17,7 +18,7 @@ from tests.fuzz.served import ECHO, MODEL, REGION, SEGMENT, SEGMENT_BYTES, SPARE
 _NAMES = (MODEL, MODEL, MODEL, MODEL, SPARE, ECHO, f"{MODEL}.item", f"{MODEL}.user", "nope", "..", "%00", "r\u00e4nker")
 # What would take the good model away, or cost a machine of its own, is left to the tests of those calls.
 _VERBS = tuple(sorted(set(VERBS) - {"unload", "load", "sessions"}))
-_BODIES = (
+_BODIES: tuple[dict[str, Any], ...] = (
     *(
         {"to": "1.0"},
         {"steps": 1},

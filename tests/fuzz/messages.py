@@ -56,7 +56,7 @@ def _set(rng: Random, message: Any, field: Any, depth: int) -> None:
     if _is_map(field):
         entry = field.message_type.fields_by_name["value"]
         values = getattr(message, name)
-        key = rng.choice(_TEXTS)
+        key: str | int = rng.choice(_TEXTS)
         if field.message_type.fields_by_name["key"].type != FieldDescriptor.TYPE_STRING:
             key = rng.choice((0, 1, 7))
         if entry.message_type is None:

@@ -16,6 +16,8 @@ from tests.fuzz.campaign import Campaign
 from tests.fuzz.entries import Entry, entries, run_guarded
 from tests.fuzz.served import Served
 
+pytestmark = pytest.mark.slow
+
 SEED = 20_261_122
 
 

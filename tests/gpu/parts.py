@@ -28,7 +28,7 @@ FILES = {
     "assemble": ("tests/gpu/test_assemble.py", 60.0),
     "kernels": ("tests/gpu/test_kernels_on_card.py", 90.0),
     "rows": ("tests/gpu/test_hbm.py", 100.0),
-    "sharing": ("tests/gpu/test_hbm_sharing.py", 100.0),
+    "sharing": ("tests/gpu/test_hbm_sharing_on_gpu.py", 100.0),
     "sessions": ("tests/gpu/test_sessions.py", 200.0),
 }
 # The driver of the simulated GPU is not the one for CUDA, whose calls go to a model of torch and CuPy there.

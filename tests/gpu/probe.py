@@ -30,7 +30,7 @@ from serving.gpu.driver import Stream
 from storage.errors import CaptureError, DeviceLost
 from storage.hbm.kernel_sources import SOURCES
 from storage.hbm.kernels import DEFAULT_CACHE, OPTIONS, is_kept
-from tests.hbm.world import CardWorld
+from tests.support.hbm.world import CardWorld
 
 _SECONDS = 30.0
 _ROWS, _IDS = 100_000, 4096
@@ -48,7 +48,7 @@ class Probe:
     def kernels_are_carried(self) -> str:
         """Whether a start compiles: of no consequence but half a minute."""
         capability = (9, 0) if self.card.is_simulated else self.driver.info.capability
-        wanted = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
+        wanted: list[tuple[str, tuple[str, ...]]] = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
         wanted += [(name, IN_TURN) for name in ("lookup_gather", "lookup_pool")]
         kept = sum(is_kept(name, capability, DEFAULT_CACHE, options) for name, options in wanted)
         return f"{kept} of {len(wanted)} kernels are compiled already"

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from storage.errors import CaptureError, DeviceOutOfMemory
 
 PATIENCE_S = 120
 # Around a second on any card: longer than what is to overtake it.
+# Cycles of the GPU; torch leaves it without types.
+sleep: Callable[[int], None] = torch.cuda._sleep
 LONG_CYCLES = 2_000_000_000
 # More than any card has.
 TOO_MUCH = 2**46
@@ -103,7 +106,7 @@ def test_buffers_are_zeros_for_every_stream_also_when_memory_is_used_again(drive
         stream = driver.new_stream("test")
         assert not from_card(driver, buffer, stream).any()
         host.fill_(255)
-        compute(driver, lambda buffer=buffer: buffer.fill_(255), stream)
+        compute(driver, partial(buffer.fill_, 255), stream)
         finish(driver, stream)
         del buffer, host
 
@@ -129,7 +132,7 @@ def test_a_stream_waits_for_an_event_of_another_one(driver: Driver, busy_wait: b
     buffer, host = driver.device(8), driver.pinned(8)
 
     def write(cycles: int, value: int) -> None:
-        torch.cuda._sleep(cycles)
+        sleep(cycles)
         buffer.fill_(value)
 
     compute(driver, lambda: write(1, 1), one)  # CUDA loads kernels when they are first used
@@ -147,7 +150,7 @@ def test_a_stream_waits_for_an_event_of_another_one(driver: Driver, busy_wait: b
 @pytest.mark.parametrize("busy_wait", [False, True])
 def test_other_threads_run_while_one_waits_for_an_event(driver: Driver, busy_wait: bool) -> None:
     stream, event = driver.new_stream("test"), driver.new_event(busy_wait=busy_wait)
-    compute(driver, lambda: torch.cuda._sleep(LONG_CYCLES), stream)
+    compute(driver, lambda: sleep(LONG_CYCLES), stream)
     driver.record(event, stream)
     last_ran = 0.0
 
@@ -326,11 +329,11 @@ def test_a_batch_waits_for_no_other_stream_and_allocates_nothing(driver: Driver)
         driver.synchronize(done)
 
     batch()
-    compute(driver, lambda: torch.cuda._sleep(1000), busy)
+    compute(driver, lambda: sleep(1000), busy)
     driver.record(busy_done, busy)
     driver.synchronize(busy_done)
     card, host = torch.cuda.memory_stats(), torch.cuda.host_memory_stats()
-    compute(driver, lambda: torch.cuda._sleep(LONG_CYCLES), busy)
+    compute(driver, lambda: sleep(LONG_CYCLES), busy)
     driver.record(busy_done, busy)
     for number in range(20):
         host_in.fill_(number)
@@ -401,7 +404,7 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
             assert from_card(driver, result, stream).view(np.float32)[0] == (turn % 97 + 1) * 1000
             driver.device(4096)  # allocated and freed
 
-    capturers = [threading.Thread(target=guarded(lambda number=number: capture(number))) for number in range(4)]
+    capturers = [threading.Thread(target=guarded(partial(capture, number))) for number in range(4)]
     beside = threading.Thread(target=guarded(eager))
     for thread in [*capturers, beside]:
         thread.start()

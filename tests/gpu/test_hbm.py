@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.gpu.driver import Driver
-from tests.hbm.behaviour import (  # noqa: F401
+from tests.support.hbm.behaviour import (  # noqa: F401
     test_a_budget_of_dram_leaves_the_card_as_it_is,
     test_a_card_that_holds_everything_answers_everything,
     test_a_difference_that_does_not_fit_is_answered_by_the_host,

@@ -15,7 +15,7 @@ from serving.gpu.driver import Driver
 from storage.hbm import lookup_kernels
 from storage.hbm.lookup_kernels import OutputType
 from storage.specs import ROW_TYPES
-from tests.unit.serving.gpu.beside_host import (
+from tests.support.gpu.beside_host import (
     CHAINS,
     BesideHost,
     bytes_of,
@@ -26,7 +26,7 @@ from tests.unit.serving.gpu.beside_host import (
     make_replica,
     translated,
 )
-from tests.unit.serving.gpu.model_of_replica import MEAN, WEIGHTED, Batch, Feature
+from tests.support.gpu.model_of_replica import MEAN, WEIGHTED, Batch, Feature
 
 DIMS = (1, 2, 3, 4, 7, 8, 15, 16, 17, 32, 33, 64, 100, 128, 129, 256, 512, 768, 1000, 1024)
 OUTPUTS: tuple[OutputType, ...] = ("fp32", "fp16", "bf16")

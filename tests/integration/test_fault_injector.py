@@ -109,6 +109,7 @@ print(os.pwrite(file, b"abcdefgh", 0))
     assert place.read_bytes() == b"abcd456789"
 
 
+@pytest.mark.slow
 def test_the_calls_of_the_database_and_of_the_page_files_are_seen(library: Path, tmp_path: Path) -> None:
     root, log = tmp_path.resolve(), tmp_path / "calls"
     code = """

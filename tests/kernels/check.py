@@ -5,33 +5,44 @@ kernel without a budget. A budget is a line of the .cu file:
 
     // budget: assemble 40 registers
 
-NVRTC, which compiles at run time, always checks; nvcc does too where it is on PATH, because it warns of more.
+NVRTC, which compiles at run time, always checks; nvcc does too where it is on PATH, because it warns of more. What went
+well is kept under build/kernel-check, by a digest of sources, options and compiler: an unchanged kernel is not compiled
+again.
 
-    python -m tests.kernels.check
+    python -m tests.kernels.check                              # every generation
+    python -m tests.kernels.check --cards sm_90                # one
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from storage.errors import DeviceError, EmberlineError
+from storage.hbm import kernels
 from storage.hbm.kernels import OPTIONS, compile_source, read_sources, source_folder
+from tests.kernels.kept import KeptLogs
 
 CARDS = ("sm_80", "sm_90", "sm_100")
+ALL_CARDS = ",".join(CARDS)
 _BUDGET = re.compile(r"^// budget: (\w+) (\d+) registers$", re.MULTILINE)
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _NVCC_SECONDS = 300
+_NVRTC_OPTIONS = (*OPTIONS, "--ptxas-options=-v")
+_NVCC_OPTIONS = ("--std=c++17", "-Werror", "all-warnings", "-Xptxas", "-v", "-cubin")
+KEPT = Path("build/kernel-check")
 
 
 @dataclass
@@ -71,13 +82,13 @@ def read_usage(log: str) -> list[Usage]:
 
 def compile_with_nvrtc(sources: Mapping[str, bytes], name: str, card: str) -> str:
     """The log. Raises DeviceError, ConfigError."""
-    return compile_source(name, card, sources, (*OPTIONS, "--ptxas-options=-v"))[1]
+    return compile_source(name, card, sources, _NVRTC_OPTIONS)[1]
 
 
 def compile_with_nvcc(nvcc: str, folder: Path, name: str, card: str) -> str:
     """The log. Raises DeviceError."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = [nvcc, "--std=c++17", f"-arch={card}", "-Werror", "all-warnings", "-Xptxas", "-v", "-cubin"]
+        command = [nvcc, *_NVCC_OPTIONS, f"-arch={card}"]
         command += ["-o", f"{scratch}/{name}.cubin", str(folder / f"{name}.cu")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_NVCC_SECONDS, check=False)
     log = done.stdout + done.stderr
@@ -92,30 +103,49 @@ def nvcc_cards(nvcc: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def check(folder: Path, cards: Sequence[str], nvcc: str | None) -> Report:
-    """Compiles every .cu file of a folder for the cards. nvcc: its path; None to do with NVRTC alone."""
+def nvrtc_version() -> str:
+    """Of NVRTC and of CuPy, through which it is called; "" where one is missing: nothing compiles then."""
+    try:
+        return kernels._versions()
+    except EmberlineError:
+        return ""
+
+
+def nvcc_version(nvcc: str) -> str:
+    """What it says of itself."""
+    return subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_SECONDS, check=True).stdout
+
+
+def check(folder: Path, cards: Sequence[str], nvcc: str | None, kept: KeptLogs | None = None) -> Report:
+    """Compiles every .cu file of a folder for the cards.
+
+    nvcc: its path; None to do with NVRTC alone. kept: where logs of earlier compilations are; None to compile all.
+    """
     report = Report()
     sources = read_sources(folder)
+    headers = tuple(part for file, text in sources.items() if file.endswith(".cuh") for part in (file, text))
+    depends: dict[str, tuple[str | bytes, ...]] = {"NVRTC": (*headers, *_NVRTC_OPTIONS, nvrtc_version())}
     compilations = [("NVRTC", card, partial(compile_with_nvrtc, sources)) for card in cards]
     if nvcc is None:
         report.notes.append("nvcc is not on PATH: only NVRTC was checked")
     else:
         known = nvcc_cards(nvcc)
+        depends["nvcc"] = (*headers, *_NVCC_OPTIONS, nvcc_version(nvcc))
         compilations += [("nvcc", card, partial(compile_with_nvcc, nvcc, folder)) for card in cards if card in known]
         if missing := [card for card in cards if card not in known]:
             report.notes.append(f"nvcc does not compile for {', '.join(missing)}: only NVRTC was checked there")
     names = [file.removesuffix(".cu") for file in sources if file.endswith(".cu")]
     if not names:
         report.problems.append(f"no .cu file in {folder}")
+    made = _compile_all(names, compilations, sources, depends, kept)
     for name in names:
         budgets = {kernel: int(count) for kernel, count in _BUDGET.findall(sources[f"{name}.cu"].decode())}
         seen: set[str] = set()
-        for compiler, card, compile_it in compilations:
+        for compiler, card, _ in compilations:
             where = f"{name}.cu, {compiler}, {card}"
-            try:
-                log = compile_it(name, card)
-            except EmberlineError as error:
-                report.problems.append(f"{where}: {error}")
+            log = made[name, compiler, card]
+            if isinstance(log, EmberlineError):
+                report.problems.append(f"{where}: {log}")
                 continue
             usages = read_usage(log)
             seen.update(usage.kernel for usage in usages)
@@ -127,6 +157,32 @@ def check(folder: Path, cards: Sequence[str], nvcc: str | None) -> Report:
                 f"{name}.cu: a budget for {stranger}, which is no kernel there" for stranger in strangers
             ]
     return report
+
+
+def _compile_all(
+    names: Sequence[str],
+    compilations: Sequence[tuple[str, str, Callable[[str, str], str]]],
+    sources: Mapping[str, bytes],
+    depends: Mapping[str, tuple[str | bytes, ...]],
+    kept: KeptLogs | None,
+) -> dict[tuple[str, str, str], str | EmberlineError]:
+    """The log of each compilation, or why there is none, by kernel, compiler and card; one a core at a time."""
+
+    def work(name: str, compiler: str, card: str, compile_it: Callable[[str, str], str]) -> str | EmberlineError:
+        compile_one = partial(compile_it, name, card)
+        parts = (compiler, name, card, sources[f"{name}.cu"], *depends[compiler])
+        try:
+            return kept.log(parts, compile_one) if kept else compile_one()
+        except EmberlineError as error:
+            return error
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        running = {
+            (name, compiler, card): pool.submit(work, name, compiler, card, compile_it)
+            for name in names
+            for compiler, card, compile_it in compilations
+        }
+        return {place: each.result() for place, each in running.items()}
 
 
 def _problems(log: str, usages: Sequence[Usage], budgets: Mapping[str, int]) -> Iterator[str]:
@@ -149,7 +205,7 @@ def _row(compiler: str, card: str, usage: Usage, budgets: Mapping[str, int]) -> 
     return (usage.kernel, compiler, card, *map(str, figures))
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Report, kept: KeptLogs) -> None:
     """The table, then the notes, then what is wrong."""
     heads = ("kernel", "compiler", "card", "registers", "budget", "spilled", "stack")
     lines = [heads, *report.rows]
@@ -158,6 +214,7 @@ def print_report(report: Report) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     for note in report.notes:
         print(f"note: {note}")
+    print(f"compiled: {kept.compiled}; kept from before: {kept.found}")
     for problem in report.problems:
         print(f"refused: {problem}")
 
@@ -166,10 +223,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 when nothing is refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=None, help="of the sources; cuda/ by default")
-    parser.add_argument("--cards", default=",".join(CARDS), help="architectures, separated by commas")
+    parser.add_argument("--cards", default=ALL_CARDS, help="architectures, separated by commas")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="folder of logs of earlier compilations")
     given = parser.parse_args(arguments)
-    report = check(given.folder or source_folder(), given.cards.split(","), shutil.which("nvcc"))
-    print_report(report)
+    kept = KeptLogs(given.kept)
+    report = check(given.folder or source_folder(), given.cards.split(","), shutil.which("nvcc"), kept)
+    if given.cards == ALL_CARDS:
+        kept.prune()
+    print_report(report, kept)
     return 1 if report.problems else 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernels import check as checking
 from tests.kernels.check import Report, Usage, check, read_usage
+from tests.kernels.kept import KeptLogs
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
 
@@ -50,6 +51,7 @@ def test_a_good_kernel_passes(nvcc: str | None, tmp_path: Path) -> None:
     assert report.notes == ([] if nvcc else ["nvcc is not on PATH: only NVRTC was checked"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nvcc", COMPILERS)
 def test_what_is_wrong_is_refused_by_each_compiler(nvcc: str | None, tmp_path: Path) -> None:
     report = checked(
@@ -102,12 +104,49 @@ def test_the_command_prints_a_table_and_what_is_refused(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "good.cu").write_text(GOOD, encoding="utf-8")
-    command = ["--folder", str(tmp_path), "--cards", "sm_80,sm_100"]
+    command = ["--folder", str(tmp_path), "--cards", "sm_80,sm_100", "--kept", str(tmp_path / "kept")]
     assert checking.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["kernel", "compiler", "card", "registers", "budget", "spilled", "stack"]
     assert [line.split()[:3] for line in lines[1:3]] == [["good", "NVRTC", "sm_80"], ["good", "NVRTC", "sm_100"]]
-    assert lines[3:] == ["note: nvcc is not on PATH: only NVRTC was checked"]
+    assert lines[3:5] == ["note: nvcc is not on PATH: only NVRTC was checked", "compiled: 2; kept from before: 0"]
     (tmp_path / "good.cu").write_text(GOOD.replace("24", "2"), encoding="utf-8")
     assert checking.main(command) == 1
     assert "refused: good.cu, NVRTC, sm_80: good takes " in capsys.readouterr().out
+
+
+def test_only_what_changed_is_compiled_again(tmp_path: Path) -> None:
+    kept = KeptLogs(tmp_path / "kept")
+    header = tmp_path / "shared.cuh"
+    header.write_text("// nothing\n", encoding="utf-8")
+    other = GOOD.replace("good", "other")
+    for name, text in (("good", GOOD), ("other", other)):
+        (tmp_path / f"{name}.cu").write_text(text, encoding="utf-8")
+    first = check(tmp_path, ["sm_90"], None, kept)
+    assert (first.problems, kept.compiled) == ([], 2)
+    assert check(tmp_path, ["sm_90"], None, kept).rows == first.rows
+    assert kept.compiled == 2
+    # A budget is read anew also where the log is kept: it is part of the source.
+    (tmp_path / "other.cu").write_text(other.replace("24", "2"), encoding="utf-8")
+    assert "over its budget of 2" in check(tmp_path, ["sm_90"], None, kept).problems[0]
+    assert kept.compiled == 3
+    header.write_text("// something\n", encoding="utf-8")
+    check(tmp_path, ["sm_90"], None, kept)
+    assert kept.compiled == 5
+    check(tmp_path, ["sm_80"], None, kept)
+    assert kept.compiled == 7
+
+
+def test_what_does_not_compile_is_compiled_again_and_what_nobody_asks_for_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    (tmp_path / "good.cu").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "broken.cu").write_text(GOOD.replace("= 1", "= one").replace("good", "broken"), encoding="utf-8")
+    for _ in range(2):
+        assert "broken.cu, NVRTC, sm_90" in check(tmp_path, ["sm_90"], None, KeptLogs(folder)).problems[0]
+        assert len(list(folder.iterdir())) == 1
+    (tmp_path / "good.cu").write_text(GOOD + "// another\n", encoding="utf-8")
+    kept = KeptLogs(folder)
+    check(tmp_path, ["sm_90"], None, kept)
+    assert len(list(folder.iterdir())) == 2
+    kept.prune()
+    assert len(list(folder.iterdir())) == 1

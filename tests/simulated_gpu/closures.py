@@ -29,7 +29,7 @@ class _Loose:
         self.make = make
 
 
-def loosened(work: Callable[[], None], find: Find, held: list[Part]) -> Callable[[], None]:
+def loosened(work: Callable[[], object], find: Find, held: list[Part]) -> Callable[[], object]:
     """The same work, holding no tensor that `find` finds; when it runs, it raises LifetimeError if one has gone.
 
     held: gets what was found.

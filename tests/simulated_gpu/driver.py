@@ -167,7 +167,12 @@ class SimulatedDriver(Faults):
             self._put(step, stream, recording)
 
     def compute(
-        self, work: Callable[[], None], stream: Stream, *, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+        self,
+        work: Callable[[], object],
+        stream: Stream,
+        *,
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
     ) -> None:
         """As of every driver."""
         with self._lock:
@@ -267,7 +272,7 @@ class SimulatedDriver(Faults):
             self._begin("new_pool", in_capture=True)
             return Pool(self, self._number("pool"))
 
-    def capture(self, work: Callable[[], None], pool: Pool, stream: Stream, *, name: str) -> Graph:
+    def capture(self, work: Callable[[], object], pool: Pool, stream: Stream, *, name: str) -> Graph:
         """As of every driver; holds for the calling thread, others go on meanwhile."""
         with self._lock:
             self._begin("capture", stream)

@@ -153,7 +153,7 @@ class Compute(Step):
 
     def __init__(
         self,
-        work: Callable[[], None],
+        work: Callable[[], object],
         name: str,
         reads: Sequence[Part],
         writes: Sequence[Part],

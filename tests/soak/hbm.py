@@ -21,10 +21,10 @@ from storage.features import Jagged
 from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
 from storage.tiers.tiered import TieredStore
-from tests.hbm.lane import CardLane
 from tests.simulated_gpu import SimulatedGpus
 from tests.soak.snapshots import Snapshot
 from tests.soak.store import BAG, FEATURES, TABLES, Soak, state_line
+from tests.support.hbm.lane import CardLane
 
 LANES = 4
 _ROWS = 256

@@ -53,6 +53,7 @@ def test_every_other_path_is_taken_as_it_is(given: str) -> None:
     assert local_path(given, "here") == Path(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

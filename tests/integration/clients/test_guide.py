@@ -62,6 +62,7 @@ def film_scores(films: Path, tmp_path: Path, rows: list[dict[str, Any]]) -> np.n
         return scorer.score(columns, len(rows))[0][:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "tiny" in c or "examples" in c])
 def test_a_command_of_the_guide_runs_and_gives_known_scores(command: str, folder: Path, server: Server) -> None:
     if "curl" in command or "score.sh" in command:

@@ -6,20 +6,21 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from serving import Server, ServerConfig
+from serving.engine.model import LoadedModel
 from storage import Golden, GraphInput, GraphOutput, TableData, write_version
 from storage.features import FeatureSpec, column_from_rows
 
 DIM, LENGTH, USERS, ITEMS, GOLDEN = 8, 3, 50, 200, 256
 TAGS = ["action", "drama", "comedy", "war", ""]
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "inputs": [
         {"name": "user", "dtype": "INT64", "side": "user"},
         {"name": "history", "dtype": "INT64", "kind": "list", "side": "user", "missing": "null", "max_length": 64},
@@ -136,7 +137,7 @@ class Published:
             program = torch.export.export(
                 self.module, (tensors,), dynamic_shapes=({name: {0: batch} for name in tensors},)
             )
-        kinds = {"dense": "dense", "history": "rows"}
+        kinds: dict[str, Literal["dense", "rows"]] = {"dense": "dense", "history": "rows"}
         inputs = [
             GraphInput(name=name, kind=kinds.get(name, "pooled"), source=name, shape=(-1, *shape))
             for name, shape in shapes.items()
@@ -156,6 +157,13 @@ class Published:
             golden=Golden(columns, GOLDEN, outputs, 1e-5),
             max_batch_size=64,
         )
+
+
+def loaded_model(server: Server, version: str = "") -> LoadedModel:
+    """The loaded version of the model `ranker`: the one that is served, unless a version is named."""
+    found = server.repository.get("ranker", version)
+    assert isinstance(found, LoadedModel)
+    return found
 
 
 @pytest.fixture(scope="session")

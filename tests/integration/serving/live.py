@@ -19,7 +19,7 @@ FILES = ("LOCK", "state.json", "state.json.copy")
 class Live:
     """A world, a server over it that can be stopped and started again, and every snapshot that was published."""
 
-    def __init__(self, folder: Path, *, gpus: Gpus | None = None, **parameters: object) -> None:
+    def __init__(self, folder: Path, *, gpus: Gpus | None = None, **parameters: Any) -> None:
         self.folder = folder
         self.world = World(folder / "repository")
         if parameters:
@@ -95,6 +95,10 @@ class Live:
         while not holds():
             assert time.monotonic() < deadline, self.report()
             time.sleep(0.01)
+
+    def in_store(self) -> set[str]:
+        """Names in the model's store. While the state is written, a file more is there for a moment."""
+        return {path.name for path in (self.folder / "store" / NAME).iterdir()}
 
     def report(self) -> Any:
         return self.repository.snapshots(NAME)

@@ -28,7 +28,7 @@ from storage.features import Column, FeatureSpec, column_from_rows
 DIM = 3
 NAME = "planted"
 EDGE_IDS = (-1, 0, 2**63 - 1, -(2**63))
-SPEC = {
+SPEC: dict[str, Any] = {
     "inputs": [
         {"name": "user", "dtype": "INT64", "side": "user"},
         {"name": "items", "dtype": "INT64", "kind": "list", "missing": "null"},

@@ -87,6 +87,7 @@ def prepared(live: Live) -> tuple[Planted, Planted]:
     return chain[-1], newest
 
 
+@pytest.mark.slow
 def test_every_file_damaged_in_every_way_at_rest_is_made_good_and_decisions_stay(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ def test_every_file_damaged_in_every_way_at_rest_is_made_good_and_decisions_stay
     live.reaches(newest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["store", "database", "pages"])
 def test_a_store_that_is_gone_is_filled_again_at_the_same_snapshot(live: Live, gone: str) -> None:
     served, _ = prepared(live)
@@ -162,6 +164,7 @@ def damage_pages(live: Live, rng: np.random.Generator) -> None:
                 file.write(bytes([byte[0] ^ 0x10]))
 
 
+@pytest.mark.slow
 def test_damage_while_serving_is_said_and_made_good_behind_requests(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,6 +211,7 @@ def test_damage_while_serving_is_said_and_made_good_behind_requests(
     assert ask_all(live, following) is following
 
 
+@pytest.mark.slow
 def test_damage_found_while_a_snapshot_is_merged_is_made_good_at_what_the_merge_leaves(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,7 @@ from serving.frontends import front_door
 from serving.frontends.calls import EngineCalls
 from serving.frontends.engine_link import EngineLink
 from serving.frontends.front_door import FrontDoor
-from serving.frontends.remote import RemoteModels
+from serving.frontends.remote import RemoteModel, RemoteModels
 from serving.grpc.control import LocalGrpcControl
 from serving.pipeline.host import Pipeline
 from storage.errors import DeadlineExceeded, InvalidInput, NotFound, Overloaded, Unavailable
@@ -204,6 +204,7 @@ def test_a_request_that_is_given_up_between_queue_and_session_frees_its_memory(
 def test_a_model_answers_what_was_admitted_for_it_until_it_is_forgotten(run: Any) -> None:
     async def test(line: Line) -> None:
         model = await line.model()
+        assert isinstance(model, RemoteModel)
         assert line.models.known("ranker", "", "") is model
         assert model.answers("")
         line.models.forget(("ranker", ""), model)
@@ -240,9 +241,9 @@ def test_a_deadline_that_passes_in_the_queue_is_answered_then(run: Any, gate: Ga
         gate.is_open.clear()
         held = asyncio.ensure_future(model.infer(columns(1), 1))
         await until(gate.waiting.is_set)
-        for options in ({}, {"min_snapshot": "1.0"}):
+        for min_snapshot in ("", "1.0"):
             with pytest.raises(DeadlineExceeded, match="expired in the queue"):
-                await model.infer(columns(1), 1, 20_000, **options)
+                await model.infer(columns(1), 1, 20_000, min_snapshot=min_snapshot)
         assert line.endpoint.queued == 0
         with pytest.raises(DeadlineExceeded):
             await model.infer(columns(1), 1, 20_000, min_snapshot="9" * 32)

@@ -19,7 +19,10 @@ from serving import Server
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.front_processes import TIMEOUT_S, Frontends, Reply, ask, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux"),
+]
 
 SERVICE = "/inference.GRPCInferenceService"
 INFER = "/v2/models/ranker/infer"
@@ -99,9 +102,9 @@ class Case:
             tail.append(content)
             size = {"binary_data_size": len(content)}
             inputs.append({"name": name, "datatype": dtype, "shape": list(values.shape), "parameters": size})
-        content = self._with_rest({"inputs": inputs})
-        content["parameters"] = {**self.parameters, "binary_data_output": True}
-        head = json.dumps(content).encode()
+        header = self._with_rest({"inputs": inputs})
+        header["parameters"] = {**self.parameters, "binary_data_output": True}
+        head = json.dumps(header).encode()
         return head + b"".join(tail), {"Inference-Header-Content-Length": str(len(head))}
 
     def as_message(self) -> bytes:
@@ -130,7 +133,7 @@ def raw(dtype: str, values: np.ndarray) -> bytes:
 
 def whole_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str, np.ndarray]]:
     """Every input of the rows: padded lists, their lengths and which are null."""
-    made = [
+    made: list[tuple[str, str, np.ndarray]] = [
         ("user", "INT64", np.array([[row["user"]] for row in rows], np.int64)),
         ("item", "INT64", np.array([[row["item"]] for row in rows], np.int64)),
         ("price", "FP32", np.array([row["price"] for row in rows], np.float32)),
@@ -157,7 +160,7 @@ def plain(batch: int) -> list[tuple[str, str, np.ndarray]]:
 def cases(published: Published) -> dict[str, Case]:
     rows = published.random_rows(17, 31)
     items = np.array([[item] for item in published.items[:9]], np.int64)
-    one_user = [
+    one_user: list[tuple[str, str, np.ndarray]] = [
         ("user", "INT64", np.array([[published.users[3]]], np.int64)),
         ("history", "INT64", np.array([published.items[:4]], np.int64)),
         ("item", "INT64", items),

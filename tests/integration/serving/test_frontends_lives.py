@@ -22,7 +22,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.integration.serving.front_processes import TIMEOUT_S, Frontends, HeldRequest, until
 from tests.integration.serving.planted import NAME, SPEC, World
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux"),
+]
 
 INFER = f"/v2/models/{NAME}/infer"
 CONTROL = f"/v2/repository/models/{NAME}"

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def live(tmp_path: Path, gpus: SimulatedGpus) -> Iterator[Live]:
         assert not driver.errors
 
 
+@pytest.mark.slow
 def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> None:
     newest = live.version()
     live.start()
@@ -104,6 +106,7 @@ def metrics(live: Live, prefix: str) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in lines if line.startswith(prefix))
 
 
+@pytest.mark.slow
 def test_the_metrics_page_shows_the_card(live: Live) -> None:
     live.version()
     live.start()
@@ -165,7 +168,7 @@ class TestMetricsOfRows:
         assert (before["snapshots"], before["evicted_total"]) == (1, 0)
         assert (before['rows,table="user"'], before['rows,table="item"']) == (67, 259)
         assert (before['admitted_total,table="user"'], before['admitted_total,table="item"']) == (67, 259)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"user": 1, "items": [1, 2, 10**9]},
             {"user": 1, "items": None},
             {"user": 10**9, "items": [3, 3, 3, 3]},
@@ -224,6 +227,7 @@ class TestMetricsOfRows:
         assert metrics(live, "emberline_gpu_given_up").popitem()[1] == "0"  # sessions go on there
 
 
+@pytest.mark.slow
 def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(
     live: Live, gpus: SimulatedGpus
 ) -> None:
@@ -238,6 +242,7 @@ def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(
     assert live.served() is second
 
 
+@pytest.mark.slow
 def test_a_refused_delta_leaves_the_card_as_it_was(live: Live, gpus: SimulatedGpus) -> None:
     start = live.version()
     live.start()
@@ -247,6 +252,7 @@ def test_a_refused_delta_leaves_the_card_as_it_was(live: Live, gpus: SimulatedGp
     assert live.served() is start
 
 
+@pytest.mark.slow
 def test_a_card_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live, gpus: SimulatedGpus) -> None:
     start = live.version()
     live.start()
@@ -256,6 +262,7 @@ def test_a_card_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live
     assert live.refused() == []
 
 
+@pytest.mark.slow
 def test_a_lost_card_is_told_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
     live.version()
     live.start()

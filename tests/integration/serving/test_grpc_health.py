@@ -47,6 +47,7 @@ def asked(channel: grpc.Channel, service: str) -> int:
     return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["", SERVICE])
 def test_a_probe_without_a_token_is_answered(channel: grpc.Channel, service: str) -> None:
     assert asked(channel, service) == SERVING
@@ -69,6 +70,7 @@ def test_reflection_shows_the_protocol(channel: grpc.Channel) -> None:
     assert method.input_type.fields_by_name.keys() == known.keys()
 
 
+@pytest.mark.slow
 def test_who_watches_is_told_of_the_end_and_delays_it_not(version_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(version_dir, tmp_path / "models" / "ranker" / "1")
     said: list[int] = []
@@ -86,6 +88,7 @@ def test_who_watches_is_told_of_the_end_and_delays_it_not(version_dir: Path, tmp
     assert took < 8  # of ten that calls in flight have
 
 
+@pytest.mark.slow
 def test_calls_that_last_are_bounded_and_a_check_is_answered_beside_them(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

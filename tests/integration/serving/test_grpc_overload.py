@@ -42,11 +42,13 @@ async def _burst(port: int, calls: int, connections: int) -> Counter[str]:
             await channel.close()
 
 
+@pytest.mark.slow
 def test_thousands_of_calls_at_once_are_answered(server: Server) -> None:
     ended = asyncio.run(_burst(server.grpc_port, 8000, 16))
     assert ended == {"OK": 8000}
 
 
+@pytest.mark.slow
 def test_calls_that_are_reset_make_no_others_fail(server: Server) -> None:
     async def storm() -> Counter[str]:
         async with grpc.aio.insecure_channel(

@@ -14,6 +14,7 @@ from tests.integration.serving.front_processes import ask as ask_usual
 from tests.integration.serving.identity_models import write_identity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_outcome_is_what_the_rfcs_ask_for(seed: int, tmp_path: Path) -> None:
     write_identity(tmp_path / "models", "echo", {"A": ("FP32", [4])}, max_batch=64)

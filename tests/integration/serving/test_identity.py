@@ -30,6 +30,7 @@ from tests.integration.serving.identity_models import (
     write_identity,
     write_repository,
 )
+from tests.support.examples import examples
 from tests.support.server_process import ServerProcess
 
 DTYPES = list(CONFIG_TYPES)
@@ -101,7 +102,7 @@ def cases() -> st.SearchStrategy[Case]:
     )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
 def test_over_http_everything_comes_back_as_it_was(doors: Doors, case: Case) -> None:
     tensors = case.tensors()
@@ -129,7 +130,7 @@ def test_over_http_everything_comes_back_as_it_was(doors: Doors, case: Case) -> 
         assert same(answer.as_numpy(f"out_{dtype}"), tensors[dtype]), dtype
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases(), typed=st.booleans(), streamed=st.booleans())
 def test_over_grpc_everything_comes_back_as_it_was(doors: Doors, case: Case, typed: bool, streamed: bool) -> None:
     tensors = case.tensors()

@@ -39,6 +39,7 @@ def server(
     running.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_it_is_refused_and_others_go_on(server: Server, name: str) -> None:
     path, text = BOMBS[name]

@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving import Server, ServerConfig
 from serving.protocol.v1 import decode_predict
 from storage.errors import ConfigError, DeadlineExceeded, NotFound, Overloaded, Unavailable
-from tests.integration.serving.conftest import append_config
+from tests.integration.serving.conftest import append_config, loaded_model
 
 ROOT = Path(__file__).parents[3]
 BODY = b'{"instances": [{"user": 1, "item": 2, "price": [0, 1], "history": [1, 2], "tags": ["war"]}]}'
@@ -106,8 +106,9 @@ def test_a_version_policy_serves_several(running: Callable[..., Server], reposit
     append_config(repository, "version_policy { all { } }\n")
     server = running()
     assert states(server) == [("ranker", "1", "READY"), ("ranker", "2", "READY")]
-    assert server.repository.get("ranker").version == "2"
-    assert server.repository.get("ranker", "1").snapshot != server.repository.get("ranker").snapshot
+    newest = loaded_model(server)
+    assert newest.version == "2"
+    assert loaded_model(server, "1").snapshot != newest.snapshot
 
 
 def test_a_bad_config_is_a_reason_in_the_index(running: Callable[..., Server], repository: Path) -> None:
@@ -119,7 +120,7 @@ def test_a_small_dram_budget_gives_the_same_scores(
     running: Callable[..., Server], repository: Path, published: Any
 ) -> None:
     append_config(repository, 'parameters { key: "dram_bytes" value { string_value: "2KiB" } }\n')
-    model = running().repository.get("ranker")
+    model = loaded_model(running())
     rows = published.random_rows(64, 23)
     expected = published.score(rows)["score"]
     for _ in range(5):
@@ -137,7 +138,7 @@ def stuck(running: Callable[..., Server], repository: Path) -> Iterator[Any]:
         repository,
         "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n",
     )
-    model = running().repository.get("ranker")
+    model = loaded_model(running())
     columns, batch, _ = decode_predict(model.signature, BODY)
     # The one session waits inside take(); one request lets it out, and then the turn is ours.
     turn = threading.Thread(target=model.group._queues[0]._turn.acquire)
@@ -270,6 +271,7 @@ def test_a_missing_repository_or_model_and_a_store_inside_are_refused(repository
         Server(ServerConfig(model_repository=repository, store=repository / "store"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(repository: Path, tmp_path: Path, number: signal.Signals) -> None:
     script = (

@@ -43,6 +43,7 @@ def running(server: Server) -> Iterator[Server]:
         server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image", ["Dockerfile", "Dockerfile.gpu"])
 @pytest.mark.parametrize("tls", ["plain", "tls", "client certificates"])
 def test_the_images_check_says_what_the_server_is(
@@ -70,6 +71,7 @@ def test_the_images_check_says_what_the_server_is(
     assert f"the server with the port {server.http_port} does not answer" in gone.stderr
 
 
+@pytest.mark.slow
 def test_with_front_ends_it_is_the_engine_that_answers(version_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(version_dir.parent, tmp_path / "models" / "ranker")
     with serve(tmp_path / "models", tmp_path, "--frontends", "1") as process:

@@ -85,6 +85,7 @@ WAYS: dict[str, Callable[[Replacements, Planted], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["renames", "exchange", "link"])
 def test_what_is_replaced_at_once_is_heard_of_and_so_are_its_deltas(live: Live, way: str) -> None:
     replacements = Replacements(live, 2)
@@ -101,6 +102,7 @@ def test_what_is_replaced_at_once_is_heard_of_and_so_are_its_deltas(live: Live, 
     assert live.refused() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_version_that_is_replaced_back_and_forth_is_what_is_served(live: Live, way: str) -> None:
     replacements = Replacements(live, 2)
@@ -118,6 +120,7 @@ def test_a_version_that_is_replaced_back_and_forth_is_what_is_served(live: Live,
     assert live.served() is newest
 
 
+@pytest.mark.slow
 def test_every_way_after_every_other_one(live: Live) -> None:
     replacements = Replacements(live, 3)
     replacements.put(replacements.snapshots[0])

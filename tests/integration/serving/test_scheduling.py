@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from emberline.cli import sessions
 from serving import Server
-from tests.integration.serving.conftest import Published, append_config
+from tests.integration.serving.conftest import Published, append_config, loaded_model
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # gevent, which tritonclient.http imports, warns about what it patches
@@ -129,7 +129,7 @@ def test_the_command_shows_and_changes_sessions(serve: Callable[..., Server], pu
 def stuck(serve: Callable[..., Server], published: Published) -> Iterator[tuple[Server, Callable[[], None]]]:
     """A server whose one session does not come to its queue, and what lets it."""
     server = serve(LEVELS)
-    queue = server.repository.get("ranker").group._queues[0]
+    queue = loaded_model(server).group._queues[0]
     rows = published.random_rows(1, 1)
     turn = threading.Thread(target=queue._turn.acquire)
     turn.start()
@@ -145,7 +145,7 @@ def test_triton_clients_send_priorities_and_a_full_level_refuses_its_own(
     stuck: tuple[Server, Callable[[], None]],
 ) -> None:
     server, let_go = stuck
-    inputs = [
+    inputs: list[tuple[str, str, np.ndarray]] = [
         ("user", "INT64", np.array([[1]], np.int64)),
         ("item", "INT64", np.array([[2]], np.int64)),
         ("price", "FP32", np.zeros((1, 2), np.float32)),
@@ -161,7 +161,7 @@ def test_triton_clients_send_priorities_and_a_full_level_refuses_its_own(
             made[-1].set_data_from_numpy(values)
         return made
 
-    queue = server.repository.get("ranker").group._queues[0]
+    queue = loaded_model(server).group._queues[0]
     waiting = [web.async_infer("ranker", tensors(triton_http), priority=1)]
     answers: list[Any] = []
     rpc.async_infer("ranker", tensors(triton_grpc), lambda result, error: answers.append(error), priority=1)
@@ -205,7 +205,7 @@ def test_many_items_of_one_user_cost_one_user(serve: Callable[..., Server], publ
     rows = [{**row, **user} for row in rows]
     inputs = {name: [row[name] for row in rows] for name in ("item", "tags", "price")}
     inputs |= {name: [value] for name, value in user.items()}
-    model = server.repository.get("ranker")
+    model = loaded_model(server)
     before = sum(model.store_stats().hits.values()) + model.store_stats().absent
     status, answer = ask(server, "POST", "/v1/models/ranker:predict", {"inputs": inputs})
     assert status == 200, answer
@@ -236,7 +236,7 @@ def test_sessions_are_warm_before_they_serve_and_nothing_of_it_is_counted(
     compute = Session._compute
     monkeypatch.setattr(Session, "_compute", lambda self, each: (computed.append(each.name), compute(self, each))[1])
     server = serve(WARM_UP)
-    model = server.repository.get("ranker", "", "")
+    model = loaded_model(server)
     assert computed == ["zeros"] * len(model.group)
     stats = model.store_stats()
     assert sum(stats.hits.values()) + stats.absent == 0
@@ -294,7 +294,7 @@ def test_products_in_bfloat16_are_near_and_weights_stay_what_was_published(
     expected = published.score(rows)["score"].ravel()
     np.testing.assert_allclose(scores, expected, atol=0.05)
     assert np.abs(scores - expected).max() > 1e-5  # it is not float32
-    graph = server.repository.get("ranker", "", "").line.current.graph
+    graph = loaded_model(server).line.current.graph
     assert {tensor.dtype for tensor in graph.weights().values()} == {torch.float32}
     assert len(graph.program.rounded) == 4
 

@@ -403,6 +403,7 @@ def test_tokens_are_nowhere_in_the_log(
         assert secret not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_token_that_is_taken_back_is_refused(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -419,6 +420,7 @@ def test_a_token_that_is_taken_back_is_refused(
         assert status(port, "GET", "/v2", "second") == 200
 
 
+@pytest.mark.slow
 def test_without_an_access_file_control_needs_the_own_token(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:

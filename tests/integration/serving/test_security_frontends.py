@@ -19,7 +19,10 @@ from serving.security.own_token import own_token_path, read_own_token
 from tests.integration.serving.front_processes import ask, until
 from tests.integration.serving.guarded import Process, bearer, call, lines_of, serve, status, write_access
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux"),
+]
 
 CONTROL = "/v2/repository/models/ranker"
 LOAD = service_pb2.RepositoryModelLoadRequest(model_name="ranker")

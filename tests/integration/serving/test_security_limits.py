@@ -67,6 +67,7 @@ def test_the_metrics_port_has_a_bound_of_its_own(small: Server) -> None:
             end.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -82,6 +83,7 @@ def test_a_request_that_does_not_go_on_is_ended(small: Server, first: bytes) -> 
         assert is_ended(end)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_ended(small: Server) -> None:
     """Its answers are the metrics page, over and over, until all buffers on the way are full."""
     with connect(small.metrics_port) as end:
@@ -116,6 +118,7 @@ def test_grpc_takes_so_many_connections_and_no_more(small: Server) -> None:
     until(lambda: call(address, "ServerLive")[0] is grpc.StatusCode.OK)
 
 
+@pytest.mark.slow
 def test_grpc_connections_that_say_nothing_are_ended(small: Server) -> None:
     ends = [connect(small.grpc_port) for _ in range(8)]
     try:
@@ -127,6 +130,7 @@ def test_grpc_connections_that_say_nothing_are_ended(small: Server) -> None:
             end.close()
 
 
+@pytest.mark.slow
 def test_over_tls_too(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -355,7 +355,7 @@ def test_certificate_and_key_may_lie_in_one_file(world: World, tmp_path: Path) -
 def test_options_that_go_together_are_asked_for_together() -> None:
     for options in ({"tls_key": "k"}, {"tls_client_ca": "c"}, {"access_file": "a", "open_admin": True}):
         with pytest.raises(ValueError, match=r"goes with|one of the two"):
-            ServerConfig(model_repository=Path(), **options)  # type: ignore[arg-type]
+            ServerConfig(model_repository=Path(), **options)
 
 
 def test_changes_are_looked_for_once_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +367,7 @@ def test_changes_are_looked_for_once_a_second(world: World, monkeypatch: pytest.
     assert not looks
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_documentation_make_certificates_that_serve(world: World, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "openssl" in block]
@@ -413,6 +414,7 @@ def test_a_command_is_told_to_use_https_or_which_certificate_is_missing(
     )
 
 
+@pytest.mark.slow
 def test_a_command_is_told_to_use_http_where_there_is_no_tls(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

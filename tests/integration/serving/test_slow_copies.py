@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def check_copy(live: Live, before: Planted, after: Planted, source: Path, seed: 
     live.reaches(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_versions_copied_slowly_are_served_when_they_are_whole(live: Live, order: str) -> None:
     newest = live.version()
@@ -70,6 +72,7 @@ def test_versions_copied_slowly_are_served_when_they_are_whole(live: Live, order
     assert live.refused() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_deltas_copied_slowly_are_served_when_they_are_whole(live: Live, order: str) -> None:
     newest = live.version()
@@ -109,14 +112,14 @@ def test_a_version_that_is_copied_while_the_server_starts_is_served(live: Live) 
         if left[0] == 0:
             raise HalfwayError
 
-    copy = {"order": "manifest first", "rng": random.Random(1), "pause_s": 0.0}
+    copy = partial(copy_slowly, source, snapshot.path, order="manifest first", rng=random.Random(1), pause_s=0.0)
     with pytest.raises(HalfwayError):
-        copy_slowly(source, snapshot.path, **copy, before_each=stop_halfway)
+        copy(before_each=stop_halfway)
     live.start(poll_s=0.05)
     with pytest.raises(Unavailable):
         live.served()
     with pytest.raises(Unavailable):
         live.repository.load(NAME)
-    copy_slowly(source, snapshot.path, **copy)
+    copy()
     live.reaches(snapshot)
     assert live.refused() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def shard_of(live: Live) -> Path:
     return next((live.world.repository / NAME / "1" / "tables").glob("item*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [None, 4000])
 def test_a_restart_reads_no_shard_of_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int | None
@@ -33,7 +35,8 @@ def test_a_restart_reads_no_shard_of_a_version(
     def unreachable(*_: object) -> None:
         raise AssertionError("a shard was read")
 
-    with Live(tmp_path, **({} if budget is None else {"dram_bytes": budget})) as live:
+    budgets: dict[str, Any] = {} if budget is None else {"dram_bytes": budget}
+    with Live(tmp_path, **budgets) as live:
         start = live.version()
         live.start()
         chain = live.chain(start, 7)
@@ -102,18 +105,20 @@ def test_what_would_not_come_in_within_a_moment_is_not_waited_for(
     assert all(waited)
 
 
+@pytest.mark.slow
 def test_a_model_is_ready_before_dram_is_filled_and_after_where_it_is_to_be_warm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, parameters in (("loaded", {}), ("warm", {"ready_when": "warm"})):
+    cases: dict[str, dict[str, Any]] = {"loaded": {}, "warm": {"ready_when": "warm"}}
+    real = PublishedVersion.uses
+    for name, parameters in cases.items():
         go_on = threading.Event()
-        real = PublishedVersion.uses
 
         def held(
-            version: PublishedVersion, table: str, go_on: threading.Event = go_on, real: object = real
+            version: PublishedVersion, table: str, go_on: threading.Event = go_on
         ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             assert go_on.wait(60)
-            return real(version, table)  # type: ignore[operator, no-any-return]
+            return real(version, table)
 
         monkeypatch.setattr(PublishedVersion, "uses", held)
         with Live(tmp_path / name, **parameters) as live:

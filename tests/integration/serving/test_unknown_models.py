@@ -16,6 +16,8 @@ from tritonclient.grpc import service_pb2
 from tests.integration.serving.front_processes import ask
 from tests.integration.serving.guarded import SERVICE, Process, bearer, call, serve, write_access
 
+pytestmark = pytest.mark.slow
+
 TOKENS: list[dict[str, Any]] = [
     {"name": "all", "roles": ["predict", "read", "admin"]},
     {"name": "ours", "roles": ["predict", "read", "admin"], "models": ["our-*"]},

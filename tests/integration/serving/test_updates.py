@@ -168,6 +168,7 @@ def test_a_canary_answers_its_share_and_is_promoted_or_held(live: Live) -> None:
         live.repository.canary(NAME, fraction=0.0)
 
 
+@pytest.mark.slow
 def test_a_version_on_trial_answers_its_share(live: Live) -> None:
     start = live.version()
     live.start()
@@ -188,7 +189,7 @@ def test_a_version_with_the_served_rows_shares_the_store_and_one_can_go_back_ove
     live.reaches(chain[-1])
     compacted = live.version(equals=chain[-1])
     live.reaches(compacted)
-    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "versions", *FILES}
+    live.until(lambda: live.in_store() == {"1", "deltas", "versions", *FILES})
     more = live.chain(compacted, 1)
     live.reaches(more[-1])
     live.repository.rollback(NAME, to="1.1")
@@ -218,6 +219,7 @@ def test_another_version_gets_a_store_of_its_own_and_the_old_one_goes(live: Live
     assert live.repository.versions(NAME) == ["2"]
 
 
+@pytest.mark.slow
 def test_a_version_that_differs_in_few_rows_is_staged_on_the_same_store(live: Live) -> None:
     start = live.version()
     live.start()
@@ -249,7 +251,7 @@ def test_a_version_that_differs_in_few_rows_is_staged_on_the_same_store(live: Li
         newest = live.chain(newest, 4)[-1]
         live.reaches(newest)
         live.until(lambda: list(live.states().values()).count("base") == 1 and len(live.states()) == 4)
-    assert {path.name for path in (live.folder / "store" / NAME).iterdir()} == {"1", "deltas", "versions", *FILES}
+    live.until(lambda: live.in_store() == {"1", "deltas", "versions", *FILES})
     assert live.repository.versions(NAME) == ["2"]
 
 
@@ -295,6 +297,7 @@ def test_a_restart_serves_the_same_snapshot_though_the_repository_lost_its_delta
     live.reaches(chain[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deltas", [0, 2, 6])
 def test_a_pin_outlives_the_version_that_the_publisher_deleted(live: Live, deltas: int) -> None:
     start = live.version()
@@ -432,6 +435,7 @@ def test_models_come_and_go_with_their_folders_and_by_word(live: Live) -> None:
         live.repository.load(NAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["linked", "staged", "validated"])
 def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
     start = live.version()
@@ -457,6 +461,7 @@ def test_an_unload_during_an_update_gives_it_up(live: Live, step: str) -> None:
     assert live.served() is one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["verified", "staged", "validated"])
 def test_a_rollback_while_a_delta_is_judged_wins(live: Live, step: str) -> None:
     start = live.version()

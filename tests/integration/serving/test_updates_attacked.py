@@ -28,6 +28,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 # ---- a full chain
 
 
+@pytest.mark.slow
 def test_the_next_delta_waits_visibly_while_the_chain_is_full(live: Live) -> None:
     start = live.version()
     live.start()
@@ -59,6 +60,7 @@ def two_versions(live: Live) -> tuple[Planted, Planted]:
     return versions
 
 
+@pytest.mark.slow
 def test_a_delta_of_an_older_version_ends_no_hold_of_the_newest(live: Live) -> None:
     one, two = two_versions(live)
     gone = live.delta(two)
@@ -338,6 +340,7 @@ def test_a_snapshot_that_a_slow_batch_still_uses_is_dropped_when_the_batch_ends(
     assert bad.id not in {path.name for path in (live.folder / "store" / NAME / "deltas").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_load_that_fails_for_the_disk_is_tried_again_ever_less_often_and_at_once_when_something_appears(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:

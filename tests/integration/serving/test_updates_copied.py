@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from serving.updates import model_updater
+from serving.updates.replacing import take_version
 from storage.errors import IntegrityError
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
@@ -63,6 +64,7 @@ def copy_slowly(source: Path, target: Path, write: Write, seed: int) -> None:
         write(place, path.read_bytes(), lambda: time.sleep(order.choice([0, 0, 0.02, 0.06])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [in_pieces, renamed, reserved])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_version_that_is_copied_slowly_is_served_once_it_is_whole(
@@ -106,7 +108,7 @@ def completing(live: Live, two: Planted, monkeypatch: pytest.MonkeyPatch) -> Non
     past = time.time() - 3600
     for place in (*two.path.rglob("*"), two.path):
         os.utime(place, (past, past))  # at rest for long
-    real = model_updater.take_version
+    real = take_version
 
     def take(*arguments: Any, **options: Any) -> None:
         try:
@@ -119,6 +121,7 @@ def completing(live: Live, two: Planted, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(model_updater, "take_version", take)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["wait", "restart", "load", "resume"])
 def test_a_copy_that_ends_while_its_first_part_is_judged_is_served(
     live: Live, monkeypatch: pytest.MonkeyPatch, way: str
@@ -138,6 +141,7 @@ def test_a_copy_that_ends_while_its_first_part_is_judged_is_served(
     assert live.refused() == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_damaged_and_at_rest_is_refused_once_and_not_read_again(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:

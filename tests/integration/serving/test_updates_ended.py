@@ -26,6 +26,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
         yield running
 
 
+@pytest.mark.slow
 def test_replaced_versions_are_not_held_by_those_before_them(live: Live) -> None:
     live.version()
     live.start()

@@ -39,6 +39,7 @@ def processes() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("publish", [Live.version, Live.delta], ids=["version", "delta"])
 def test_what_ends_the_engine_twice_is_refused_until_an_operator_loads_it(
     publish: Callable[..., Planted], tmp_path: Path, processes: multiprocessing.context.ForkServerContext

@@ -86,6 +86,7 @@ def test_a_digit_that_changed_ends_no_hold(live: Live, rolled_back: list[Planted
     assert live.report()["mode"] == "held"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [damage_digit, add_field])
 def test_a_state_that_cannot_be_understood_means_not_ready_until_it_can(
     live: Live, rolled_back: list[Planted], damage: Callable[[Path], None]
@@ -119,6 +120,7 @@ def test_without_its_state_a_model_serves_the_newest(live: Live, rolled_back: li
     live.reaches(rolled_back[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_state_that_cannot_be_read_ends_no_hold(
     live: Live, rolled_back: list[Planted], faults: Faults, number: int
@@ -135,6 +137,7 @@ def test_a_state_that_cannot_be_read_ends_no_hold(
 # ---- what the store keeps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["versions", "deltas"])
 @pytest.mark.parametrize("decide", ["rollback", "pin", "pause"])
 def test_one_failed_read_at_the_start_ends_no_decision(live: Live, faults: Faults, what: str, decide: str) -> None:
@@ -160,6 +163,7 @@ def test_one_failed_read_at_the_start_ends_no_decision(live: Live, faults: Fault
         live.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decide", ["pin", "pause"])
 def test_what_is_pinned_and_gone_is_not_replaced_before_resume(live: Live, decide: str) -> None:
     start = live.version()
@@ -231,6 +235,7 @@ def no_memory(*_: object, **__: object) -> None:
     raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("what", ["tables", "manifest.json", "golden.safetensors", ""])
 def test_a_delta_that_cannot_be_read_now_is_taken_later(live: Live, faults: Faults, number: int, what: str) -> None:
@@ -249,6 +254,7 @@ def test_a_delta_that_cannot_be_read_now_is_taken_later(live: Live, faults: Faul
     live.until(lambda: live.report()["waiting"] is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("what", ["tables", "manifest.json", "golden.safetensors", "dense.pt2", ""])
 def test_a_version_that_cannot_be_read_now_is_taken_later(live: Live, faults: Faults, number: int, what: str) -> None:
@@ -263,6 +269,7 @@ def test_a_version_that_cannot_be_read_now_is_taken_later(live: Live, faults: Fa
     assert start is not two
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [no_thread, no_memory])
 def test_an_update_for_which_the_machine_has_no_room_is_taken_later(
     live: Live, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None]
@@ -296,6 +303,7 @@ def test_a_model_without_threads_is_followed_once_there_are_some(live: Live, mon
 # ---- two servers
 
 
+@pytest.mark.slow
 def test_of_two_servers_the_later_one_touches_nothing_and_takes_over_with_the_hold(live: Live) -> None:
     start = live.version()
     live.start()

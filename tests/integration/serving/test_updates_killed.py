@@ -46,6 +46,7 @@ def processes() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fatal", STEPS)
 def test_killed_after_a_step_it_comes_back_at_one_snapshot_and_goes_on(
     fatal: str, tmp_path: Path, processes: multiprocessing.context.ForkServerContext

@@ -18,6 +18,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
         yield running
 
 
+@pytest.mark.slow
 def test_each_kind_of_bad_delta_is_refused_and_the_next_good_one_is_taken(live: Live) -> None:
     start = live.version()
     live.start()

@@ -57,6 +57,7 @@ def _answers(live: Live, version: str = "") -> Planted | None:
 # ---- at the start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deltas", [0, 2, 6])
 def test_a_version_published_again_under_its_number_is_served_from_the_start(live: Live, deltas: int) -> None:
     start = live.version()
@@ -151,6 +152,7 @@ def test_other_inputs_of_a_repository_made_anew_wait_for_nobody(live: Live) -> N
     assert live.served() is fresh
 
 
+@pytest.mark.slow
 def test_two_repositories_with_one_model_name_can_share_a_store(live: Live, tmp_path: Path) -> None:
     for _ in range(3):
         first = live.version()

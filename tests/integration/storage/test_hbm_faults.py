@@ -24,9 +24,9 @@ from storage.hbm.worker import HbmWorker
 from storage.specs import LookupSpec
 from storage.tiers.hot_ids import HOT_IDS_HBM, load_hot_ids
 from storage.tiers.lookup_plan import LookupPlan
-from tests.hbm.behaviour import waits_for
-from tests.hbm.world import ALL_BYTES, TABLES, CardWorld
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+from tests.support.hbm.behaviour import waits_for
+from tests.support.hbm.world import ALL_BYTES, TABLES, CardWorld
 
 
 @pytest.fixture

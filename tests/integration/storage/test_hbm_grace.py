@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from storage.hbm.cards import cards_of
-from tests.hbm.held import HeldLane, held_up
-from tests.hbm.world import ALL_BYTES, TABLES, CardWorld
 from tests.simulated_gpu import SimulatedDriver
+from tests.support.hbm.held import HeldLane, held_up
+from tests.support.hbm.world import ALL_BYTES, TABLES, CardWorld
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from storage.errors import StoreError
 from storage.hbm.cards import cards_of
-from tests.hbm.world import CardWorld
 from tests.simulated_gpu import SimulatedDriver
+from tests.support.hbm.world import CardWorld
 
 
 @pytest.fixture

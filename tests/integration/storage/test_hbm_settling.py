@@ -12,8 +12,8 @@ import pytest
 from storage.hbm import sight, tier
 from storage.hbm.patience import MOST_FACTOR, Patience
 from storage.hbm.sight import Difference, Use, View
-from tests.hbm.world import CardWorld
 from tests.simulated_gpu import SimulatedDriver
+from tests.support.hbm.world import CardWorld
 
 
 class Clock:

@@ -11,7 +11,8 @@ import pytest
 from storage.errors import ConfigError, DeviceError
 from storage.hbm.cards import cards_of
 from storage.hbm.placement import MOST_CARDS, Placement
-from tests.hbm.sharing import (  # noqa: F401
+from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+from tests.support.hbm.sharing import (  # noqa: F401
     HALF_BYTES,
     test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it,
     test_a_card_that_is_closed_leaves_its_part_to_the_others,
@@ -28,8 +29,7 @@ from tests.hbm.sharing import (  # noqa: F401
     test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is,
     test_what_one_card_asks_for_often_comes_to_it_as_well,
 )
-from tests.hbm.world import CardWorld
-from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+from tests.support.hbm.world import CardWorld
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ def test_a_card_that_is_given_up_is_missed_and_nothing_is_wrong(
     world.close()
 
 
+@pytest.mark.slow
 def test_cards_that_cannot_read_each_other_share_nothing(tmp_path: Path, devices: Sequence[SimulatedDriver]) -> None:
     world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
     devices[1].refuse_peers = True

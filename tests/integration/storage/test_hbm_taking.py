@@ -11,8 +11,8 @@ import pytest
 from storage.errors import StoreError
 from storage.hbm.base_rows import SnapshotRows
 from storage.tiers.overlays import Overlays
-from tests.hbm.world import CardWorld
 from tests.simulated_gpu import SimulatedDriver
+from tests.support.hbm.world import CardWorld
 
 
 def same_rows(world: CardWorld, mask: int, padding: int = 0) -> int:
@@ -92,6 +92,7 @@ def test_an_overlay_that_is_merged_or_discarded_meanwhile(
     world.close()
 
 
+@pytest.mark.slow
 def test_a_discard_waits_until_rows_are_taken(
     tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,8 @@ from storage.errors import ConfigError, DeviceError, DeviceOutOfMemory, StoreErr
 from storage.features import Jagged
 from storage.hbm.cards import cards_of
 from storage.specs import LookupSpec
-from tests.hbm.behaviour import (  # noqa: F401
+from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+from tests.support.hbm.behaviour import (  # noqa: F401
     test_a_budget_of_dram_leaves_the_card_as_it_is,
     test_a_card_that_holds_everything_answers_everything,
     test_a_difference_that_does_not_fit_is_answered_by_the_host,
@@ -29,8 +30,7 @@ from tests.hbm.behaviour import (  # noqa: F401
     test_what_was_hot_is_on_the_card_again_after_a_restart,
     waits_for,
 )
-from tests.hbm.world import ALL_BYTES, CardWorld
-from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+from tests.support.hbm.world import ALL_BYTES, CardWorld
 
 
 @pytest.fixture

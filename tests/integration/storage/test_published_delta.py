@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PUBLISHER = """
 import os, signal, sys
@@ -56,6 +58,7 @@ for step in range(1, 100):
 """
 
 
+@pytest.mark.slow
 def test_a_publisher_killed_at_any_step_leaves_a_whole_delta_or_none(tmp_path: Path) -> None:
     from storage import list_deltas, next_sequence, open_delta, open_version
 

@@ -168,6 +168,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["ssd", "dram"])
 def test_a_server_killed_while_loading_loads_again_and_is_right(tmp_path: Path, stage: str) -> None:
     model = Model(4)
@@ -186,6 +187,7 @@ def test_a_server_killed_while_loading_loads_again_and_is_right(tmp_path: Path, 
     scores_of(path, tmp_path / "store", model, 20_000)
 
 
+@pytest.mark.slow
 def test_a_publisher_killed_before_the_rename_leaves_no_version(tmp_path: Path) -> None:
     repository = tmp_path / "repository" / "ranker"
     done = run_python(f"""

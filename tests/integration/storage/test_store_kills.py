@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.store_kills import Place, run, told
 
 
+@pytest.mark.slow
 def test_a_killed_store_opens_at_one_snapshot_with_everything_acknowledged(tmp_path: Path) -> None:
     inflight = run(tmp_path / "store", 10, 4_000, seed=3)
     assert sum(inflight.values()) == 10

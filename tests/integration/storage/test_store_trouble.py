@@ -78,6 +78,7 @@ def test_a_store_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Path) -
 _PERMISSION = "import sys; trouble.permission_lost(sys.argv[1])"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sound", ["closed", "killed"])
 def test_damaged_files_give_right_rows_or_an_error_and_never_a_crash(tmp_path: Path, sound: str) -> None:
     merged(tmp_path / "closed", tmp_path / "killed")

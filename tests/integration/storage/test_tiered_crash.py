@@ -12,7 +12,7 @@ import pytest
 
 from storage.specs import LookupSpec
 from storage.tiers.tiered import MERGE_STEPS, TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows, jagged
+from tests.support.storage.tier_rows import Delta, Rows, jagged
 
 COUNT, DIM = 600, 4
 
@@ -101,6 +101,7 @@ def reopened(folder: Path, budget: int) -> int:
     return generation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "spill"), [(1 << 24, False), (5_000, True)])
 def test_killed_at_each_step_of_a_merge(tmp_path: Path, budget: int, spill: bool) -> None:
     generation = 0
@@ -112,6 +113,7 @@ def test_killed_at_each_step_of_a_merge(tmp_path: Path, budget: int, spill: bool
     assert not (tmp_path / "s" / "ingest").exists()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     generation = 0
     rng = np.random.default_rng(0)

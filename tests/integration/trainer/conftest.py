@@ -34,13 +34,13 @@ one_thread = _MODULE.one_thread
 @pytest.fixture(scope="session")
 def clicks_config() -> Callable[..., TrainConfig]:
     """As `config_of`, for fixtures of a wider scope."""
-    return _MODULE.clicks_config  # type: ignore[no-any-return]
+    return _MODULE.clicks_config
 
 
 @pytest.fixture(scope="session")
 def click_table() -> Callable[[int, int], pa.Table]:
     """Makes rows of the click log from their number and a seed."""
-    return _MODULE.click_table  # type: ignore[no-any-return]
+    return _MODULE.click_table
 
 
 @pytest.fixture(scope="session")

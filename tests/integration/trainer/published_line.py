@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -228,6 +229,7 @@ def scores(version: Path, follower: Follower, raw: dict[str, Column], count: int
         found = [
             [np.frombuffer(known[i], np.float32).astype(float) if i in known else zero for i in ids] for ids in lists
         ]
+        made: list[Any]
         if entry.kind == "rows":
             made = [(bag[: feature.length] + [zero] * feature.length)[: feature.length] for bag in found]
         else:

@@ -19,6 +19,8 @@ from trainer import TrainReport, load_trained, train, update
 from trainer.config import PublishConfig, TrainConfig, parse_text
 from trainer.embedding import MemoryFigures
 
+pytestmark = pytest.mark.slow
+
 ROWS = 4000
 USERS, ITEMS = 1200, 2000
 MODELS = {
@@ -184,7 +186,9 @@ def test_a_trained_model_is_read_and_published_within_the_bound(both: Both, data
     assert np.array_equal(mine.predict(data / "newer.parquet"), other.predict(data / "newer.parquet"))
     assert before == [table.rows_on_ssd() for table in mine.tables.values()]
     for name, table in mine.tables.items():
-        pairs = zip(table.export_rows(), other.tables[name].export_rows(), strict=True)
+        pairs = zip(
+            map(np.asarray, table.export_rows()), map(np.asarray, other.tables[name].export_rows()), strict=True
+        )
         assert all(np.array_equal(one, two) for one, two in pairs)
 
 

@@ -18,6 +18,7 @@ POLICY = DeltaPolicy(cumulative_every=4, version_every_deltas=0, version_at_shar
 OPERATIONS = ("step", "step", "step", "erase", "publish", "publish", "cumulative", "rebase", "crash", "never written")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_every_delta_makes_the_trainers_state_of_all_that_it_applies_to(seed: int, models: Path) -> None:
     training, publisher = go_on(models, POLICY)
@@ -64,5 +65,7 @@ def test_every_delta_makes_the_trainers_state_of_all_that_it_applies_to(seed: in
             case "never written":
                 publisher.prepare()
     take(publisher.publish())
-    assert [delta.snapshot for delta in deltas_of(version)][-1] == publisher.lineage.newest.snapshot
+    newest = publisher.lineage.newest
+    assert newest is not None
+    assert [delta.snapshot for delta in deltas_of(version)][-1] == newest.snapshot
     assert len(set(names.values())) == len(names)

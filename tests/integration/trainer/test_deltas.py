@@ -19,6 +19,7 @@ from tests.integration.trainer.published_line import (
     CHAIN,
     SPEC,
     Follower,
+    Row,
     Training,
     columns,
     deltas_of,
@@ -29,10 +30,13 @@ from tests.integration.trainer.published_line import (
 )
 from trainer import EmbeddingBag, EmbeddingTable
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
+from trainer.publishing.publisher import WantedKind
+
+Begun = Callable[..., tuple[Training, Publisher, Path]]
 
 
 @pytest.fixture
-def begun(models: Path) -> Callable[..., tuple[Training, Publisher, Path]]:
+def begun(models: Path) -> Begun:
     """Makes a training behind version 1, its publisher, and that version."""
 
     def make(policy: DeltaPolicy = CHAIN) -> tuple[Training, Publisher, Path]:
@@ -45,7 +49,7 @@ def step(training: Training, publisher: Publisher, seed: int, *, count: int = 12
     publisher.offer(training.step(some_rows(count, seed, low=seed, high=high)))
 
 
-def test_a_version_and_its_deltas_are_the_trainers_tables_and_weights(begun) -> None:
+def test_a_version_and_its_deltas_are_the_trainers_tables_and_weights(begun: Begun) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     assert follower.agrees(training)
@@ -60,14 +64,14 @@ def test_a_version_and_its_deltas_are_the_trainers_tables_and_weights(begun) -> 
     assert training.model.training
 
 
-def test_a_delta_holds_what_changed_and_says_its_fingerprint(begun) -> None:
+def test_a_delta_holds_what_changed_and_says_its_fingerprint(begun: Begun) -> None:
     training, publisher, _ = begun()
     before = training.tables()
     step(training, publisher, 7, count=2)
     delta = open_delta(publisher.publish())
     after = training.tables()
     for entry in delta.manifest.tables:
-        [shard] = list(delta.shards(entry.name)) or [None]
+        shard = next(delta.shards(entry.name), None)
         held = set() if shard is None else set(shard.ids.tolist())
         changed = {i for i, row in after[entry.name].items() if before[entry.name].get(i) != row}
         assert changed <= held <= set(after[entry.name])
@@ -75,10 +79,11 @@ def test_a_delta_holds_what_changed_and_says_its_fingerprint(begun) -> None:
         if shard is not None:
             value = table_fingerprint(shard.ids, shard.rows, delta.removed(entry.name))
             assert entry.fingerprint == fingerprint_hex(value)
+    assert publisher.lineage.newest is not None
     assert delta.manifest.dense_fingerprint == publisher.lineage.newest.dense
 
 
-def test_a_cumulative_delta_is_the_chain_and_applies_to_every_snapshot_of_it(begun) -> None:
+def test_a_cumulative_delta_is_the_chain_and_applies_to_every_snapshot_of_it(begun: Begun) -> None:
     training, publisher, version = begun()
     followers = [Follower(version)]
     for seed in range(2, 5):
@@ -100,7 +105,7 @@ def test_a_cumulative_delta_is_the_chain_and_applies_to_every_snapshot_of_it(beg
         assert follower.agrees(training)
 
 
-def test_removed_ids_go_and_come_back_new(begun) -> None:
+def test_removed_ids_go_and_come_back_new(begun: Begun) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     table = training.model.tables["users"]
@@ -124,7 +129,7 @@ def test_removed_ids_go_and_come_back_new(begun) -> None:
     assert follower.agrees(training)
 
 
-def test_extreme_ids_travel(begun) -> None:
+def test_extreme_ids_travel(begun: Begun) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     extremes = [-1, 0, 2**63 - 1, -(2**63)]
@@ -140,7 +145,7 @@ def test_extreme_ids_travel(begun) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 40, 700])
-def test_golden_requests_reach_what_changed_and_are_the_modules_scores(count, begun) -> None:
+def test_golden_requests_reach_what_changed_and_are_the_modules_scores(count: int, begun: Begun) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     step(training, publisher, 3, count=count, high=5000)
@@ -176,7 +181,7 @@ def test_golden_requests_reach_what_changed_and_are_the_modules_scores(count, be
     }
 
 
-def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_requests(begun) -> None:
+def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_requests(begun: Begun) -> None:
     training, publisher, version = begun()
     # From now on no sample and no offered row knows a word.
     plain = training.step([(1, [1], [], 0.0), (2, [2], [], 0.0)])
@@ -189,7 +194,9 @@ def test_a_table_that_nothing_else_reaches_is_reached_by_the_versions_own_reques
     assert set(words.tolist()) & set(training.tables()["words"])
 
 
-def test_a_repository_that_cannot_be_written_to_is_said_before_anything_is_drawn(begun, models, tmp_path) -> None:
+def test_a_repository_that_cannot_be_written_to_is_said_before_anything_is_drawn(
+    begun: Begun, models: Path, tmp_path: Path
+) -> None:
     training, publisher, _ = begun()
     step(training, publisher, 5)
     (tmp_path / "file").write_bytes(b"")
@@ -199,7 +206,7 @@ def test_a_repository_that_cannot_be_written_to_is_said_before_anything_is_drawn
     assert elsewhere.lineage.pending is None
 
 
-def test_what_is_pending_after_a_crash_is_written_as_it_was_prepared(begun, models) -> None:
+def test_what_is_pending_after_a_crash_is_written_as_it_was_prepared(begun: Begun, models: Path) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     step(training, publisher, 5)
@@ -226,7 +233,7 @@ def test_what_is_pending_after_a_crash_is_written_as_it_was_prepared(begun, mode
     assert follower.agrees(training)
 
 
-def test_the_same_pending_snapshot_makes_the_same_bytes(begun, models) -> None:
+def test_the_same_pending_snapshot_makes_the_same_bytes(begun: Begun, models: Path) -> None:
     training, publisher, _ = begun()
     training.step(some_rows(9, 5))
     publisher.prepare()
@@ -238,7 +245,7 @@ def test_the_same_pending_snapshot_makes_the_same_bytes(begun, models) -> None:
     assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == first
 
 
-def test_a_pending_snapshot_that_was_never_written_is_in_the_next_snapshot(begun) -> None:
+def test_a_pending_snapshot_that_was_never_written_is_in_the_next_snapshot(begun: Begun) -> None:
     training, publisher, version = begun()
     follower = Follower(version)
     step(training, publisher, 5)
@@ -251,7 +258,7 @@ def test_a_pending_snapshot_that_was_never_written_is_in_the_next_snapshot(begun
     assert follower.agrees(training)
 
 
-def test_training_goes_on_from_an_older_snapshot_after_a_rollback(begun) -> None:
+def test_training_goes_on_from_an_older_snapshot_after_a_rollback(begun: Begun) -> None:
     training, publisher, version = begun()
     served, bad = Follower(version), []
     for seed in range(2, 6):
@@ -283,7 +290,7 @@ def test_training_goes_on_from_an_older_snapshot_after_a_rollback(begun) -> None
     assert full.manifest.parent == full.manifest.equals == cumulative.snapshot
 
 
-def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(begun) -> None:
+def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(begun: Begun) -> None:
     training, publisher, version = begun()
     snapshots = [publisher.lineage.base]
     for seed in range(2, 6):
@@ -298,7 +305,8 @@ def test_a_cumulative_delta_from_an_older_snapshot_covers_what_lies_before_it(be
     assert follower.agrees(training)
 
 
-def test_snapshots_that_nobody_knows_are_named(begun, models, tmp_path) -> None:
+@pytest.mark.slow
+def test_snapshots_that_nobody_knows_are_named(begun: Begun, models: Path, tmp_path: Path) -> None:
     training, publisher, version = begun()
     elsewhere = publisher_of(training, tmp_path / "elsewhere")
     with pytest.raises(NotFound, match="publish a version"):
@@ -328,7 +336,7 @@ def test_snapshots_that_nobody_knows_are_named(begun, models, tmp_path) -> None:
     assert publisher.publish().name == "2"
 
 
-def test_a_version_of_a_state_that_was_published_says_so(begun) -> None:
+def test_a_version_of_a_state_that_was_published_says_so(begun: Begun) -> None:
     training, publisher, version = begun()
     first = open_version(version)
     assert first.manifest.parent is None
@@ -336,7 +344,7 @@ def test_a_version_of_a_state_that_was_published_says_so(begun) -> None:
     again = open_version(publisher.publish("version"))
     assert again.manifest.equals == again.manifest.parent == first.snapshot
     with torch.no_grad():
-        training.model.top.bias += 1.0
+        training.model.top.bias.add_(1.0)
     changed = open_version(publisher.publish("version", version=9))
     assert (changed.manifest.equals, changed.manifest.parent) == (None, again.snapshot)
     assert changed.manifest.descends_from == (again.snapshot, first.snapshot)
@@ -347,7 +355,7 @@ def test_a_version_of_a_state_that_was_published_says_so(begun) -> None:
     assert (delta.version, delta.sequence) == (10, 1)
 
 
-def test_deltas_are_compacted_into_a_version_of_the_same_content(begun) -> None:
+def test_deltas_are_compacted_into_a_version_of_the_same_content(begun: Begun) -> None:
     policy = DeltaPolicy(cumulative_every=0, version_every_deltas=3, version_at_share=0.0, keep_versions=9)
     training, publisher, version = begun(policy)
     follower = Follower(version)
@@ -357,20 +365,20 @@ def test_deltas_are_compacted_into_a_version_of_the_same_content(begun) -> None:
     step(training, publisher, 4)
     pending = publisher.prepare()
     folder = publisher.write()
-    version = open_version(folder)
-    assert (version.snapshot, version.version) == (pending.compaction, 2)
+    compacted = open_version(folder)
+    assert (compacted.snapshot, compacted.version) == (pending.compaction, 2)
     follower.apply(open_delta(folder.parent / "1" / "deltas" / "000003"))
-    assert version.manifest.equals == version.manifest.parent == follower.snapshot == pending.snapshot
+    assert compacted.manifest.equals == compacted.manifest.parent == follower.snapshot == pending.snapshot
     compact = Follower(folder)
     assert (compact.rows, compact.agrees(training)) == (follower.rows, True)
     step(training, publisher, 5)
     delta = open_delta(publisher.publish())
-    assert (delta.version, delta.sequence, delta.parent) == (2, 1, version.snapshot)
+    assert (delta.version, delta.sequence, delta.parent) == (2, 1, compacted.snapshot)
     compact.apply(delta)
     assert compact.agrees(training)
 
 
-def test_a_crash_between_a_delta_and_its_compaction_makes_both_once(begun, models) -> None:
+def test_a_crash_between_a_delta_and_its_compaction_makes_both_once(begun: Begun, models: Path) -> None:
     policy = DeltaPolicy(version_every_deltas=1)
     training, publisher, _ = begun(policy)
     step(training, publisher, 4)
@@ -384,7 +392,7 @@ def test_a_crash_between_a_delta_and_its_compaction_makes_both_once(begun, model
     assert resumed.lineage == publisher.lineage
 
 
-def test_the_share_of_the_versions_rows_asks_for_a_compaction(begun) -> None:
+def test_the_share_of_the_versions_rows_asks_for_a_compaction(begun: Begun) -> None:
     policy = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.3)
     training, publisher, _ = begun(policy)
     kinds = []
@@ -398,11 +406,11 @@ def test_the_share_of_the_versions_rows_asks_for_a_compaction(begun) -> None:
     assert not any(kinds[:3])
 
 
-def test_rows_that_nobody_touches_expire_and_are_removed_from_servers(begun) -> None:
+def test_rows_that_nobody_touches_expire_and_are_removed_from_servers(begun: Begun) -> None:
     policy = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0, expire_after={"users": 2})
     training, publisher, version = begun(policy)
     follower = Follower(version)
-    kept = [(user, [1], [], 0.0) for user in (3, 4)]
+    kept: list[Row] = [(user, [1], [], 0.0) for user in (3, 4)]
     removed: list[set[int]] = []
     for _ in range(3):
         publisher.offer(training.step(kept))
@@ -416,7 +424,7 @@ def test_rows_that_nobody_touches_expire_and_are_removed_from_servers(begun) -> 
     assert len(follower.rows["words"]) > 50
 
 
-def test_two_publishers_of_one_version_never_write_the_same_number(begun, models) -> None:
+def test_two_publishers_of_one_version_never_write_the_same_number(begun: Begun, models: Path) -> None:
     training, one, version = begun()
     two = publisher_of(training, models, lineage=one.lineage)
     step(training, one, 3)
@@ -425,6 +433,7 @@ def test_two_publishers_of_one_version_never_write_the_same_number(begun, models
     folders = [one.write(), two.write()]
     assert [folder.name for folder in folders] == ["000001", "000002"]
     assert [open_delta(folder).snapshot for folder in folders] == [first.snapshot, second.snapshot]
+    assert two.lineage.newest is not None
     assert two.lineage.newest.name == "1.2"
     for folder in folders:
         follower = Follower(version)
@@ -449,7 +458,8 @@ def test_plain_torch_layers_have_no_deltas_and_are_named(tmp_path: Path) -> None
     module(*sample)
     publisher = Publisher(module, sample, tmp_path, name="m")
     version = publisher.publish()
-    for kind in ("auto", "delta", "cumulative"):
+    kinds: tuple[WantedKind, ...] = ("auto", "delta", "cumulative")
+    for kind in kinds:
         with pytest.raises(Unsupported, match="layer 'plain'"):
             publisher.prepare(kind)
     assert publisher.publish("version").parent == version.parent
@@ -474,10 +484,12 @@ def test_a_module_without_a_spec_has_deltas_too(tmp_path: Path) -> None:
     module.table.sgd(*module.table.take_gradients(), lr=0.1)
     delta = open_delta(publisher.publish("delta"))
     assert next(iter(delta.shards("t"))).ids.tolist() == [7, 11]
-    assert delta.manifest.metadata["golden"]["changed_ids_reached"] == 2
+    golden = delta.manifest.metadata["golden"]
+    assert isinstance(golden, dict)
+    assert golden["changed_ids_reached"] == 2
 
 
-def test_a_trainer_gone_to_nan_publishes_nothing(begun) -> None:
+def test_a_trainer_gone_to_nan_publishes_nothing(begun: Begun) -> None:
     training, publisher, version = begun()
     table = training.model.tables["users"]
     user = next(iter(training.tables()["users"]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from trainer import Embedding, EmbeddingBag, EmbeddingTable, publish
 B = 6
 
 
-def served(version: PublishedVersion, columns: dict, rows: int) -> dict[str, np.ndarray]:
+def served(version: PublishedVersion, columns: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
     """Scores from the published files alone: dictionaries of rows, float64 sums, the loaded graph."""
     features = FeatureEngine(version.spec).run(columns, rows)
     rows_of: dict[str, dict[int, np.ndarray]] = {}
@@ -41,6 +43,7 @@ def served(version: PublishedVersion, columns: dict, rows: int) -> dict[str, np.
             tensors.append(torch.tensor([min(len(ids), feature.length) for ids in lists]))
             continue
         found = [[rows_of[feature.table].get(i, zero) for i in ids] for ids in lists]
+        cut: list[Any]
         if entry.kind == "rows":
             cut = [(bag[: feature.length] + [zero] * feature.length)[: feature.length] for bag in found]
         else:
@@ -97,6 +100,7 @@ def ctr_sample() -> tuple[Tensor, ...]:
     )
 
 
+@pytest.mark.slow
 def test_a_plain_module_is_published_and_left_as_it_was(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Ctr().train()
@@ -255,6 +259,7 @@ def test_fewer_golden_requests_than_a_server_wants_are_refused(tmp_path: Path) -
         publish(TwoTowers(), {}, tmp_path, name="m", golden_requests=10)
 
 
+@pytest.mark.slow
 def test_publishing_again_and_again_leaves_nothing_in_torch(tmp_path: Path) -> None:
     module = nn.Sequential(nn.EmbeddingBag(50, 4, mode="mean"), nn.Linear(4, 1))
     sample = torch.randint(0, 50, (B, 3))

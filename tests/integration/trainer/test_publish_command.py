@@ -15,6 +15,7 @@ from trainer import load_trained, train, update
 from trainer.config import TrainConfig
 
 
+@pytest.mark.slow
 def test_a_run_is_published_as_versions_and_deltas_by_command(
     clicks: Path, fresh_clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:

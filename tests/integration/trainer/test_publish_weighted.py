@@ -102,6 +102,7 @@ def test_a_module_with_a_spec_is_cut_at_its_weighted_bags(tmp_path: Path) -> Non
     version = replay(publish(module, sample(), tmp_path, name="ours", spec=SPEC))
     golden = version.golden()
     weights = golden.columns["seconds"].values
+    assert isinstance(weights, np.ndarray)
     assert np.isfinite(weights).all()
     assert len(set(weights.tolist())) > 3
     assert golden.columns["clicked"].offsets is not None

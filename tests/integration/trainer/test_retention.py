@@ -15,6 +15,7 @@ from tests.integration.trainer.published_line import SPEC, Follower, Training, d
 from trainer.publishing import DeltaPolicy, Publisher
 
 
+@pytest.mark.slow
 def test_old_deltas_and_versions_go_and_what_stays_leads_to_the_newest(tmp_path: Path) -> None:
     training = Training()
     policy = DeltaPolicy(

@@ -59,6 +59,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Non
     monkeypatch.setattr(TrainingLoop, "_step", stepping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["deepfm", "dlrm", "din"])
 def test_a_model_learns_the_planted_signal(
     clicks: Path, fresh_clicks: Path, tmp_path: Path, config_of: Make, model: str

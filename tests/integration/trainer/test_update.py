@@ -136,6 +136,7 @@ def test_seconds_are_a_policy_too(place: Path, newer: Path, config: TrainConfig)
     check_published(place, config)
 
 
+@pytest.mark.slow
 def test_every_snapshot_is_listed_also_a_delta_that_a_version_follows(
     place: Path, newer: Path, config: TrainConfig
 ) -> None:

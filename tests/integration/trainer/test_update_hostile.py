@@ -57,6 +57,7 @@ def aging(place: Path, config: TrainConfig) -> TrainConfig:
     return aging
 
 
+@pytest.mark.slow
 def test_versions_follow_when_none_of_the_first_items_is_left(
     place: Path, aging: TrainConfig, click_table: ClickTable, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_changed_features_are_published_as_a_version_and_never_as_a_delta(place:
     assert open_delta(report.published[-1]).version == 2
 
 
+@pytest.mark.slow
 def test_a_repository_that_was_deleted_begins_anew(
     place: Path, newer: Path, fresh_clicks: Path, config: TrainConfig
 ) -> None:

@@ -80,6 +80,7 @@ def killed() -> Killed:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "times"),
     # Commits 2, 4, 6 and 7 of the update carry a snapshot, the last of them with the update done; 8 settles it.
@@ -124,6 +125,7 @@ def test_after_a_kill_at_any_step_the_update_goes_on_to_the_bit(
     assert pending(place) is None
 
 
+@pytest.mark.slow
 def test_two_kills_in_a_row_and_a_ctrl_c_change_nothing(
     place: Path, newer: Path, whole: tuple[Path, UpdateReport], config: TrainConfig, killed: Killed
 ) -> None:
@@ -137,6 +139,7 @@ def test_two_kills_in_a_row_and_a_ctrl_c_change_nothing(
     assert goldens(place / "models") == goldens(whole[0] / "models")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["saved", "prepared", "write"])
 def test_going_back_survives_a_kill(
     place: Path, newer: Path, fresh_clicks: Path, config: TrainConfig, step: str, killed: Killed
@@ -169,6 +172,7 @@ def trained(trainings: Path, place: Path, data: Path, *, models: bool = True) ->
     return train(config, data, output=place / "run", repository=repository, limit=3000, resume=resume, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "step", "times"),
     [("nothing", "saved", 3), ("midway", "prepared", 1), ("midway", "write", 1), ("midway", "written", 2)],

@@ -99,7 +99,7 @@ def restored(config: TrainConfig, folder: Path) -> tuple[dict[str, object], Cont
             rows.tobytes(),
             slots.tobytes(),
             counts.tobytes(),
-            *map(bytes, table.export_counts()),
+            *(part.tobytes() for part in table.export_counts()),
         ]
     return found, content
 

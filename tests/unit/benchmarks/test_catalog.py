@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks import all_store, catalog
 from benchmarks.measure import Samples
+from benchmarks.report import Report
 from storage.errors import ConfigError
 
 
@@ -63,7 +64,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, measure: object) -> None:
     monkeypatch.setitem(catalog.BENCHMARKS, "planted", "one line")
 
 
-def ran(tmp_path: Path, **options: object) -> tuple[catalog.Report, str]:
+def ran(tmp_path: Path, **options: object) -> tuple[Report, str]:
     console = Console(width=170, file=io.StringIO())
     report = catalog.run("planted", catalog.Options(**options), console, tmp_path)  # type: ignore[arg-type]
     assert isinstance(console.file, io.StringIO)
@@ -117,17 +118,17 @@ def test_an_interrupted_run_says_what_it_has(
 
 
 def test_what_is_left_out_for_want_of_time_is_said(tmp_path: Path) -> None:
-    run = catalog.Run(catalog.Report("lookup", quick=True), tmp_path, quick=True, began=-1e9)
+    run = catalog.Run(Report("lookup", quick=True), tmp_path, quick=True, began=-1e9)
     assert run.is_late("d128")
     assert "d128" in run.report.remarks[0]
-    slow = catalog.Run(catalog.Report("lookup", quick=False), tmp_path, began=-1e9)
+    slow = catalog.Run(Report("lookup", quick=False), tmp_path, began=-1e9)
     assert not slow.is_late("d128")
-    bounded = catalog.Run(catalog.Report("lookup", quick=False), tmp_path, max_s=10.0, began=-1e9)
+    bounded = catalog.Run(Report("lookup", quick=False), tmp_path, max_s=10.0, began=-1e9)
     assert bounded.is_late("d128")
 
 
 def test_what_does_not_fit_into_memory_is_left_out_and_said(tmp_path: Path) -> None:
-    run = catalog.Run(catalog.Report("lookup", quick=False), tmp_path)
+    run = catalog.Run(Report("lookup", quick=False), tmp_path)
     assert not run.lacks_memory(1, "d16")
     assert run.report.remarks == []
     assert run.lacks_memory(1 << 60, "d128")
@@ -135,7 +136,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(tmp_path: Path) -> N
 
 
 def test_samples_that_were_not_interrupted_go_on(tmp_path: Path) -> None:
-    catalog.Run(catalog.Report("lookup", quick=True), tmp_path).settle(Samples(("ours",)))
+    catalog.Run(Report("lookup", quick=True), tmp_path).settle(Samples(("ours",)))
 
 
 def test_the_whole_run_of_the_store_stays_below_thirty_five_minutes() -> None:

@@ -60,6 +60,7 @@ TIER_LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "lines", "counted"),
     [(gpu_lookup.SUITE, LOOKUP_LINES, set()), (gpu_tiers.SUITE, TIER_LINES, {"batches"})],
@@ -87,6 +88,7 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
     assert rows[-1]["claim"] == "parts that failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", [gpu_lookup.SUITE, gpu_tiers.SUITE], ids=["gpu_lookup", "gpu_tiers"])
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     suite: Suite, capfd: pytest.CaptureFixture[str]
@@ -193,7 +195,7 @@ def test_peers_are_given_the_same_rows(card: Card) -> None:
     rows = CardRows.make(card, WIDE, 700)
     lookups = Lookups(rows, 1, 64, skew="uniform", length=8)
     seen: list[torch.Tensor] = []
-    lookups.plain(lambda slots: seen.append(rows.values[slots].view(8, 8, -1).sum(1)))(0)  # type: ignore[func-returns-value]
+    lookups.plain(lambda slots: seen.append(rows.values[slots].view(8, 8, -1).sum(1)))(0)
     embedding_bag(lookups)(0)
     lookups.check()
     assert torch.equal(seen[0], lookups.values)
@@ -211,6 +213,7 @@ def test_sizes_follow_the_memory() -> None:
     assert fitting_table(7, 512, 1 << 40, 1 << 40, 1.0) == 7
 
 
+@pytest.mark.slow
 def test_two_versions_of_the_search_are_compared_by_the_same_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

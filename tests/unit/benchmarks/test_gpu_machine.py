@@ -160,6 +160,7 @@ def test_two():
 """
 
 
+@pytest.mark.slow
 def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
     steps: ModuleType,
     series: ModuleType,
@@ -245,7 +246,7 @@ def test_the_tests_that_run_under_the_sanitizer_are_there(parts: ModuleType) -> 
     for path, names in parts.MEMCHECKED.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         if path == "tests/gpu/test_hbm.py":
-            text += (ROOT / "tests" / "hbm" / "behaviour.py").read_text(encoding="utf-8")
+            text += (ROOT / "tests" / "support" / "hbm" / "behaviour.py").read_text(encoding="utf-8")
         for name in names.split(" or "):
             assert name in text, f"no test of {path} is called so any more: {name}"
             # Where torch keeps no memory, no capture can allocate.
@@ -331,6 +332,7 @@ def test_native_modules_of_other_sources_or_another_python_are_not_taken(
     assert (site / "emberline-here.pth").read_text() == f"{root}\n"
 
 
+@pytest.mark.slow
 def test_the_probe_passes_on_the_simulated_gpu() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.probe", "--simulated"],

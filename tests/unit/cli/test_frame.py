@@ -39,6 +39,7 @@ def test_help_lists_every_command_and_the_road_and_needs_no_torch() -> None:
     assert "emberline train trainer/configs/movielens.yaml" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*COMMANDS, "data movielens", "data synthetic", "data wide"])
 def test_every_help_shows_an_example(name: str) -> None:
     done = emberline(*name.split(), "--help")
@@ -69,6 +70,7 @@ def test_wrong_usage_is_said_in_words_with_exit_code_2(arguments: list[str], exp
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

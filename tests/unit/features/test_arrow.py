@@ -63,7 +63,8 @@ def test_floats_and_integers_feed_floats(kind: Any) -> None:
     assert python_rows(column) == [1, None, 2]
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array([1, None, 2], pa.float32()).cast(kind))
     column = column_from_arrow(lists, spec.model_copy(update={"kind": "list"}))
-    np.testing.assert_array_equal(column.values, [1, np.nan, 2])  # type: ignore[arg-type]
+    assert isinstance(column.values, np.ndarray)
+    np.testing.assert_array_equal(column.values, [1, np.nan, 2])
 
 
 @pytest.mark.parametrize(

@@ -29,18 +29,23 @@ def rows_of(column: Column) -> list[list[Any]]:
     return [values[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
 
 
+def numbers_of(column: Column) -> np.ndarray:
+    assert isinstance(column.values, np.ndarray)
+    return column.values
+
+
 def test_numpy_arrays_become_fixed_columns() -> None:
     column = column_from_numpy("INT64", np.array([[1, 2], [3, 4]], dtype=np.int32).T)
     assert (column.rows, column.width, column.dtype) == (2, 2, "INT64")
     assert rows_of(column) == [[1, 3], [2, 4]]
-    assert column_from_numpy("FP32", np.array([1, 2], dtype=np.int16)).values.dtype == np.float32
+    assert numbers_of(column_from_numpy("FP32", np.array([1, 2], dtype=np.int16))).dtype == np.float32
     assert rows_of(column_from_numpy("BYTES", np.array(["a", "ö"]))) == [[b"a"], ["ö".encode()]]
     assert rows_of(column_from_numpy("BYTES", np.array([[b"a\0", b""]], dtype=object))) == [[b"a\0", b""]]
 
 
 def test_a_view_of_the_right_dtype_is_not_copied() -> None:
     array = np.arange(4, dtype=np.int64).reshape(4, 1)
-    assert np.shares_memory(column_from_numpy("INT64", array).values, array)  # type: ignore[arg-type]
+    assert np.shares_memory(numbers_of(column_from_numpy("INT64", array)), array)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_python_rows_follow_the_spec() -> None:
     assert lists.valid is not None
     assert lists.valid.tolist() == [1, 0, 1]
     floats = column_from_lists("FP32", [[1, None, 2.5]])
-    np.testing.assert_array_equal(floats.values, np.array([1, np.nan, 2.5], dtype=np.float32))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(numbers_of(floats), np.array([1, np.nan, 2.5], dtype=np.float32))
 
 
 @pytest.mark.parametrize(

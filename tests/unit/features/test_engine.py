@@ -14,6 +14,7 @@ import pytest
 
 from storage.errors import InvalidInput
 from storage.features import (
+    BytesValues,
     Column,
     FeatureBatch,
     FeatureEngine,
@@ -223,7 +224,8 @@ def test_packed_columns_read_back() -> None:
 
 def test_packing_takes_only_the_bytes_that_are_used() -> None:
     column = column_from_lists("BYTES", [["secret", "kept"], ["other"]])
-    values = column.values.take(np.array([2, 1]))  # type: ignore[union-attr]
+    assert isinstance(column.values, BytesValues)
+    values = column.values.take(np.array([2, 1]))
     arrays = pack_columns({"tags": Column("BYTES", 1, 1, values, np.array([0, 2]))})
     assert arrays["tags.data"].tobytes() == b"otherkept"
     assert arrays["tags.ends"].tolist() == [5, 9]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from storage.errors import InvalidInput
 from storage.features import FeatureEngine, FeatureSpec, column_from_lists, column_from_rows
+from tests.support.examples import examples
 
 _path = Path(__file__).with_name("reference.py")
 _spec = importlib.util.spec_from_file_location("features_reference", _path)
@@ -197,7 +198,9 @@ def weighted_parts(
     return {"ids": rows, "weights": given}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(cases())
 def test_both_engines_agree(case: tuple[dict[str, Any], dict[str, Any], int]) -> None:
     data, rows, batch = case

@@ -17,6 +17,7 @@ from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec, ca
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
 from storage.features.flat import FlatColumns, Layout, flatten
 from storage.features.joining import is_row_by_row
+from tests.support.examples import examples
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "INT64": st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1),
@@ -103,7 +104,7 @@ def features(columns: Mapping[str, Column], batch: int) -> dict[str, Any]:
     return {name: (jagged.values.tolist(), jagged.offsets.tolist()) for name, jagged in made.ids.items()}
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(requests())
 def test_what_arrives_is_what_was_sent_and_gives_the_same_features(request: tuple[dict[str, Column], int]) -> None:
     columns, batch = request
@@ -146,7 +147,7 @@ def test_plain_numbers_are_no_more_than_their_bytes() -> None:
     assert flat["INT64.one"].values.flags.aligned  # type: ignore[union-attr]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     names=st.lists(st.sampled_from(range(len(NUMBERS))), min_size=1, max_size=5, unique=True),
     batches=st.lists(st.integers(0, 4), min_size=1, max_size=5),
@@ -187,7 +188,7 @@ def test_requests_of_other_layouts_are_joined_one_column_at_a_time() -> None:
     assert joined.valid.tolist() == [1, 0, 1]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(data=st.data())
 def test_a_layout_that_is_none_and_bytes_that_do_not_fit_are_refused(data: st.DataObject) -> None:
     columns, batch = data.draw(requests())
@@ -270,6 +271,7 @@ def test_gathering_says_what_does_not_fit() -> None:
 def test_gathering_writes_into_no_copy() -> None:
     frozen = u8(4)
     frozen.setflags(write=False)
-    for output in (frozen, np.zeros(4, np.int8), np.zeros(8, np.uint8)[::2]):
+    outputs: list[Any] = [frozen, np.zeros(4, np.int8), np.zeros(8, np.uint8)[::2]]
+    for output in outputs:
         with pytest.raises(TypeError):
             gather_columns([u8(4)], [1], [4], [output])

@@ -21,6 +21,7 @@ from storage.features import (
     concat_batches,
     join_columns,
 )
+from tests.support.examples import examples
 
 SPEC = FeatureSpec.model_validate(
     {
@@ -86,7 +87,7 @@ def request(rows: list[Any], with_city: bool = True) -> tuple[dict[str, Column],
     return columns, len(rows)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(requests=st.lists(st.lists(_row, min_size=1, max_size=4), min_size=1, max_size=4), with_city=st.booleans())
 def test_joined_requests_give_what_each_gives_alone(requests: list[list[Any]], with_city: bool) -> None:
     made = [request(rows, with_city) for rows in requests]
@@ -100,7 +101,9 @@ def test_joined_requests_give_what_each_gives_alone(requests: list[list[Any]], w
         assert np.array_equal(together.ids[name].values, bags.values)
         assert np.array_equal(together.ids[name].offsets, bags.offsets)
         if bags.weights is not None:
-            assert np.array_equal(together.ids[name].weights, bags.weights)
+            weights = together.ids[name].weights
+            assert weights is not None
+            assert np.array_equal(weights, bags.weights)
 
 
 def test_requests_of_other_inputs_or_other_forms_are_not_joined() -> None:

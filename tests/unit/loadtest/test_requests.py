@@ -148,8 +148,8 @@ def test_hive_partitions_are_columns(tmp_path: Path) -> None:
     assert found["user"] == [1, 2]
     assert found["region"] == [b"07", b"b/c"]
     assert found["day"] == [20_454 * 86_400_000_000, 20_455 * 86_400_000_000]
-    region = tmp_path / "date=2026-01-02" / "region=07"
-    for path in (region, region / "part-0.parquet"):
+    south = tmp_path / "date=2026-01-02" / "region=07"
+    for path in (south, south / "part-0.parquet"):
         assert drawn(path, InputMetadata("region", "INT64", False)) == {"region": [7]}
     assert drawn(tmp_path, InputMetadata("region", "BYTES", False)) == {"region": [b"07", b"b/c"]}
 

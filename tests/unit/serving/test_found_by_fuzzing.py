@@ -56,8 +56,8 @@ class Room:
 def test_a_body_of_many_empty_gzip_members_takes_no_time() -> None:
     empty, body = gzip.compress(b""), gzip.compress(b"{}")
     assert asyncio.run(decompress(body + empty * (MAX_MEMBERS - 1), b"gzip", Room())) == b"{}"
-    began = time.monotonic()
+    began = time.process_time()
     for bomb in (body + empty * 50_000, empty * 50_000):
         with pytest.raises(InvalidInput, match="members"):
             asyncio.run(decompress(bomb, b"gzip", Room()))
-    assert time.monotonic() - began < 2.0  # it was the square of the length: 8 MB took 38 s
+    assert time.process_time() - began < 2.0  # it was the square of the length: 8 MB took 38 s

@@ -13,6 +13,7 @@ from serving.updates.catalog import Catalog, Found
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide
 from serving.updates.state import SavedSnapshot
 from storage.errors import ConfigError, IntegrityError, LineageError
+from tests.support.examples import examples
 
 
 def ident(text: str) -> str:
@@ -334,7 +335,7 @@ def test_a_broken_newer_version_is_refused_and_an_older_one_is_not_looked_at() -
 # ---- every order
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_what_is_taken_follows_and_never_was_held(data: st.DataObject) -> None:
     """Random trees of deltas, some cumulative, arriving in any order; a rollback somewhere."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from serving.updates import catalog
 from serving.updates.catalog import ModelFolder
 from storage.checkpoint.manifest import MANIFEST
 from storage.errors import ReadError, UnsafeArtifact
@@ -47,7 +46,7 @@ def test_a_folder_that_leaves_while_it_is_looked_at_is_not_there(
             version.rename(gone)
         return found
 
-    monkeypatch.setattr(catalog.os, "stat", stat)
+    monkeypatch.setattr(os, "stat", stat)
     assert ModelFolder(version.parent).scan().versions == {}
 
 

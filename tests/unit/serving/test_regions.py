@@ -80,7 +80,7 @@ def test_the_inputs_of_a_request_are_bounded_and_nothing_is_read_that_does_not_f
     os.truncate(segment, 1 << 30)
     regions.register(RegionName("r", segment.name, 0, 1 << 30))
     inputs = SharedInputs(regions)
-    assert inputs.tensor("a", "INT64", (100, 1), 100, RegionPart("r", 0, 800)).values.shape == (100,)
+    assert len(inputs.tensor("a", "INT64", (100, 1), 100, RegionPart("r", 0, 800)).values) == 100
     with pytest.raises(InvalidInput, match="over 1000 bytes"):
         inputs.tensor("b", "INT64", (26, 1), 26, RegionPart("r", 0, 208))
     with pytest.raises(InvalidInput, match="needs 8 bytes"):

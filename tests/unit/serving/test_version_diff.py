@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from serving.updates.version_diff import TooDifferent, version_diff
 from storage.checkpoint import Shard
 from storage.specs import TableSpec
+from tests.support.examples import examples
 
 IDS = st.integers(-8, 8) | st.sampled_from([-(2**63), 2**63 - 1])
 TABLE = st.dictionaries(IDS, st.sampled_from([0.0, -0.0, 1.0, 2.0]))
@@ -34,7 +35,7 @@ def source(table: dict[int, float], per_shard: int) -> Any:
     return SimpleNamespace(tables=(TableSpec("t", 2, "fp32", len(ids)),), shards=shards, path=Path("x"), snapshot="s")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     old=TABLE,
     new=TABLE,

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class Attention(torch.nn.Module):
     """Linear, batch norm, masked attention over a sequence, a buffer, a constant, dropout."""
 
+    shift: torch.Tensor
+    scratch: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(3, 4)
@@ -74,8 +77,11 @@ def arguments(batch: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, to
 def attention() -> Attention:
     torch.manual_seed(7)
     module = Attention()
-    module.norm.running_mean.normal_()
-    module.norm.running_var.uniform_(0.5, 2.0)
+    mean, variance = module.norm.running_mean, module.norm.running_var
+    assert mean is not None
+    assert variance is not None
+    mean.normal_()
+    variance.uniform_(0.5, 2.0)
     return module.eval()
 
 

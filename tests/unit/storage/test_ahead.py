@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -40,5 +40,6 @@ def test_who_stops_early_leaves_no_thread() -> None:
     before = threading.active_count()
     found = one_ahead(iter(range(100)))
     assert next(found) == 0
+    assert isinstance(found, Generator)
     found.close()
     assert threading.active_count() == before

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from storage._table import Cache, CacheTable
+from tests.support.examples import examples
 
 DIM = 3
 TABLES = 3
@@ -149,4 +150,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine: Any = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCacheMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from storage._table import CardCache, CardSet
+from tests.support.examples import examples
 
 ROW_BYTES = 16
 BASE = 2
@@ -219,7 +220,7 @@ class CardCacheMachine(RuleBasedStateMachine):
 
 
 TestCardCacheMachine: Any = CardCacheMachine.TestCase
-TestCardCacheMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCardCacheMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from storage.checkpoint import Golden, GraphInput, TableData, open_version, writ
 from storage.checkpoint.fingerprint import fingerprint_hex, rows_fingerprint, weights_fingerprint
 from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
-from storage.checkpoint.tensors import TensorFile, write_tensors
+from storage.checkpoint.tensors import TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, ConfigError, IntegrityError, NotFound, ParityError, UnsafeArtifact
 
 Publish = Callable[..., Path]
@@ -85,6 +85,7 @@ def leftovers(model: Path) -> list[str]:
     return [name for name in os.listdir(model) if not name.isdigit() and name != "config.pbtxt"]
 
 
+@pytest.mark.slow
 def test_publishers_at_once_get_different_numbers(publish: Publish, tmp_path: Path) -> None:
     publish()  # torch's export state is warm now; from here on the race is about folders
     with ThreadPoolExecutor(4) as pool:
@@ -105,7 +106,7 @@ def test_of_two_publishers_of_one_number_the_loser_is_told(
             (Path(target) / "manifest.json").write_text("theirs")
         real(source, target)
 
-    monkeypatch.setattr(writer.os, "rename", rename_after_another_publisher)
+    monkeypatch.setattr(os, "rename", rename_after_another_publisher)
     with pytest.raises(CheckpointError, match="choose another number"):
         publish(version=3)
     assert (tmp_path / "ranker" / "3" / "manifest.json").read_text() == "theirs"
@@ -126,16 +127,16 @@ def test_the_manifest_is_written_last_and_the_folder_renamed_after(
     publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    real_bytes, real_rename, real_fsync = writer.write_bytes, os.rename, os.fsync
+    real_bytes, real_rename, real_fsync = write_bytes, os.rename, os.fsync
     monkeypatch.setattr(writer, "write_bytes", lambda p, d: (events.append(p.name), real_bytes(p, d))[1])
-    monkeypatch.setattr(writer.os, "rename", lambda a, b: (events.append("rename"), real_rename(a, b))[1])
+    monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), real_rename(a, b))[1])
 
     def fsync(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             events.append("sync folder")
         real_fsync(descriptor)
 
-    monkeypatch.setattr(writer.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     publish()
     assert events.index("manifest.json") > events.index("features.json")
     tail = events[events.index("manifest.json") :]

@@ -14,11 +14,20 @@ from storage.checkpoint import Golden, open_version
 from storage.checkpoint.manifest import MANIFEST, Manifest
 from storage.checkpoint.strict_json import canonical_json
 from storage.errors import IntegrityError, UnsafeArtifact
-from tests.unit.storage.delta_parts import replace_file, resave, rewrite
+from tests.support.storage.delta_parts import replace_file, resave, rewrite
 
 Copy = Callable[[], Path]
 ROOT = Path(__file__).parents[3]
 Change = Callable[[dict[str, Any]], None]
+
+
+def putting(name: str, array: np.ndarray) -> Callable[[dict[str, np.ndarray]], None]:
+    """Puts an array among others."""
+
+    def put(arrays: dict[str, np.ndarray]) -> None:
+        arrays[name] = array
+
+    return put
 
 
 @pytest.mark.parametrize(
@@ -121,12 +130,12 @@ def test_a_golden_of_another_type_or_shape_is_refused(copy_version: Copy, golden
         (np.full_like(good, np.inf), "not finite"),
     ):
         version = copy_version()
-        resave(version, "golden.safetensors", lambda arrays, bad=bad: arrays.update({"output.score": bad}))
+        resave(version, "golden.safetensors", putting("output.score", bad))
         with pytest.raises(UnsafeArtifact, match=rf"golden\.safetensors.*{reason}"):
             open_version(version).golden()
     for name in ("output.other", "code", "input.price.evil"):
         version = copy_version()
-        resave(version, "golden.safetensors", lambda arrays, name=name: arrays.update({name: np.zeros(1, np.uint8)}))
+        resave(version, "golden.safetensors", putting(name, np.zeros(1, np.uint8)))
         with pytest.raises(UnsafeArtifact, match=r"golden\.safetensors"):
             open_version(version).golden()
 
@@ -162,7 +171,11 @@ def test_rows_and_weights_that_are_no_numbers_are_refused_by_name(copy_version: 
         list(opened.shards("item"))
     for value in (np.nan, np.inf):
         version = copy_version()
-        resave(version, "dense.safetensors", lambda a, v=value: a["state.linear.bias"].__setitem__(2, v))
+
+        def spoil(arrays: dict[str, np.ndarray], value: float = value) -> None:
+            arrays["state.linear.bias"][2] = value
+
+        resave(version, "dense.safetensors", spoil)
         with pytest.raises(IntegrityError, match=r"state\.linear\.bias' holds"):
             open_version(version).graph()
 

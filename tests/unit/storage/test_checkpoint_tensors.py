@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from storage.checkpoint.tensors import DTYPES, TensorFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, UnsafeArtifact
+from tests.support.examples import examples
 
 ARRAYS = {
     "ids": np.array([-(2**63), -1, 0, 2**63 - 1]),
@@ -50,7 +51,7 @@ def test_files_of_the_public_writer_are_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, ARRAYS[name])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=8),

@@ -25,6 +25,7 @@ from storage.checkpoint import (
 )
 from storage.checkpoint.fingerprint import fingerprint_hex, table_fingerprint, weights_fingerprint
 from storage.checkpoint.install import move_into_place
+from storage.checkpoint.tensors import write_bytes
 from storage.errors import (
     CheckpointError,
     ConfigError,
@@ -34,7 +35,7 @@ from storage.errors import (
     ParityError,
     UnsafeArtifact,
 )
-from tests.unit.storage.delta_parts import IDS, REMOVED, delta_parts, delta_table, rows_for
+from tests.support.storage.delta_parts import IDS, REMOVED, delta_parts, delta_table, rows_for
 
 Write = Callable[..., Path]
 
@@ -241,7 +242,7 @@ def test_the_manifest_is_written_last_and_the_folder_renamed_after(
 ) -> None:
     write(sequence=1)
     events: list[str] = []
-    real_bytes, real_rename, real_fsync = delta_writer.write_bytes, os.rename, os.fsync
+    real_bytes, real_rename, real_fsync = write_bytes, os.rename, os.fsync
     monkeypatch.setattr(delta_writer, "write_bytes", lambda p, d: (events.append(p.name), real_bytes(p, d))[1])
     monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), real_rename(a, b))[1])
 

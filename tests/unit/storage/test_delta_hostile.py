@@ -17,7 +17,7 @@ from storage.checkpoint.folder import MAX_SHARD_BYTES
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.strict_json import canonical_json
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
-from tests.unit.storage.delta_parts import delta_parts, delta_table, replace_file, resave, rewrite
+from tests.support.storage.delta_parts import delta_parts, delta_table, replace_file, resave, rewrite
 
 ROOT = Path(__file__).parents[3]
 SHARD = "tables/item.00000-of-00001.safetensors"

@@ -15,6 +15,7 @@ from storage.checkpoint.fingerprint import (
     table_fingerprint,
     weights_fingerprint,
 )
+from tests.support.examples import examples
 
 MASK = 2**64 - 1
 
@@ -57,7 +58,7 @@ def test_the_chunks_it_is_computed_in_do_not_show(monkeypatch: pytest.MonkeyPatc
     assert (rows_fingerprint(ids, rows), removed_fingerprint(ids)) == whole
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(0, 2**32), st.integers(0, 200))
 def test_parts_add_up_in_any_order(count: int, dim: int, seed: int, cut: int) -> None:
     ids, rows = some(count, dim, seed)

@@ -48,6 +48,7 @@ def test_any_batch_gives_the_modules_scores(
     torch.testing.assert_close(score, expected, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_graph_stays_in_torch_when_it_is_dropped(tmp_path: Path, packed: PackedProgram) -> None:
     def traces() -> int:
         gc.collect()
@@ -133,6 +134,8 @@ def test_wrong_tensors_are_refused_by_name(graph: DenseGraph, make_arguments: Ar
 class Awkward(torch.nn.Module):
     """Input names that Python or torch's generated code use themselves, in-place operators, tied and bf16 weights."""
 
+    factors: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first = torch.nn.Linear(2, 2, bias=False)
@@ -196,6 +199,7 @@ class Ranker(torch.nn.Module):
         return torch.nn.functional.normalize(logits, dim=-1).unflatten(1, (2, 2)).flatten(1)
 
 
+@pytest.mark.slow
 def test_a_wide_choice_of_operators_is_accepted(tmp_path: Path, make_export: Export) -> None:
     torch.manual_seed(0)
     module = Ranker().eval()

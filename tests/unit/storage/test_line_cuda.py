@@ -46,6 +46,7 @@ unsigned char on_the_host(long long id) { return count_add(0, static_cast<uint32
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NVCC is None, reason="no nvcc on this machine")
 @pytest.mark.parametrize("card", ["sm_80", "sm_90", "sm_100"])
 def test_a_kernel_that_uses_every_function_compiles(card: str, tmp_path: Path) -> None:

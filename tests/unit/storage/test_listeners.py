@@ -11,7 +11,7 @@ from storage.errors import StoreError
 from storage.tiers.listeners import Held
 from storage.tiers.overlays import Overlay
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows
+from tests.support.storage.tier_rows import Delta, Rows
 
 IDS = np.arange(10)
 

@@ -103,7 +103,8 @@ def test_nothing_is_widened_between_products_and_the_bits_are_the_same(dtype: to
     with torch.inference_mode():
         got = lowered.forward(*arguments(weights, rounded, 9, dtype))
 
-        def product(layer: nn.Linear, values: torch.Tensor) -> torch.Tensor:
+        def product(layer: nn.Module, values: torch.Tensor) -> torch.Tensor:
+            assert isinstance(layer, nn.Linear)
             made = torch.nn.functional.linear(values.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
             return made.float()
 

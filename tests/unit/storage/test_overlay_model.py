@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage._table import Lookup, OverlayTable, Table
+from tests.support.examples import examples
 
 DIM = 3
 EDGES = [-1, 0, 2**63 - 1, -(2**63)]
@@ -74,8 +75,8 @@ class OverlayMachine(RuleBasedStateMachine):
                 fresh.rows[id_] = row
         self.spilled[overlay] = {id_: row for id_ in parts[SPILLED] if (row := fresh.changes[id_]) is not None}
         self.chain.append(fresh)
-        ids, kinds = self.table.ids(overlay)
-        assert ids.tolist() == [id_ for part in parts.values() for id_ in part]
+        staged, kinds = self.table.ids(overlay)
+        assert staged.tolist() == [id_ for part in parts.values() for id_ in part]
         assert kinds.tolist() == [kind for kind, part in parts.items() for _ in part]
 
     @precondition(lambda self: len(self.chain) > 1)
@@ -178,4 +179,4 @@ class OverlayMachine(RuleBasedStateMachine):
 
 
 TestOverlays = OverlayMachine.TestCase
-TestOverlays.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestOverlays.settings = settings(max_examples=examples(80), stateful_step_count=25, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage._table import OverlayTable, decode_rows, row_bytes
+from tests.support.examples import examples
 
 DIM = 5
 ROW, REMOVED, SPILLED = 0, 1, 2
@@ -28,7 +29,7 @@ def check(table: OverlayTable, mask: int, ids: np.ndarray, padding: int, threads
     assert not rows[:count, size:].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     row_type=st.sampled_from(["fp32", "fp16", "bf16", "int8"]),
     staged=st.lists(st.tuples(some_ids, st.integers(0, 2)), max_size=4),

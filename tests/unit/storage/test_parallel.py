@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 
 import pytest
 
@@ -35,5 +36,6 @@ def test_items_are_worked_on_together_and_not_too_far_ahead() -> None:
     found = map_in_order(work, range(100), 3)
     assert next(found) == 0
     assert max(begun) <= 3
+    assert isinstance(found, Generator)
     found.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("emberline-load")]

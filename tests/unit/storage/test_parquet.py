@@ -35,8 +35,8 @@ def read(data: Path, *inputs: InputSpec, **wanted: Any) -> dict[str, list[Any]]:
 
 
 def test_hive_partitions_are_read_by_path_and_become_columns(tmp_path: Path) -> None:
-    for day, hour, user in (("2026-01-02", "7", 3), ("2026-01-01", "10", 1), ("2026-01-01", "9", 2)):
-        write(tmp_path / f"date={day}" / f"hour={hour}" / "part-0.parquet", user=[user, user + 10])
+    for day, at, user in (("2026-01-02", "7", 3), ("2026-01-01", "10", 1), ("2026-01-01", "9", 2)):
+        write(tmp_path / f"date={day}" / f"hour={at}" / "part-0.parquet", user=[user, user + 10])
     hour, text = InputSpec(name="hour", dtype="FP32"), InputSpec(name="text", dtype="BYTES", column="hour")
     found = read(tmp_path, USER, DATE, hour, keep=["date"])
     assert found["user"] == [1, 11, 2, 12, 3, 13]
@@ -176,7 +176,7 @@ def test_widths_and_units_that_differ_between_files_come_together(
     write(tmp_path / "a.parquet", x=first)
     write(tmp_path / "b.parquet", x=second)
     dtype = {"d": "FP64", "i": "INT64", "t": "INT64"}.get(str(getattr(kind, "value_type", kind))[0], "BYTES")
-    rows = opened(tmp_path, InputSpec(name="x", dtype=dtype, kind="list" if pa.types.is_large_list(kind) else "fixed"))  # type: ignore[arg-type]
+    rows = opened(tmp_path, InputSpec(name="x", dtype=dtype, kind="list" if pa.types.is_large_list(kind) else "fixed"))
     assert rows.schema.field("x").type == kind
     assert rows.read().num_rows == 2
 

@@ -14,7 +14,7 @@ import pytest
 from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, open_delta, open_version, write_delta
 from storage.checkpoint.folder import plain_file
 from storage.errors import ReadError
-from tests.unit.storage.delta_parts import delta_parts
+from tests.support.storage.delta_parts import delta_parts
 
 NUMBERS = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOMEM]
 
@@ -53,8 +53,8 @@ def read_all(version: PublishedVersion, delta: PublishedDelta) -> None:
     delta = open_delta(delta.path, verify=False)
     delta.weights()
     delta.golden(opened.spec, opened.manifest.graph)
-    for table in (table.name for table in delta.tables):
-        list(delta.shards(table))
+    for table in delta.tables:
+        list(delta.shards(table.name))
 
 
 @pytest.mark.parametrize("number", NUMBERS)

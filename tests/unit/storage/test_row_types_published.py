@@ -20,7 +20,7 @@ from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, ParityError, UnsafeArtifact
 from storage.rows import RowCodec
 from storage.specs import ROW_TYPES
-from tests.unit.storage.delta_parts import IDS, delta_parts, delta_table, replace_file, rewrite
+from tests.support.storage.delta_parts import IDS, delta_parts, delta_table, replace_file, rewrite
 
 Publish = Callable[..., Path]
 SHARD = "tables/item.00000-of-00001.safetensors"
@@ -153,6 +153,7 @@ def test_a_changed_row_is_noticed_by_the_fingerprint(publish: Publish, row_type:
         list(open_version(path).shards("item"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_a_delta_has_the_row_types_of_its_version(publish: Publish, row_type: str) -> None:
     version = open_version(publish(tables=[table_of(row_type), table_of("fp32", "empty", 2)]))

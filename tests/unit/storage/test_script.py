@@ -114,7 +114,7 @@ def test_threads_share_a_script_and_other_weights_give_other_scores() -> None:
 
     def scores(seed: int) -> torch.Tensor:
         with torch.inference_mode():
-            return function(*weights, *inputs(9, seed))[0]  # type: ignore[no-any-return]
+            return function(*weights, *inputs(9, seed))[0]
 
     alone = [scores(seed) for seed in range(24)]
     with ThreadPoolExecutor(4) as pool:

@@ -19,6 +19,7 @@ from storage.tiers.ssd.keys import marker_key
 from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
+from tests.support.examples import examples
 
 EDGE_IDS = np.array([-(2**63), -(2**63) + 1, -256, -1, 0, 1, 255, 256, 2**32, 2**63 - 2, 2**63 - 1])
 DIM = 3
@@ -347,4 +348,4 @@ class SsdMachine(RuleBasedStateMachine):
 
 
 TestSsdMachine = SsdMachine.TestCase
-TestSsdMachine.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestSsdMachine.settings = settings(max_examples=examples(15), stateful_step_count=15, deadline=None)

@@ -14,7 +14,7 @@ from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.ssd.table_book import FORMAT
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import Rows, make_delta, make_rows, open_store, tables_of
+from tests.support.storage.tier_rows import Rows, make_delta, make_rows, open_store, tables_of
 
 DIMS = {"user": 4, "item": 8}
 

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from storage._table import Lookup, OverlayTable, Table, TrainingTable
 
-IDS = np.arange(4, dtype=np.int64)
+IDS: Any = np.arange(4, dtype=np.int64)
 ROWS = np.zeros((4, 3), np.float32)
 FOUND = np.zeros(4, np.uint8)
 READ_ONLY = np.zeros((4, 3), np.float32)
 READ_ONLY.flags.writeable = False
-TABLE = Table(3)
+# Any: they are called with what their types do not allow.
+TABLE: Any = Table(3)
 TRAINED = TrainingTable(3, slots=0, seed=1, init_scale=0.1, admit_after=1)
-LOOKUP = Lookup([TABLE], [(0, 0, 0)])
-OVERLAY = OverlayTable(3)
+LOOKUP: Any = Lookup([TABLE], [(0, 0, 0)])
+OVERLAY: Any = OverlayTable(3)
 OVERLAY.stage(7, np.array([5, 6]), None, 1)
 ENDS = np.array([0, 4])
 
 
 def begin(mask: int = 0, **changes: object) -> object:
     given = {"values": IDS, "offsets": ENDS, "outputs": np.zeros((1, 3), np.float32), "masks": None} | changes
-    return LOOKUP.begin(1, *([value] for value in given.values()), mask)  # type: ignore[arg-type]
+    return LOOKUP.begin(1, *([value] for value in given.values()), mask)
 
 
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [

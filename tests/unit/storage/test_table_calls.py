@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,11 +115,11 @@ def test_begin_ends_what_was_prepared() -> None:
     lookup = Lookup([table], [(0, 0, 0)])
     with pytest.raises(ValueError, match="begin_prepared: call prepare first"):
         lookup.begin_prepared()
-    arrays = [np.array([1])], [np.array([0, 1])], [np.empty((1, DIM), np.float32)], [None]
-    lookup.prepare(1, *arrays)
+    values, offsets, outputs = [np.array([1])], [np.array([0, 1])], [np.empty((1, DIM), np.float32)]
+    lookup.prepare(1, values, offsets, outputs, [None])
     lookup.begin_prepared()
     lookup.finish()
-    lookup.begin(1, *arrays)
+    lookup.begin(1, values, offsets, outputs, [None])
     lookup.finish()
     with pytest.raises(ValueError, match="begin_prepared: call prepare first"):
         lookup.begin_prepared()
@@ -133,7 +134,7 @@ def test_begin_ends_what_was_prepared() -> None:
         ([None], "weights: expected 2 entries, one a feature, got 1"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(weights: list | None, message: str) -> None:
+def test_weights_that_do_not_fit_are_refused(weights: list[Any] | None, message: str) -> None:
     table, _ = filled(10)
     lookup = Lookup([table], [(0, 0, 0), (0, 3, 0)])
     ids, ends, out = np.array([1, 2]), np.array([0, 2]), np.empty((1, DIM), np.float32)
@@ -146,7 +147,7 @@ def test_arrays_need_not_be_of_numpy() -> None:
     table, rows = filled(100)
     ids = torch.arange(0, 100, 3)
     out, found = torch.empty((len(ids), DIM)), torch.empty(len(ids), dtype=torch.uint8)
-    assert table.find(ids, out, found) == len(ids)  # type: ignore[arg-type]
+    assert table.find(ids, out, found) == len(ids)
     np.testing.assert_array_equal(out.numpy(), rows[::3])
     memory = bytearray(len(ids))
     assert table.find(ids.numpy(), out.numpy(), memory) == len(ids)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from storage._table import TrainingTable
+from tests.support.examples import examples
 
 F32 = np.float32
 IDS = st.lists(st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 8, 13, 2**63 - 1]), min_size=1, max_size=8)
@@ -87,7 +88,9 @@ class Tracking(RuleBasedStateMachine):
             copy.restore(ids, *self.table.export_ids(ids))
         copy.restore_removed(*self.table.removed())
         copy.restore_counts(*self.table.export_counts())
-        for mine, other in zip(self.table.export_rows(), copy.export_rows(), strict=True):
+        for mine, other in zip(
+            map(np.asarray, self.table.export_rows()), map(np.asarray, copy.export_rows()), strict=True
+        ):
             assert np.array_equal(mine, other)
         for after in (since, 0):
             assert np.array_equal(self.table.changed_since(after), copy.changed_since(after))
@@ -112,7 +115,7 @@ class Tracking(RuleBasedStateMachine):
 
 
 TestTracking = Tracking.TestCase
-TestTracking.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTracking.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_old_entries_are_dropped_and_none_is_lost() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage._table import Lookup, Table
+from storage._table import Lookup, RowSource, Table
+from tests.support.examples import examples
 
 DIMS = (3, 16)
 IDS = np.array([-(2**63), -1, 0, 2**63 - 1, *range(1, 30)], np.int64)
@@ -45,14 +47,15 @@ def reference(table: int, pooling: int, length: int, lists: list[list[int]]) -> 
     return out, mask
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(features=features, resident=st.sets(st.sampled_from(range(len(IDS)))))
-def test_results_are_the_reference_bit_for_bit(features: list, resident: set[int]) -> None:
+def test_results_are_the_reference_bit_for_bit(features: list[Any], resident: set[int]) -> None:
     tables = [Table(dim) for dim in DIMS]
+    sources: list[RowSource] = [*tables]
     inside = sorted(resident)
     for table, rows in zip(tables, ROWS, strict=True):
         table.insert_or_assign(IDS[inside], rows[inside])
-    lookup = Lookup(tables, [(table, pooling, length) for table, pooling, length, _ in features])
+    lookup = Lookup(sources, [(table, pooling, length) for table, pooling, length, _ in features])
     for _ in range(2):  # the lane's scratch is used again
         expected = [reference(*feature) for feature in features]
         values = [np.array([i for ids in lists for i in ids], np.int64) for *_, lists in features]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from storage._table import CapacityExceeded, Table
+from tests.support.examples import examples
 
 DIM, EXTRA, CAPACITY = 3, 2, 24
 EDGES = [-1, 0, 1, 2**63 - 1, -(2**63), 2**62, -(2**62)]
@@ -119,9 +120,9 @@ class CacheMachine(TableMachine):
 
 
 TestGrowingTable = TableMachine.TestCase
-TestGrowingTable.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestGrowingTable.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestCachingTable = CacheMachine.TestCase
-TestCachingTable.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCachingTable.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_many_random_ids_are_exact_in_one_call() -> None:

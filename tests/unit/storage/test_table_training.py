@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage._table import TrainingTable
+from tests.support.examples import examples
 
 F32 = np.float32
 MASK = 2**64 - 1
@@ -64,7 +65,11 @@ class Reference:
 id_batches = st.lists(st.lists(st.sampled_from(EDGES) | st.integers(-5, 12), max_size=25), min_size=1, max_size=6)
 
 
-@settings(max_examples=80, deadline=None)
+def arrays_of(table: TrainingTable) -> list[np.ndarray]:
+    return [*table.export_rows(), *table.export_counts()]
+
+
+@settings(max_examples=examples(80), deadline=None)
 @given(batches=id_batches, admit_after=st.integers(0, 4), adagrad=st.booleans(), dim=st.sampled_from([1, 4, 9]))
 def test_training_is_the_reference_bit_for_bit(
     batches: list[list[int]], admit_after: int, adagrad: bool, dim: int
@@ -100,9 +105,7 @@ def test_training_is_the_reference_bit_for_bit(
     copy = TrainingTable(dim, slots=slots, seed=2**63 + 5, init_scale=0.3, admit_after=admit_after)
     copy.restore(ids, rows, slot_rows, counts, stamps)
     copy.restore_counts(waiting, seen)
-    for before, after in zip(table.export_rows(), copy.export_rows(), strict=True):
-        assert np.array_equal(before, after)
-    for before, after in zip(table.export_counts(), copy.export_counts(), strict=True):
+    for before, after in zip(arrays_of(table), arrays_of(copy), strict=True):
         assert np.array_equal(before, after)
 
 
@@ -134,8 +137,8 @@ def test_evaluation_changes_nothing() -> None:
     table = TrainingTable(2, slots=2, seed=1, init_scale=0.5, admit_after=2)
     out = np.empty((3, 2), F32)
     table.lookup(np.array([1, 1, 2]), out, True, 0.1)
-    before = [*table.export_rows(), *table.export_counts()]
+    before = arrays_of(table)
     table.lookup(np.array([1, 2, 3]), out, False, 0.1)
     table.pool(np.array([1, 2, 3]), np.array([0, 1, 2, 3]), 0, out, False, 0.1)
-    after = [*table.export_rows(), *table.export_counts()]
+    after = arrays_of(table)
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))

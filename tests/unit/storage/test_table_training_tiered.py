@@ -20,6 +20,7 @@ from storage.errors import ConfigError, StoreError
 from storage.tiers.training.budget import RowBudget
 from storage.tiers.training.export import TieredTrainingTable
 from storage.tiers.training.store import TrainingStore
+from tests.support.examples import examples
 
 F32 = np.float32
 DIM = 3
@@ -199,7 +200,10 @@ class Beside(RuleBasedStateMachine):
 TestBeside = Beside.TestCase
 # A store is made for each example, so finding a smaller one would take long.
 TestBeside.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=examples(60),
+    stateful_step_count=40,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 
 

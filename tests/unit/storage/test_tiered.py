@@ -20,7 +20,8 @@ from storage.specs import LookupSpec, TableSpec
 from storage.tiers.ssd.reads import RowRead, SsdReader
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import FEATURES, Rows, budgets, check, jagged, make_rows, open_store, random_ids
+from tests.support.examples import examples
+from tests.support.storage.tier_rows import FEATURES, Rows, budgets, check, jagged, make_rows, open_store, random_ids
 
 
 @pytest.mark.parametrize("budget", ["all", "enough", "a tenth", "a handful"])
@@ -342,4 +343,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=10, stateful_step_count=12, deadline=None)
+TestStoreMachine.settings = settings(max_examples=examples(10), stateful_step_count=12, deadline=None)

@@ -14,7 +14,7 @@ from storage.checkpoint.tables import Shard
 from storage.tiers.lookup_plan import LookupPlan
 from storage.tiers.ssd.reads import SsdReader
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import (
+from tests.support.storage.tier_rows import (
     FEATURES,
     Rows,
     applied,

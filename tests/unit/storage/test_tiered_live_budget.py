@@ -13,7 +13,7 @@ from storage.errors import ConfigError, StoreError
 from storage.specs import LookupSpec
 from storage.tiers.hot_ids import HOT_IDS
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import (
+from tests.support.storage.tier_rows import (
     FEATURES,
     applied,
     check,
@@ -101,7 +101,7 @@ def test_budgets_change_while_lanes_look_up_and_deltas_are_merged(tmp_path: Path
         threads = [threading.Thread(target=lane) for _ in range(2)]
         for thread in threads:
             thread.start()
-        from tests.unit.storage.tier_rows import Delta
+        from tests.support.storage.tier_rows import Delta
 
         for turn in range(12):
             store.set_dram_bytes([rows.bytes() * 2, rows.bytes() // 30, rows.bytes() // 2][turn % 3])

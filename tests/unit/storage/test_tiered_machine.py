@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from hypothesis import settings
@@ -20,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import (
+from tests.support.examples import examples
+from tests.support.storage.tier_rows import (
     EDGE_IDS,
     FEATURES,
     Delta,
@@ -76,7 +76,9 @@ class Staged:
 class OverlayMachine(RuleBasedStateMachine):
     """`kept` are the snapshots that may still be looked at; the served one is among them."""
 
-    stores: ClassVar[dict[str, TieredStore]] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores: dict[str, TieredStore] = {}
 
     @initialize(seed=st.integers(0, 3), users=st.integers(1, 20), items=st.integers(1, 100))
     def open(self, seed: int, users: int, items: int) -> None:
@@ -281,4 +283,4 @@ class OverlayMachine(RuleBasedStateMachine):
 
 
 TestOverlayMachine = OverlayMachine.TestCase
-TestOverlayMachine.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
+TestOverlayMachine.settings = settings(max_examples=examples(10), stateful_step_count=25, deadline=None)

@@ -21,7 +21,7 @@ from storage.tiers.ssd.reads import RowRead, SsdReader
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import StoreLimits, TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows, jagged, open_store
+from tests.support.storage.tier_rows import Delta, Rows, jagged, open_store
 
 DIM = 4
 CHANGED, ADDED, REMOVED = 5, 1000, 6
@@ -180,7 +180,7 @@ def test_nothing_of_an_overlay_goes_while_a_lookup_is_inside(
 ) -> None:
     """The lookup has translated its mask; the overlay is dropped as far as it can be; the lookup asks the tables."""
     plan = store.plan([SPEC])
-    native = plan._lookup
+    native: Any = plan._lookup
     assert native is not None
     threads: list[threading.Thread] = []
 
@@ -229,6 +229,7 @@ def test_spilled_rows_go_only_when_no_mask_shows_them(store: TieredStore, monkey
     assert len(cleared) == spilled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "spill"), [(None, False), (200_000, False), (20_000, False), (200, False), (20_000, True)]
 )

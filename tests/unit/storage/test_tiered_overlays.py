@@ -19,7 +19,7 @@ from storage.tiers.ssd.reads import RowRead, SsdReader
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import MERGE_STEPS, StoreLimits, TieredStore
-from tests.unit.storage.tier_rows import (
+from tests.support.storage.tier_rows import (
     EDGE_IDS,
     FEATURES,
     Delta,

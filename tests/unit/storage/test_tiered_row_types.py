@@ -17,7 +17,7 @@ from storage.features import Jagged
 from storage.rows import RowCodec
 from storage.specs import ROW_TYPES, LookupSpec, TableSpec
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import Delta, Rows, Tables, applied, budgets, make_delta, make_rows, tables_of
+from tests.support.storage.tier_rows import Delta, Rows, Tables, applied, budgets, make_delta, make_rows, tables_of
 
 SPECS = (
     LookupSpec("a", "user", "none", 1),
@@ -105,6 +105,7 @@ def ask(store: TieredStore, tables: Tables, rng: np.random.Generator, mask: int 
         np.testing.assert_array_equal(result.outputs[pooled], wanted * (weights[:, None] if name == "user" else 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 @pytest.mark.parametrize("budget", list(budgets(make_rows(5))))
 def test_rows_of_every_type_come_back_as_they_were_stored(tmp_path: Path, row_type: str, budget: str) -> None:

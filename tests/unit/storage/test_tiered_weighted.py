@@ -9,7 +9,7 @@ import pytest
 
 from storage.features import Jagged
 from storage.specs import LookupSpec
-from tests.unit.storage.tier_rows import Tables, applied, budgets, make_delta, make_rows, open_store, tables_of
+from tests.support.storage.tier_rows import Tables, applied, budgets, make_delta, make_rows, open_store, tables_of
 
 BATCH = 20
 SPECS = (

@@ -72,7 +72,7 @@ def content(run: Run) -> dict[str, list[object]]:
     """Everything that a commit must hold, as plain values. Stamps included: later deltas depend on them."""
     found: dict[str, list[object]] = {"dense": [value.tolist() for value in run.model.state_dict().values()]}
     for name, table in run.tables.items():
-        arrays = [*table.export_rows(), *table.export_counts(), *table.removed()]
+        arrays: list[np.ndarray] = [*table.export_rows(), *table.export_counts(), *table.removed()]
         found[name] = [array.tobytes() for array in arrays]
     return found
 
@@ -109,7 +109,7 @@ def test_what_is_loaded_is_the_live_run_after_any_history(tmp_path: Path, seed: 
                 log.__exit__(None, None, None)
                 log = CommitLog(tmp_path).__enter__()
                 assert log.newest is not None
-                run = loaded(log.newest.folder)
+                run = loaded(newest_of(log))
             case "back" if log.newest is not None:
                 folders = checkpoints(tmp_path)
                 commit = read_commit(folders[int(rng.integers(len(folders)))])
@@ -132,6 +132,11 @@ def grown(tmp_path: Path) -> tuple[Run, CommitLog]:
     return run, log
 
 
+def newest_of(log: CommitLog) -> Path:
+    assert log.newest is not None
+    return log.newest.folder
+
+
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -139,7 +144,7 @@ def size_of(folder: Path) -> int:
 def test_an_increment_is_as_large_as_what_changed(grown: tuple[Run, CommitLog]) -> None:
     run, log = grown
     assert log.newest is not None
-    whole = size_of(log.newest.folder)
+    whole = size_of(newest_of(log))
     sizes = []
     for step, rows in enumerate((0, 10, 100, 1000)):
         run.learn("b", list(range(rows)))
@@ -148,7 +153,7 @@ def test_an_increment_is_as_large_as_what_changed(grown: tuple[Run, CommitLog]) 
     assert per_row == pytest.approx((sizes[2] - sizes[1]) / 90, rel=0.05)
     assert per_row == pytest.approx(8 + 4 * DIM + 4 + 4, rel=0.01)
     assert sizes[0] < 1500 < sizes[3] < whole / 2
-    assert not (log.newest.folder / "tables" / "a.safetensors").exists()
+    assert not (newest_of(log) / "tables" / "a.safetensors").exists()
 
 
 def test_a_full_commit_comes_when_increments_take_half_of_one(grown: tuple[Run, CommitLog]) -> None:
@@ -166,7 +171,7 @@ def test_a_full_commit_comes_after_64_links_and_two_chains_stay(grown: tuple[Run
     for step in range(3 * (MAX_LINKS + 1)):
         run.learn("b", [step])
         run.save(log, 2 + step, dense=False, snapshots=(f"{step:032x}",))
-    commits = [read_commit(folder) for folder in checkpoints(log.newest.folder.parents[1])]
+    commits = [read_commit(folder) for folder in checkpoints(newest_of(log).parents[1])]
     assert max(commit.links for commit in commits) == MAX_LINKS
     assert len({commit.full for commit in commits}) == KEEP_CHAINS
     assert commits[-1].links == 0
@@ -205,7 +210,7 @@ def test_a_changed_byte_anywhere_in_the_chain_is_found(grown: tuple[Run, CommitL
     for step in (2, 3):
         run.learn("b", [step])
         run.save(log, step)
-    folders = checkpoints(log.newest.folder.parents[1])
+    folders = checkpoints(newest_of(log).parents[1])
     for name in ("dense.safetensors", "tables/b.safetensors"):
         path = folders[place] / name
         data = bytearray(path.read_bytes())
@@ -223,7 +228,7 @@ def test_a_link_that_is_missing_or_another_is_found(grown: tuple[Run, CommitLog]
     for step in (2, 3):
         run.learn("b", [step])
         run.save(log, step)
-    folders = checkpoints(log.newest.folder.parents[1])
+    folders = checkpoints(newest_of(log).parents[1])
     state = folders[1] / "state.json"
     text = state.read_bytes()
     state.write_bytes(text.replace(b'"step":2', b'"step":7'))
@@ -253,7 +258,7 @@ def test_a_row_that_was_removed_and_forgotten_before_the_commit_does_not_come_ba
 
 def test_one_process_at_a_time_writes_a_run(grown: tuple[Run, CommitLog]) -> None:
     _, log = grown
-    output = log.newest.folder.parents[1]
+    output = newest_of(log).parents[1]
     with pytest.raises(ConfigError, match="another process"), CommitLog(output):
         pass
     log.__exit__(None, None, None)
@@ -268,7 +273,7 @@ def test_tables_of_another_configuration_are_refused(grown: tuple[Run, CommitLog
     run = Run()
     run.tables["b"] = EmbeddingTable("b", DIM + 1, optimizer="sgd")
     with pytest.raises(CheckpointError, match="has dim 3, expected 4"):
-        load_checkpoint(log.newest.folder, run.model, run.tables)
+        load_checkpoint(newest_of(log), run.model, run.tables)
     run.tables = {"a": Run().tables["a"], "c": EmbeddingTable("c", DIM)}
     with pytest.raises(CheckpointError, match="holds the table 'b'"):
-        load_checkpoint(log.newest.folder, run.model, run.tables)
+        load_checkpoint(newest_of(log), run.model, run.tables)

@@ -135,7 +135,7 @@ def test_the_prefetcher_keeps_order_and_hands_on_errors() -> None:
         yield from range(20)
         raise InvalidInput("row 21 is bad")
 
-    seen = []
+    seen: list[int] = []
     with Prefetcher(items(), depth=2) as prefetched, pytest.raises(InvalidInput, match="row 21"):
         seen.extend(prefetched)
     # extend keeps what came before the error

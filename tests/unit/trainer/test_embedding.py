@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ IDS = 12
 DIM = 5
 
 
-def filled_table(optimizer: str = "adagrad") -> tuple[EmbeddingTable, torch.Tensor]:
+def filled_table(optimizer: Literal["adagrad", "sgd"] = "adagrad") -> tuple[EmbeddingTable, torch.Tensor]:
     """A table with rows for the ids 0 to IDS - 1, and the same rows as a matrix."""
     table = EmbeddingTable("t", DIM, optimizer=optimizer, seed=3, init_scale=0.5, initial_accumulator=0.1)
     rows = table.lookup(np.arange(IDS, dtype=np.int64), train=True)
@@ -33,7 +35,7 @@ def all_rows(table: EmbeddingTable) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
-def test_pooling_and_adagrad_are_those_of_torch(mode: str) -> None:
+def test_pooling_and_adagrad_are_those_of_torch(mode: Literal["sum", "mean"]) -> None:
     table, start = filled_table()
     ours = EmbeddingBag(table, mode)
     theirs = nn.EmbeddingBag(IDS, DIM, mode=mode, include_last_offset=True, _weight=start.clone())
@@ -47,6 +49,7 @@ def test_pooling_and_adagrad_are_those_of_torch(mode: str) -> None:
         assert sparse.step() == len(values.unique())
         with torch.no_grad():
             gradient = weight.grad
+            assert gradient is not None
             accumulator += gradient * gradient
             weight -= 0.3 * gradient / (accumulator.sqrt() + 1e-8)
         weight.grad = None
@@ -67,6 +70,7 @@ def test_sgd_sums_the_gradients_of_features_that_share_a_table() -> None:
     loss.backward()
     expected.backward()
     SparseSGD([table], lr=0.2).step()
+    assert weight.grad is not None
     torch.testing.assert_close(all_rows(table), (weight - 0.2 * weight.grad).detach(), rtol=1e-5, atol=1e-6)
 
 

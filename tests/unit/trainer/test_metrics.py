@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from storage.errors import InvalidInput
+from tests.support.examples import examples
 from trainer.metrics import auc, log_loss, paired_bootstrap
 
 
@@ -26,7 +27,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3).map(float)), min
 
 
 @given(ROWS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_auc_counts_pairs_with_ties_as_half(rows: list[tuple[int, float]]) -> None:
     labels, scores = [y for y, _ in rows], [s for _, s in rows]
     if len(set(labels)) == 1:

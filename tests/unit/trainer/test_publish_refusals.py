@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,11 @@ def dependent(layer: nn.Module, ids: Tensor) -> Tensor:
     return rows if float(rows.sum()) > -1e9 else -rows
 
 
-REFUSALS = {
+def odd(layer: nn.Module, ids: Tensor) -> Any:
+    return "yes" if layer(ids[:, 0]) is None else 3
+
+
+REFUSALS: dict[str, tuple[nn.Module, Callable[..., Tensor], tuple[Tensor, ...], str]] = {
     "max_norm": (nn.Embedding(9, 4, max_norm=1.0), column, (IDS,), "layer 'layer'.*max_norm"),
     "mode max": (nn.EmbeddingBag(9, 4, mode="max"), bags, BAGS, "layer 'layer'.*'max'"),
     "mean with padding": (nn.EmbeddingBag(9, 4, mode="mean", padding_idx=0), bags, BAGS, "padding_idx"),
@@ -129,7 +134,7 @@ REFUSALS = {
     "half precision out": (nn.Embedding(9, 4), lambda layer, ids: layer(ids[:, 0]).half(), (IDS,), "float16"),
     "random numbers": (nn.Embedding(9, 4), drawn, (IDS,), "differ"),
     "one row": (nn.Embedding(9, 4), column, (IDS[:1],), "two rows"),
-    "an odd answer": (nn.Embedding(9, 4), lambda layer, ids: "yes" if layer(ids[:, 0]) is None else 3, (IDS,), "int"),
+    "an odd answer": (nn.Embedding(9, 4), odd, (IDS,), "int"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ DIM = 5
 BAGS = 9
 
 
-def filled_table(optimizer: str) -> tuple[EmbeddingTable, torch.Tensor]:
+def filled_table(optimizer: Literal["adagrad", "sgd"]) -> tuple[EmbeddingTable, torch.Tensor]:
     table = EmbeddingTable("t", DIM, optimizer=optimizer, seed=3, init_scale=0.5, initial_accumulator=0.1)
     rows = table.lookup(np.arange(IDS, dtype=np.int64), train=True)
     return table, torch.from_numpy(rows.copy())
@@ -42,8 +44,10 @@ def test_weighted_sums_and_their_training_are_those_of_torch() -> None:
             ((layer(values, offsets, weights) - target) ** 2).sum().backward()
         assert sparse.step() == len(values.unique())
         with torch.no_grad():
-            accumulator += theirs.weight.grad**2
-            theirs.weight -= 0.3 * theirs.weight.grad / (accumulator.sqrt() + 1e-8)
+            gradient = theirs.weight.grad
+            assert gradient is not None
+            accumulator += gradient**2
+            theirs.weight -= 0.3 * gradient / (accumulator.sqrt() + 1e-8)
         theirs.weight.grad = None
         after = torch.from_numpy(table.lookup(np.arange(IDS, dtype=np.int64), train=False))
         torch.testing.assert_close(after, theirs.weight.detach(), rtol=1e-5, atol=1e-6)
@@ -96,4 +100,4 @@ def test_weights_are_for_weighted_bags_alone() -> None:
     with pytest.raises(InvalidInput, match="for mode weighted, not mean"):
         EmbeddingBag(table, "mean")(torch.tensor([1]), torch.tensor([0, 1]), torch.ones(1))
     with pytest.raises(ConfigError, match="expected sum, mean or weighted"):
-        EmbeddingBag(table, "max")
+        EmbeddingBag(table, "max")  # type: ignore[arg-type]

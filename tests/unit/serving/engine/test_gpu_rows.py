@@ -112,8 +112,9 @@ class TestSharing:
         gpus = SimulatedGpus(2, schedule="random", seed=3)
         model = make_model(self.TEXT, gpus=gpus)
         assert cards_of(store).wait_filled(60)
-        assert cards_of(store).placement is not None
-        assert cards_of(store).placement.cards == (0, 1)
+        placement = cards_of(store).placement
+        assert placement is not None
+        assert placement.cards == (0, 1)
         rows = [tier.stats().rows for tier in cards_of(store).tiers.values()]
         assert max(rows) < 400
         assert sum(rows) == 500

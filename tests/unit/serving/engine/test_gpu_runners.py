@@ -98,6 +98,7 @@ def test_without_one_that_agrees_it_is_the_eager_one(make_model: MakeModel, worl
     ask(model, world, 7)
 
 
+@pytest.mark.slow
 def test_torch_s_compiler_writes_one_program_for_all_sizes(make_model: MakeModel, world: Any) -> None:
     """Here for the processor, which takes the same calls; on a GPU it writes Triton."""
     gpus = SimulatedGpus()

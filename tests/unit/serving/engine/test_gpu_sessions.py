@@ -48,6 +48,7 @@ def assert_no_mistake(gpus: SimulatedGpus) -> None:
         assert not driver.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_every_batch_size_has_the_processors_scores(
     make_model: MakeModel, world: Any, schedule: str, seed: int
@@ -64,6 +65,7 @@ def test_every_batch_size_has_the_processors_scores(
     assert_no_mistake(gpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_sessions_share_the_weights_and_nothing_else(
     make_model: MakeModel, world: Any, schedule: str, seed: int
@@ -106,6 +108,7 @@ def storm(
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_weights_change_under_load_without_a_new_capture(
     make_model: MakeModel, world: Any, graph: DenseGraph, schedule: str, seed: int
@@ -179,7 +182,7 @@ def test_a_card_that_computes_something_else_is_not_served(make_model: MakeModel
     model = make_model(GPU % 1 + option("on_gpu_failure", "eager"), gpus=gpus)
     device = on_card(model)
     exact = device.forward
-    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]  # type: ignore[method-assign]
+    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]
     with pytest.raises(ParityError, match=r"output .score. of a batch of 1 row\(s\) differs"):
         gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
 
@@ -189,7 +192,7 @@ def test_or_the_processor_answers_instead(make_model: MakeModel, world: Any) -> 
     model = make_model("", gpus=gpus)
     device = on_card(model)
     exact = device.forward
-    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]  # type: ignore[method-assign]
+    device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]
     gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
     assert "differs by" in device.given_up
     ids = np.arange(50)
@@ -220,6 +223,7 @@ def test_closing_gives_all_memory_back(make_model: MakeModel, world: Any) -> Non
 class TestFailures:
     """Each as `on_gpu_failure` says."""
 
+    @pytest.mark.slow
     def test_no_memory_at_the_start(self, make_model: MakeModel, world: Any) -> None:
         gpus = SimulatedGpus()
         driver = gpus.driver(0)

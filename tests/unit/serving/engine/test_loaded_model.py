@@ -107,7 +107,8 @@ def test_a_rollback_between_wait_and_batch_is_waited_out(
     model = make_model()
     old, new = model.line.current, world.snapshot(graph, 1)
     model.line.switch(new)
-    acquire, pinned = model.line.acquire, []
+    acquire = model.line.acquire
+    pinned: list[Any] = []
 
     def rolled_back_first(canary: bool = False) -> Any:
         if not pinned:

@@ -42,7 +42,8 @@ def test_every_kind_of_column_is_copied_whole_and_free_of_its_request() -> None:
     body[:] = ord("x")
     copy = kept.requests()[0].columns
     assert copy["tags"].values.tolist() == [b"ab", b"", b"cde"]
-    assert np.array_equal(copy["tags"].offsets, [0, 1, 3])
+    assert copy["tags"].offsets is not None
+    assert copy["tags"].offsets.tolist() == [0, 1, 3]
     assert copy["tags"].values.data.nbytes == 5
     assert copy["zip"].values.tolist() == [b"ab", b""]
     assert copy["zip"].valid is not None

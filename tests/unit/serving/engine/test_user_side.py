@@ -261,7 +261,7 @@ def test_no_user_is_without_a_row_whatever_requests_come_together(
     rng = np.random.default_rng(5)
     users = [world.columns(rng, 2, users=1) for _ in range(3)]
     for _ in range(20):
-        requests = []
+        requests: list[FeatureBatch | SidedFeatures] = []
         for rows in rng.integers(1, 9, rng.integers(1, 7)).tolist():
             if rows > 1 and rng.random() < 0.7:
                 known = users[int(rng.integers(0, 3))]

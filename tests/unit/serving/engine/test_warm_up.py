@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups

@@ -21,6 +21,7 @@ from serving.frontends.arena import (
     give_back,
 )
 from storage.errors import Overloaded, Unsupported
+from tests.support.examples import examples
 
 SIZE = 64 * MIN_BLOCK
 
@@ -78,7 +79,7 @@ class Blocks(RuleBasedStateMachine):
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = settings(max_examples=60, stateful_step_count=50)
+TestBlocks.settings = settings(max_examples=examples(60), stateful_step_count=50)
 
 
 def test_the_block_that_was_freed_last_is_used_first() -> None:

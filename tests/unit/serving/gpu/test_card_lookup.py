@@ -22,7 +22,7 @@ from storage import GraphInput
 from storage.errors import DeviceLost, DeviceOutOfMemory
 from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
-from tests.unit.serving.gpu.card_world import ROWS, ModelWorld, agree
+from tests.support.gpu.card_world import ROWS, ModelWorld, agree
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 ALL = 4 << 20
@@ -59,6 +59,7 @@ def finish(driver: SimulatedDriver) -> None:
     assert not driver.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_all_rows_on_the_card(world: ModelWorld, schedule: str, seed: int) -> None:
     driver = card(schedule, seed, strict=True)
@@ -76,6 +77,7 @@ def test_all_rows_on_the_card(world: ModelWorld, schedule: str, seed: int) -> No
     finish(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_some_rows_on_the_card(world: ModelWorld, schedule: str, seed: int) -> None:
     driver = card(schedule, seed)
@@ -107,6 +109,7 @@ def test_a_card_that_has_nothing(world: ModelWorld) -> None:
     finish(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hbm_bytes", [40_000, ALL])
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_a_user_side_goes_to_the_card_once(world: ModelWorld, schedule: str, seed: int, hbm_bytes: int) -> None:
@@ -119,6 +122,7 @@ def test_a_user_side_goes_to_the_card_once(world: ModelWorld, schedule: str, see
     finish(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_snapshots_beside_each_other_merged_and_discarded(world: ModelWorld, schedule: str, seed: int) -> None:
     driver = card(schedule, seed)
@@ -248,8 +252,8 @@ def test_where_misses_are_usual_the_dense_part_waits_for_them(
     launched: list[str] = []
     real = SimulatedDriver.launch
 
-    def launch(self: SimulatedDriver, graph: object, stream: object) -> None:
-        launched.append(graph.name.split("/")[2])  # type: ignore[attr-defined]
+    def launch(self: SimulatedDriver, graph: Any, stream: Any) -> None:
+        launched.append(graph.name.split("/")[2])
         real(self, graph, stream)
 
     monkeypatch.setattr(SimulatedDriver, "launch", launch)
@@ -335,6 +339,7 @@ def test_rows_from_the_disk_and_those_that_do_not_come_in_time(make_world: MakeW
     finish(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hbm_bytes", [40_000, 1])
 @pytest.mark.parametrize("whose", ["session", "replay", "replay, without a graph"])
 def test_no_bank_of_weights_is_held_while_late_rows_are_waited_for(
@@ -374,6 +379,7 @@ def test_no_bank_of_weights_is_held_while_late_rows_are_waited_for(
     finish(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", range(1, 25, 3))
 def test_a_lost_card(world: ModelWorld, after: int) -> None:
     driver = card(seed=after)
@@ -405,6 +411,7 @@ def test_a_batch_without_memory(world: ModelWorld) -> None:
     finish(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [

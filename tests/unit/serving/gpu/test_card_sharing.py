@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from serving.gpu import card_lookup
 from serving.gpu.pipeline import GpuPipeline
 from storage.hbm.cards import cards_of
+from storage.hbm.tier import HbmTier
 from tests.simulated_gpu import SimulatedGpus
-from tests.unit.serving.gpu.card_world import ModelWorld, agree
+from tests.support.gpu.card_world import ModelWorld, agree
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 # Of each card: more than half of all rows take, less than all.
@@ -48,6 +50,7 @@ def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
     made.close()
 
 
+@pytest.mark.slow
 def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(1)
     replicas = [tier.replica for tier in cards_of(world.store).tiers.values()]
@@ -72,6 +75,7 @@ def test_every_row_is_found_from_both_cards(shared: Shared) -> None:
         driver.forbid_allocation(False)
 
 
+@pytest.mark.slow
 def test_snapshots_on_both_cards(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(2)
     masks = [0]
@@ -86,6 +90,7 @@ def test_snapshots_on_both_cards(shared: Shared) -> None:
                 agree(world, pipeline, world.sided(rng, 20, 4), mask)
 
 
+@pytest.mark.slow
 def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(5)
     for worker in cards_of(world.store)._workers.values():
@@ -101,6 +106,7 @@ def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> N
     assert driver.counts["capture"] == captured
 
 
+@pytest.mark.slow
 def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(3)
     cards = cards_of(world.store)
@@ -118,17 +124,18 @@ def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
                 agree(world, pipeline, world.batch(rng, size))
 
 
+@pytest.mark.slow
 def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     world, rng = shared.world, np.random.default_rng(4)
     told: list[int] = []
     tell = type(world.tier()).tell
 
-    def watched(tier: object, lookups: np.ndarray, misses: np.ndarray, wanted: object, used: object) -> None:
-        told.append(sum(len(ids) for _, ids in used))  # type: ignore[attr-defined]
-        tell(tier, lookups, misses, wanted, used)  # type: ignore[arg-type]
+    def watched(tier: HbmTier, lookups: np.ndarray, misses: np.ndarray, wanted: Any, used: Any) -> None:
+        told.append(sum(len(ids) for _, ids in used))
+        tell(tier, lookups, misses, wanted, used)
 
     monkeypatch.setattr(type(world.tier()), "tell", watched)
     for _ in range(10 * card_lookup._SAMPLED_BATCHES):
         agree(world, shared.pipelines[0], world.batch(rng, 16))
-    assert 1 <= sum(1 for count in told if count) <= 40
+    assert 1 <= len([count for count in told if count]) <= 40
     assert 0 < max(told) < 16 * 7 * 8 / 2

@@ -12,7 +12,7 @@ import pytest
 from serving.gpu.device_model import DeviceModel
 from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedGpus
-from tests.unit.serving.gpu.card_world import ModelWorld
+from tests.support.gpu.card_world import ModelWorld
 
 ALL = 4 << 20
 _LONG_S = 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def attention(graph_module: fx.GraphModule) -> fx.Node:
     raise AssertionError("no attention")
 
 
-def of_processor(arguments: Mapping[str, object], reads: int = 0) -> fx.GraphModule:
+def of_processor(arguments: Mapping[str, Any], reads: int = 0) -> fx.GraphModule:
     """softmax(q k) v of three inputs, by the processor's kernel; output `reads` of it is the graph's."""
     graph = fx.Graph()
     query, key, value = (graph.placeholder(name) for name in ("query", "key", "value"))

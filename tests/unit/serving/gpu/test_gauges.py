@@ -48,7 +48,7 @@ class Nvml:
 
         def call(*arguments: object) -> object:
             self.calls += 1
-            return answer(*arguments)  # type: ignore[operator]
+            return answer(*arguments)
 
         return call
 
@@ -63,6 +63,7 @@ def read(machine: MachineGauges) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.slow
 def test_the_page_has_tritons_names_and_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     machine = MachineGauges(tmp_path, GpuGauges(lambda: CARDS, nvml))
@@ -131,7 +132,7 @@ def test_it_never_raises_and_takes_no_time() -> None:
     assert GpuGauges(broken, Nvml()).read() == []
     metrics = GpuGauges(lambda: CARDS, Nvml())
     metrics.read()
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(100):
         metrics.read()
-    assert (time.perf_counter() - began) / 100 < 0.005
+    assert (time.process_time() - began) / 100 < 0.005

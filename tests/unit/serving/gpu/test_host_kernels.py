@@ -14,7 +14,7 @@ from storage.hbm import lookup_kernels
 from storage.hbm.lookup_kernels import FEATURE_SHIFT, OutputType
 from storage.specs import ROW_TYPES
 from tests.simulated_gpu import kernels
-from tests.unit.serving.gpu.model_of_replica import MEAN, ROWS, SUM, TABLES, WEIGHTED, Batch, Feature, Replica, run
+from tests.support.gpu.model_of_replica import MEAN, ROWS, SUM, TABLES, WEIGHTED, Batch, Feature, Replica, run
 
 DIMS = (1, 3, 16, 33, 128, 1024)
 GATHERED: list[tuple[str, int, OutputType]] = [

@@ -11,7 +11,8 @@ import torch
 
 from serving.gpu.matmul_precision import matmul_precision
 
-KINDS: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+_CUDNN: Any = torch.backends.cudnn  # torch adds `conv` when it is imported
+KINDS: tuple[Any, ...] = (torch.backends.cuda.matmul, _CUDNN.conv, _CUDNN.rnn)
 PATIENCE_S = 30
 
 

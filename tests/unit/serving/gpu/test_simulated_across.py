@@ -14,9 +14,9 @@ from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
 from storage.hbm.lookup_kernels import FEATURE_WORDS, PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS
 from tests.simulated_gpu import LifetimeError, MisuseError, SimulatedGpus
-from tests.unit.serving.gpu import model_of_replica
-from tests.unit.serving.gpu.beside_host import BesideHost, bytes_of, translated
-from tests.unit.serving.gpu.model_of_replica import MEAN, SUM, WEIGHTED, Batch, Feature, Replica
+from tests.support.gpu import model_of_replica
+from tests.support.gpu.beside_host import BesideHost, bytes_of, translated
+from tests.support.gpu.model_of_replica import MEAN, SUM, WEIGHTED, Batch, Feature, Replica
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1)]
 CARDS, OWN, PEER = 3, 1, 2  # card 0 has nothing
@@ -48,7 +48,7 @@ class LookedUpAcross:
         self.on, self.at_peer = replica(IDS[::3], 1), replica(IDS, 2)
         known = [*IDS.tolist(), *ABSENT]
         random = np.random.default_rng(3)
-        shapes: list[dict[str, int]] = (
+        shapes: list[dict[str, Any]] = (
             [{"pooling": pooling} for pooling in (SUM, MEAN, WEIGHTED)] if pooled else [{}, {"length": 4}]
         )
         bags = [

@@ -188,7 +188,7 @@ def test_handles_belong_to_their_driver() -> None:
     stream, event, pool = one.new_stream("s"), one.new_event(), one.new_pool()
     graph = one.capture(lambda: None, pool, stream, name="g")
     two.enter_thread()
-    own = two.new_stream("own")
+    own: Any = two.new_stream("own")
     wrong: list[Callable[[], object]] = [
         lambda: two.record(two.new_event(), stream),
         lambda: two.record(event, own),

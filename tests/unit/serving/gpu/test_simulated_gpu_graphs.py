@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Lane:
         self.driver.compute(work, self.stream, reads=[inside], writes=[result])
         self.driver.copy(self.host_out, self.result, self.stream)
 
-    def capture(self, work: Callable[[], None] | None = None) -> Any:
+    def capture(self, work: Callable[[], object] | None = None) -> Any:
         return self.driver.capture(work or self.put, self.pool, self.stream, name="double")
 
     def launch(self) -> None:
@@ -179,7 +180,7 @@ def test_what_no_graph_holds_ends_the_capture(driver: SimulatedDriver, lane: Lan
     ]
     for call in forbidden:
         with pytest.raises(CaptureError, match="while double is captured"):
-            lane.capture(lambda call=call: call())
+            lane.capture(partial(call))
 
         def swallows(call: Callable[[], object] = call) -> None:
             try:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulated_gpu.ordering import History, Operation, Stream, joined
+from tests.support.examples import examples
 
 SIZE, STREAMS = 20, 3
 
@@ -29,7 +30,7 @@ accesses = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(accesses, max_size=60))
 def test_histories_know_every_conflict(program: list[tuple[int, int, int, bool, int]]) -> None:
     streams = [Stream(None, number, str(number), 1.0) for number in range(STREAMS)]

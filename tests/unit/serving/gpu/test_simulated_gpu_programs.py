@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulated_gpu import RaceError, SimulatedDriver, SimulatedGpus
+from tests.support.examples import examples
 
 STREAMS, BUFFERS, EVENTS, SIZE = 3, 2, 3, 24
 _MODULUS = 251  # so that no result looks like poison
@@ -229,7 +230,7 @@ class Simulation:
 schedules = st.sampled_from([("eager", 0), ("lazy", 0), ("random", 0)])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(programs, graphs, schedules, st.integers(0, 1000))
 def test_a_program_with_its_events_is_right(
     program: list[Act], graph: list[Act], schedule: tuple[str, int], seed: int
@@ -246,7 +247,7 @@ def test_a_program_with_its_events_is_right(
         assert np.array_equal(simulation.memory[place].numpy(), expected)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(programs, graphs, schedules, st.integers(0, 1000), st.integers(0, 1000))
 def test_a_program_without_one_of_its_events_fails_where_it_is_needed(
     program: list[Act], graph: list[Act], schedule: tuple[str, int], seed: int, left_out: int

@@ -16,7 +16,7 @@ from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
 from storage.specs import ROW_TYPES
 from tests.simulated_gpu import LifetimeError, MisuseError, RaceError, SimulatedDriver, SimulatedGpus
-from tests.unit.serving.gpu.beside_host import (
+from tests.support.gpu.beside_host import (
     CHAINS,
     BesideHost,
     bytes_of,
@@ -27,7 +27,7 @@ from tests.unit.serving.gpu.beside_host import (
     make_replica,
     translated,
 )
-from tests.unit.serving.gpu.model_of_replica import SUM, WEIGHTED, Batch, Feature
+from tests.support.gpu.model_of_replica import SUM, WEIGHTED, Batch, Feature
 
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 ROWS = 12

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hbm.world import ALL_BYTES, CardWorld
 from tests.simulated_gpu import SimulatedGpus, lookups
 from tests.simulated_gpu.lookups import Lookups
+from tests.support.hbm.world import ALL_BYTES, CardWorld
 
 FAILING = """
 import pytest
@@ -48,6 +48,7 @@ def test_a_cache_that_finds_next_to_nothing_is_told(ids: int, misses: int, is_us
     assert bool(Lookups(ids, misses).why_useless) == is_useless
 
 
+@pytest.mark.slow
 def test_a_test_over_such_a_cache_fails_unless_it_says_that_it_may(tmp_path: Path) -> None:
     # In a process of its own, over the fixture that all tests have.
     root = Path(__file__).parents[4]

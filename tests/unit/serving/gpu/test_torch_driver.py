@@ -17,7 +17,7 @@ from serving.gpu import torch_driver
 from serving.gpu.driver import Assembly, Driver
 from storage.errors import CaptureError, ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.hbm.device import KernelCall
-from tests.unit.serving.gpu.model_of_cuda import (
+from tests.support.gpu.model_of_cuda import (
     INFO,
     AcceleratorError,
     CUDARuntimeError,

@@ -13,6 +13,7 @@ from serving.errors import BodyTooLarge
 from serving.http.encoding import SLICE_BYTES, accepted_encoding, check_encoding, compress, decompress
 from serving.http.messages import UnsupportedEncoding
 from storage.errors import InvalidInput, Overloaded
+from tests.support.examples import examples
 
 LARGE = bytes(range(256)) * (3 * SLICE_BYTES // 256 + 5)
 
@@ -38,7 +39,7 @@ def unpack(body: bytes, encoding: bytes, room: Room | None = None) -> bytes:
     return asyncio.run(decompress(body, encoding, room or Room()))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.binary(max_size=4096), st.sampled_from([b"gzip", b"deflate"]))
 def test_what_was_compressed_comes_out_again(body: bytes, encoding: bytes) -> None:
     packed = gzip.compress(body) if encoding == b"gzip" else zlib.compress(body)

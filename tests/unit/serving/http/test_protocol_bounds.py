@@ -11,6 +11,7 @@ import time
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -188,6 +189,7 @@ def test_requests_far_ahead_of_their_answers_stay_unread_and_are_counted(
         writer.write(each * count)
         await until(lambda: served.limits._unread > 0)
         await asyncio.sleep(0.05)
+        connection: Any
         (connection,) = served.limits._connections
         assert not connection._waiting
         assert len(connection._unread.data) == served.limits._unread < 600_000
@@ -223,7 +225,7 @@ def test_what_would_be_unread_beyond_the_bound_is_refused() -> None:
         reader, writer = await served.connect(post("/slow", b""))
         await served.app.begun.wait()
         writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 2000)
-        await until(lambda: any(each._is_broken for each in served.limits._connections))
+        await until(lambda: any(cast(Any, each)._is_broken for each in served.limits._connections))
         served.app.go.set()
         assert [(await response(reader))[0] for _ in range(2)] == [200, 503]
         assert await ended(reader)

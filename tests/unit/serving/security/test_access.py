@@ -107,7 +107,7 @@ def test_one_who_is_known_is_refused_from_the_moment_of_expiry(tmp_path: Path, m
     access = Access(write(tmp_path / "a.yaml", entry("t", expires=datetime.now(UTC).date())))
     access.find(bearer("t"))
     real = time.time
-    monkeypatch.setattr(access_module.time, "time", lambda: real() + 86_400)
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
     with pytest.raises(Unauthenticated):
         access.find(bearer("t"))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.security import audit as audit_module
 from serving.security.audit import AuditLog, arguments_of_body
 from storage.errors import ConfigError
 
@@ -81,7 +81,7 @@ def test_a_file_may_be_moved_away_and_its_folder_may_go(tmp_path: Path, caplog: 
 
 def test_refusals_do_not_fill_the_disk_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 50.5
-    monkeypatch.setattr(audit_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     path = tmp_path / "audit"
     log = AuditLog(path)
     for _ in range(1000):

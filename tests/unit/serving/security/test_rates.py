@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from serving.errors import RateLimited
-from serving.security import rates as rates_module
 from serving.security.rates import Rates, client_of
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(rates_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 @pytest.fixture

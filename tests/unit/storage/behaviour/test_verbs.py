@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.storage.behaviour.faces import ASSIGN, DIM, ERASE, EVICT, EXPORT, MAKERS, SIZE, Face
-from tests.unit.storage.tier_rows import EDGE_IDS
+from tests.support.examples import examples
+from tests.support.storage.faces import ASSIGN, DIM, ERASE, EVICT, EXPORT, MAKERS, SIZE, Face
+from tests.support.storage.tier_rows import EDGE_IDS
 
 Open = Callable[[], Face]
 EDGES = np.array(EDGE_IDS, np.int64)
@@ -135,6 +136,7 @@ def test_the_last_of_equal_ids_wins_and_an_id_is_erased_once(tier: Face) -> None
     tier.check_integrity()
 
 
+@pytest.mark.slow
 def test_a_tier_grows_without_losing_a_row(tier: Face) -> None:
     rng = np.random.default_rng(5)
     ids = np.unique(rng.integers(-(2**63), 2**63 - 1, 20_000, endpoint=True))
@@ -229,7 +231,7 @@ def test_the_size_is_the_number_of_ids(tier: Face) -> None:
     assert tier.size() == len(EDGES) - 2
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.tuples(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.errors import InvalidInput
-from tests.unit.storage.behaviour.faces import DIM, MAKERS, Face
+from tests.support.storage.faces import DIM, MAKERS, Face
 
 IDS = np.array([3, -1, 2**63 - 1], np.int64)
 # Whole numbers of which int8 with a scale holds each.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,9 @@ def test_a_line_survives_json() -> None:
     lineage = replace(line_of((1, 0), (1, 1)), pending=pending)
     assert Lineage.from_json_value(lineage.to_json_value()) == lineage
     assert Lineage.from_json_value(Lineage().to_json_value()) == Lineage()
-    for wrong in (None, [], {}, {**lineage.to_json_value(), "more": 1}, {**lineage.to_json_value(), "published": [1]}):
+    value: dict[str, Any] = lineage.to_json_value()
+    refused: list[Any] = [None, [], {}, {**value, "more": 1}, {**value, "published": [1]}]
+    for wrong in refused:
         with pytest.raises(CheckpointError, match="another release"):
             Lineage.from_json_value(wrong)
 

@@ -13,8 +13,8 @@ from storage.features import Jagged
 from storage.hbm.cards import cards_of
 from storage.hbm.readers import Turns
 from storage.specs import LookupSpec
-from tests.hbm.lane import CardAnswer, CardLane
-from tests.hbm.world import TABLES, CardWorld
+from tests.support.hbm.lane import CardAnswer, CardLane
+from tests.support.hbm.world import TABLES, CardWorld
 
 _LONG_S = 60.0
 # Who does not wait for a lane is through in a small part of it.

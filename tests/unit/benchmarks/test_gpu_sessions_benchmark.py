@@ -60,6 +60,7 @@ LINES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_simulated_run_says_every_line_and_never_as_a_result(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +235,7 @@ def test_predicted_sessions_wait_for_nothing_of_their_own() -> None:
     assert idle_share([span for span in gpu_prediction.predicted_spans() if span.row == "session 0"]) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_predicted_kernels_are_those_of_the_graph(tmp_path: Path) -> None:
     world = World(tmp_path, FULL)
     # These move nothing; unpacking the inputs and writing the result are two more.

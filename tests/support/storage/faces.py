@@ -21,7 +21,7 @@ from storage.specs import LookupSpec, TableSpec
 from storage.tiers.dram import DramTier
 from storage.tiers.ssd.tier import SsdTier
 from storage.tiers.tiered import TieredStore
-from tests.unit.storage.tier_rows import EDGE_IDS
+from tests.support.storage.tier_rows import EDGE_IDS
 
 DIM = 4
 FIND, PUT, EVICT, ASSIGN, ERASE, EXPORT, SIZE = (

@@ -16,8 +16,8 @@ from storage.features import Jagged
 from storage.hbm.device import Device
 from storage.hbm.replica import bytes_of
 from storage.specs import LookupSpec
-from tests.hbm.world import ALL_BYTES, TABLES, CardWorld
 from tests.soak.hbm import HbmSoak
+from tests.support.hbm.world import ALL_BYTES, TABLES, CardWorld
 
 SOAK_S = 12.0
 
@@ -214,6 +214,7 @@ def test_bytes_are_divided_among_row_sizes(tmp_path: Path, device: Device) -> No
     world.close()
 
 
+@pytest.mark.slow
 def test_every_row_is_its_snapshots_own_under_everything_at_once(tmp_path: Path, device: Device) -> None:
     soak = HbmSoak(tmp_path / "store", device, row_type="int8")
     wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")

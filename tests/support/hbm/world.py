@@ -14,7 +14,7 @@ from storage.hbm.device import Device
 from storage.hbm.tier import HbmTier
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
-from tests.hbm.lane import CardLane
+from tests.support.hbm.lane import CardLane
 
 TABLES = {"user": (4, 3000), "item": (16, 6000), "word": (33, 800)}
 ROWS = 512

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ from trainer.config import TrainConfig, with_row_types
 from trainer.publishing import Publisher
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_golden_requests_are_scored_over_the_rows_as_stored(row_type: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -31,7 +34,7 @@ def test_golden_requests_are_scored_over_the_rows_as_stored(row_type: str, tmp_p
     assert {table.row_type for table in version.tables} == {row_type}
     exact = replay(publish(module, ctr_sample(), tmp_path, name="ctr"))
     difference = np.abs(version.golden().outputs["score"] - exact.golden().outputs["score"]).max()
-    rounding = version.manifest.metadata.get("rounding", {})
+    rounding: Any = version.manifest.metadata.get("rounding", {})
     if row_type == "fp32":
         assert difference == 0.0
         assert rounding == {}
@@ -54,7 +57,7 @@ def test_tables_of_one_version_may_differ(tmp_path: Path) -> None:
         publish(Ctr(), ctr_sample(), tmp_path, name="ctr", row_types={"itemz": "int8"})
 
 
-def published(training: Training, models: Path, **options: object) -> Publisher:
+def published(training: Training, models: Path, **options: Any) -> Publisher:
     return Publisher(training.model, columns(some_rows(64, 5)), models, name="m", spec=SPEC, policy=CHAIN, **options)
 
 
@@ -65,6 +68,7 @@ def trained() -> Training:
     return training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_a_delta_has_the_rows_of_its_version_rounded_alike(row_type: str, tmp_path: Path) -> None:
     training = trained()
@@ -80,11 +84,12 @@ def test_a_delta_has_the_rows_of_its_version_rounded_alike(row_type: str, tmp_pa
         for shard in delta.shards(table.name):
             rows = live.lookup(shard.ids, train=False)
             np.testing.assert_array_equal(shard.encoded, shard.codec.encode(rows))
-    rounding = delta.manifest.metadata["rounding"]
+    rounding: Any = delta.manifest.metadata["rounding"]
     assert "words" in rounding
     assert ("users" in rounding) == (row_type != "fp32")
 
 
+@pytest.mark.slow
 def test_a_delta_of_another_row_type_is_refused_and_auto_makes_a_version(tmp_path: Path) -> None:
     training = trained()
     first = published(training, tmp_path, row_types="int8")
@@ -116,7 +121,7 @@ def test_an_unknown_table_is_refused_before_anything_is_promised(tmp_path: Path)
     assert publisher.lineage.pending is None
 
 
-def run_command(command: object, *arguments: object) -> str:
+def run_command(command: click.Command, *arguments: object) -> str:
     done = CliRunner(env={"COLUMNS": "300"}).invoke(
         command, [str(entry) for entry in arguments], catch_exceptions=False
     )
@@ -124,6 +129,7 @@ def run_command(command: object, *arguments: object) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_a_run_is_published_in_row_types_by_command(
     clicks: Path, fresh_clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
@@ -153,12 +159,13 @@ def test_a_run_is_published_in_row_types_by_command(
     assert "bf16" in seen
 
 
+@pytest.mark.slow
 def test_training_is_the_same_whatever_is_published(
     clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
     plain = config_of("deepfm", epochs="1")
-    scores = []
+    scores: list[np.ndarray] = []
     for name, config in (("plain", plain), ("rounded", with_row_types(plain, {"default": "int8"}))):
         train(config, clicks, output=tmp_path / name, repository=tmp_path / "models", limit=600, progress=False)
         scores.append(load_trained(tmp_path / name).predict(clicks))
-    np.testing.assert_array_equal(*scores)
+    np.testing.assert_array_equal(scores[0], scores[1])

@@ -18,8 +18,8 @@ from storage.hbm import lookup_kernels
 from storage.hbm.device import Device, KernelCall
 from storage.hbm.lookup_kernels import FEATURE_SHIFT, FEATURE_WORDS, OutputType
 from tests.simulated_gpu import kernels
-from tests.unit.serving.gpu import model_of_replica
-from tests.unit.serving.gpu.model_of_replica import MEAN, SUM, TABLES, WEIGHTED, Batch, Feature, Replica
+from tests.support.gpu import model_of_replica
+from tests.support.gpu.model_of_replica import MEAN, SUM, TABLES, WEIGHTED, Batch, Feature, Replica
 
 # Addresses in a row of the table of features.
 _ADDRESSES = (0, 2, 8, 14, 15)

@@ -18,11 +18,11 @@ from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
 from storage.hbm.sight import Sight
 from storage.specs import LookupSpec
-from tests.hbm.behaviour import SOAK_S, waits_for
-from tests.hbm.held import HeldLane, held_up
-from tests.hbm.lane import CardLane
-from tests.hbm.world import ROWS, TABLES, CardWorld
 from tests.soak.hbm import HbmSoak
+from tests.support.hbm.behaviour import SOAK_S, waits_for
+from tests.support.hbm.held import HeldLane, held_up
+from tests.support.hbm.lane import CardLane
+from tests.support.hbm.world import ROWS, TABLES, CardWorld
 
 # On each of two cards: more than half of all rows with their spare, fewer than all.
 HALF_BYTES = 460_000
@@ -302,6 +302,7 @@ def test_rows_are_shared_from_now_on_and_not_any_more(tmp_path: Path, devices: S
     world.close()
 
 
+@pytest.mark.slow
 def test_every_row_is_its_snapshots_own_while_cards_share_them(tmp_path: Path, devices: Sequence[Device]) -> None:
     soak = HbmSoak(tmp_path / "store", *devices, seed=5)
     wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")

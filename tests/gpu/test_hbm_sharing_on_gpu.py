@@ -14,7 +14,7 @@ import pytest
 from serving.gpu.driver import Driver, Gpus
 from storage.errors import DeviceError
 from storage.hbm.device import Device
-from tests.hbm.sharing import (  # noqa: F401
+from tests.support.hbm.sharing import (  # noqa: F401
     test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it,
     test_a_card_that_is_closed_leaves_its_part_to_the_others,
     test_a_card_that_shares_nothing_has_what_fits_on_it_alone,
