@@ -48,7 +48,7 @@ class Ended:
 def run_one(name: str, folder: Path, *, quick: bool, bound_s: float) -> Ended:
     """Runs one benchmark within its bound."""
     rows_file = folder / f"{name}.json"
-    command = [sys.executable, "-m", "emberline", "bench", name, "--json", str(rows_file)]
+    command = [sys.executable, "-m", "benchmarks", name, "--json", str(rows_file)]
     command += ["--quick"] if quick else ["--max-seconds", f"{bound_s * BEGIN_NOTHING:g}"]
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:

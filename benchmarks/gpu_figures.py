@@ -30,7 +30,7 @@ def page(results: Sequence[Result]) -> str:
         state=f"Measured on {gpus}." if gpus else "No GPU has run this yet.",
         sessions=markdown(lines(), ["predicted"], "by", results),
         rows=markdown(row_lines(), names, f"by ({names[0]})", results),
-        assumptions="\n".join(["| assumed | | whence |", "|---|---|---|", *told]),
+        assumptions="\n".join(["| assumption | value | source |", "|---|---|---|", *told]),
     )
 
 

@@ -1,6 +1,6 @@
-"""The commands of docs/live.md: the road is walked as it stands, on a small planted set; the rest is understood.
+"""The commands of docs/live.md: the walkthrough runs as it stands, on a small planted set; the rest is parsed.
 
-So are those of docs/serving.md.
+So are those of docs/serving.md. Every option and metric stands in the table of its page.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
-ROAD, *OTHERS = [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+WALKTHROUGH, *OTHERS = [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 ASKS_SERVER = {"predict", "snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "load", "unload"}
 
 
-def test_the_road_works_as_it_is_written(tmp_path: Path) -> None:
+def test_the_walkthrough_works_as_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "trainer").symlink_to(ROOT / "trainer")
     printed: dict[str, list[str]] = {}
     server: ServerProcess | None = None
     try:
-        for line in ROAD:
+        for line in WALKTHROUGH:
             name, *arguments = shlex.split(line.replace("movielens", "synthetic"))[1:]
             if name == "serve":
                 assert arguments == ["--model-repository", "build/models", "&"]
@@ -127,11 +127,24 @@ def test_every_metric_of_updates_stands_in_the_table() -> None:
         assert f"`{name}`" in PAGE, name
 
 
-def test_every_metric_of_gpus_stands_in_its_table() -> None:
+def test_every_option_of_the_server_stands_in_the_table() -> None:
+    rows = "\n".join(line for line in SERVING.splitlines() if line.startswith("| `--"))
+    found = command.get_command(click.Context(command), "serve")
+    assert found is not None
+    flags = [flag for option in found.params for flag in option.opts if flag != "--help"]
+    assert len(flags) > 15
+    for flag in flags:
+        assert re.search(rf"`{flag}\b", rows), flag
+
+
+def test_every_metric_of_requests_sessions_and_gpus_stands_in_its_table() -> None:
     from serving.http import metrics
 
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    for name in ("gpu_batches_total", *(entry[0] for entry in metrics._OF_GPUS)):
+    of_gpus = (*metrics._OF_GPUS, *metrics._OF_HBM, *metrics._OF_HBM_TABLES)
+    of_requests = (*metrics._OF_ARMS, *metrics._OF_SESSIONS)
+    names = [entry[0] for entry in (*of_gpus, *of_requests)]
+    for name in (*names, "gpu_batches_total", "stage_seconds_total", "queue_length", "sessions"):
         assert f"`emberline_{name}`" in page, name
 
 

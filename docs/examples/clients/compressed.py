@@ -1,4 +1,4 @@
-"""Scores two rows with a compressed request and a compressed answer, over HTTP and over gRPC."""
+"""Scores two rows with a compressed request and a compressed response, over HTTP and over gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model does: its counts and mean times from statistics, and a counter of the metrics page."""
+"""Prints a model's counts and mean times from its statistics, and a counter from the metrics page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists and nulls, for the quickstart's model: the same rows as KServe v1, as v2 in JSON and as v2 in bytes."""
+"""Sends lists and nulls to the quickstart's model: the same rows as KServe v1, as v2 in JSON and as v2 in binary."""
 
 from __future__ import annotations
 

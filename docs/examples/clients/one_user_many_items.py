@@ -1,4 +1,4 @@
-"""Ranks films for one user: what is the user's is sent once, and looked up and computed once."""
+"""Ranks films for one user: the inputs of the user are sent, looked up and computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may ask for beside scores: outputs, an id, a version, a timeout, a priority, a snapshot, a side."""
+"""Sends a request with all its options: outputs, an id, a version, a timeout, a priority, a snapshot, a routing key."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def main() -> None:
         result = client.infer(
             "tiny",
             [words, dense],
-            model_version="1",  # only where the version_policy keeps it loaded; without it, the one that is served
-            outputs=[triton.InferRequestedOutput("score", binary_data=False)],  # the others are not sent
-            request_id="page-17",  # comes back with the answer
-            timeout=500_000,  # microseconds that it may wait in the queue
-            priority=1,  # goes before 2; means nothing without priority_levels in config.pbtxt
+            model_version="1",  # only if version_policy keeps it loaded; default: the version that is served
+            outputs=[triton.InferRequestedOutput("score", binary_data=False)],  # default: all outputs
+            request_id="page-17",  # returned with the response
+            timeout=500_000,  # longest wait in the queue, in microseconds
+            priority=1,  # before requests of priority 2; ignored without priority_levels in config.pbtxt
             parameters={
-                "min_snapshot": "1.0",  # not answered from an older one
-                "routing_key": "user-7",  # always on the same side of a canary
+                "min_snapshot": "1.0",  # no answer from an older snapshot
+                "routing_key": "user-7",  # always the same side of a canary
             },
         )
     answer = result.get_response()

@@ -1,4 +1,4 @@
-"""Asks again where that helps: a server that is full or restarting, a connection that broke; never beyond a deadline.
+"""Retries where that helps: a server that is full or restarting, a connection that broke. Never beyond a deadline.
 
 A request for scores changes nothing, so it may always be sent twice. Whether it helps is another question.
 """

@@ -1,4 +1,4 @@
-"""Scores two rows with tritonclient over gRPC, then several requests under way at once."""
+"""Scores two rows with tritonclient over gRPC, then several requests at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores two rows with tritonclient over HTTP: tensors travel as bytes, which costs the server a tenth of JSON."""
+"""Scores two rows with tritonclient over HTTP: binary tensors cost the server a tenth of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores two rows with tritonclient's asyncio client over HTTP, a request each, both under way at once."""
+"""Scores two rows with tritonclient's asyncio client over HTTP, one request each, both at once."""
 
 from __future__ import annotations
 

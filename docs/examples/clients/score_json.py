@@ -1,4 +1,4 @@
-"""Scores two rows with Python's own library alone: KServe v1, over one connection that stays open."""
+"""Scores two rows with Python's standard library alone: KServe v1, over one connection that stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores two rows of a server that asks who is there (a token), over TLS: by HTTP and by gRPC."""
+"""Scores two rows with a token over TLS, over HTTP and over gRPC."""
 
 from __future__ import annotations
 

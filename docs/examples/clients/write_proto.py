@@ -1,4 +1,4 @@
-"""Writes Triton's grpc_service.proto and model_config.proto, from the messages that tritonclient has.
+"""Writes Triton's grpc_service.proto and model_config.proto, from the messages in tritonclient.
 
 For clients in other languages: the two files are what `protoc` wants. They say the same as those of
 https://github.com/triton-inference-server/common, without the comments; with a checkout of that, take those.

@@ -14,7 +14,7 @@ from storage.checkpoint import DeltaTable, list_deltas, open_delta
 from storage.errors import ParityError
 from tests.integration.trainer.published_line import Follower, go_on, some_rows
 from trainer import EmbeddingTable
-from trainer.publishing import delta_writer
+from trainer.publishing import delta_content, delta_writer
 
 Fault = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -41,7 +41,7 @@ def test_a_row_that_is_lost_or_damaged_on_its_way_to_a_delta_is_found_out(
 ) -> None:
     training, publisher = go_on(models)
     publisher.offer(training.step(some_rows(12, 7, low=7, high=400)))
-    real = delta_writer.changed_tables
+    real = delta_content.changed_tables
 
     def faulty(*arguments: Any) -> list[DeltaTable]:
         tables = real(*arguments)
@@ -66,7 +66,7 @@ def test_a_weight_that_is_damaged_on_its_way_to_a_delta_is_found_out(
 ) -> None:
     training, publisher = go_on(models)
     publisher.offer(training.step(some_rows(12, 7, low=7, high=400)))
-    real = delta_writer.weight_arrays
+    real = delta_content.weight_arrays
 
     def faulty(weights: Any) -> Any:
         arrays, dtypes = real(weights)

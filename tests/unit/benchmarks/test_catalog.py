@@ -146,6 +146,12 @@ def test_the_whole_run_of_the_store_stays_below_thirty_five_minutes() -> None:
     assert sum(all_store.BOUNDS_S.values()) <= 35 * 60 - 10
 
 
+def test_the_whole_run_starts_the_command_that_there_is(tmp_path: Path) -> None:
+    ended = all_store.run_one("poling", tmp_path, quick=True, bound_s=60.0)
+    assert "did you mean 'pooling'?" in ended.text
+    assert ended.how.startswith("failed with ")
+
+
 def test_the_summary_names_what_is_missed() -> None:
     rows = [
         {"claim": "a", "against": "b", "ratio": 0.5, "target": 1.0, "holds": False},
