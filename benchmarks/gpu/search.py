@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.gpu_card import Card
-from benchmarks.gpu_replica import Lookups
+from benchmarks.gpu.device import Card
+from benchmarks.gpu.replica import Lookups
 from storage.hbm.kernel_sources import SOURCES
 from storage.hbm.kernels import OPTIONS, Kernels
 

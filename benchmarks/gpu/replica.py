@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_card import Card
-from benchmarks.gpu_index import LINE_BYTES, WORK_BYTES, Index, ids_of, lines_for, make_index
+from benchmarks.gpu.device import Card
+from benchmarks.gpu.index import LINE_BYTES, WORK_BYTES, Index, ids_of, lines_for, make_index
 from benchmarks.traffic import ZIPF
 from serving.gpu.driver import Stream
 from storage.hbm import lookup_kernels

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from benchmarks.gpu_bench import SESSIONS, Bench, latency_us
-from benchmarks.gpu_card import PRECISIONS
-from benchmarks.gpu_world import DenseRuns
+from benchmarks.gpu.bench import SESSIONS, Bench, latency_us
+from benchmarks.gpu.device import PRECISIONS
+from benchmarks.gpu.world import DenseRuns
 from benchmarks.measure import Contestant, per_second, together
 from serving.gpu.device_model import DeviceModel
 from storage.checkpoint import DenseGraph

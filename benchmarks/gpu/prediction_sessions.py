@@ -1,8 +1,9 @@
-"""What `gpu_sessions` should find on an H200, by bytes, operations and launches: written down before any GPU ran it.
+"""Prediction, not measured: what `gpu_sessions` should find on an H200, by bytes, operations and launches.
 
-    python -m benchmarks.gpu_prediction --svg FILE           # two sessions, as they should overlap
+    python -m benchmarks.gpu.prediction_sessions --svg FILE           # two sessions, as they should overlap
 
-From benchmarks/gpu_assumptions.py and the model's sizes; `python -m benchmarks.gpu_figures` writes the page.
+Written down before any GPU ran it, from benchmarks/gpu/prediction_assumptions.py and the model's sizes;
+`python -m benchmarks.gpu.figures` writes the page.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.dlrm_towers import DENSE, SPARSE
-from benchmarks.gpu_assumptions import (
+from benchmarks.gpu.dense import FOUR_OVER_ONE, GRAPH_TARGETS, P50_US, P99_OVER_P50
+from benchmarks.gpu.end_to_end import PLACES
+from benchmarks.gpu.measured import Found, Line
+from benchmarks.gpu.prediction_assumptions import (
     BUS,
     CALL_US,
     COPY,
@@ -31,13 +35,10 @@ from benchmarks.gpu_assumptions import (
     PACK_US,
     POLICY_POINT,
 )
-from benchmarks.gpu_dense import FOUR_OVER_ONE, GRAPH_TARGETS, P50_US, P99_OVER_P50
-from benchmarks.gpu_end_to_end import PLACES
-from benchmarks.gpu_measured import Found, Line
-from benchmarks.gpu_replica import Shape
-from benchmarks.gpu_row_prediction import hottest, lookup, small_us
-from benchmarks.gpu_trace import IDLE_PERCENT
-from benchmarks.gpu_world import FULL
+from benchmarks.gpu.prediction_rows import hottest, lookup, small_us
+from benchmarks.gpu.replica import Shape
+from benchmarks.gpu.trace import IDLE_PERCENT
+from benchmarks.gpu.world import FULL
 from benchmarks.timeline import Span, svg
 
 # A line of the index and a row are read; as fp32 it is written, and the line that it goes to is fetched first.
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if not options.svg.absolute().parent.is_dir():
         parser.error(f"--svg {options.svg}: no folder {options.svg.parent}")
-    title = f"Predicted, not measured: two sessions on an H200, DLRM with 26 tables, batch {FULL.batch}, bf16"
+    title = f"Prediction, not measured: two sessions on an H200, DLRM with 26 tables, batch {FULL.batch}, bf16"
     options.svg.write_text(svg(predicted_spans(), title), encoding="utf-8")
 
 

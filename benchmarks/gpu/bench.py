@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.catalog import Run
-from benchmarks.gpu_card import Card, Limits, find_card, measure_limits
-from benchmarks.gpu_world import FULL, QUICK, TOY, Sizes, World
+from benchmarks.gpu.device import Card, Limits, find_card, measure_limits
+from benchmarks.gpu.world import FULL, QUICK, TOY, Sizes, World
 from benchmarks.machine import available_bytes
 from benchmarks.measure import Contestant, Samples, median
 from benchmarks.report import Report, Row, figure

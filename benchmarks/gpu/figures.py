@@ -1,7 +1,7 @@
-"""Writes docs/gpu-figures.md: predictions from benchmarks/gpu_assumptions.py, measured figures from result files.
+"""Writes docs/gpu-figures.md: predictions from `prediction_assumptions`, measured figures from result files.
 
-python -m benchmarks.gpu_figures               # writes the page
-python -m benchmarks.gpu_figures --check       # ends with 1 where the page is not what would be written
+python -m benchmarks.gpu.figures               # writes the page
+python -m benchmarks.gpu.figures --check       # ends with 1 where the page is not what would be written
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_assumptions import SHEETS, TOLD
-from benchmarks.gpu_measured import Result, markdown, read_results
-from benchmarks.gpu_prediction import lines
-from benchmarks.gpu_row_prediction import row_lines
+from benchmarks.gpu.measured import Result, markdown, read_results
+from benchmarks.gpu.prediction_assumptions import SHEETS, TOLD
+from benchmarks.gpu.prediction_rows import row_lines
+from benchmarks.gpu.prediction_sessions import lines
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gpu-figures.md"
-TEMPLATE = Path(__file__).parent / "data" / "gpu-figures.md.in"
+TEMPLATE = Path(__file__).with_name("figures.md.in")
 
 
 def page(results: Sequence[Result]) -> str:
@@ -27,7 +27,7 @@ def page(results: Sequence[Result]) -> str:
     told = [f"| {what} | {value} | {whence} |" for what, value, whence in TOLD]
     gpus = ", ".join(dict.fromkeys(result.gpu for result in results))
     return TEMPLATE.read_text(encoding="utf-8").format(
-        state=f"Measured on {gpus}." if gpus else "No GPU has run this yet.",
+        state=f"Measured on {gpus}." if gpus else "Prediction, not measured: no GPU has run this yet.",
         sessions=markdown(lines(), ["predicted"], "by", results),
         rows=markdown(row_lines(), names, f"by ({names[0]})", results),
         assumptions="\n".join(["| assumed | | whence |", "|---|---|---|", *told]),
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.check:
         PAGE.write_text(text, encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE.relative_to(ROOT)} is not what its sources make: python -m benchmarks.gpu_figures")
+        print(f"{PAGE.relative_to(ROOT)} is not what its sources make: python -m benchmarks.gpu.figures")
         return 1
     return 0
 

@@ -1,11 +1,12 @@
-"""Where several GPUs find rows: each with what is asked of it alone, and with `hbm_placement: shard`.
+"""Prediction, not measured: where several GPUs find rows, each with what is asked of it alone, and with
+`hbm_placement: shard`.
 
 The real cache policy of each card, its index and its counts, over the same traffic; no GPU, no rows, no time: what is
 counted is where ids are found. A card tells its policy what a lane would (serving/gpu/card_lookup.py): what was missed
 on every card, to the card whose part it is; every eighth use as a mark; of every sixteenth batch a sample.
 
-    python -m benchmarks.card_sharing
-    python -m benchmarks.card_sharing --cards 8 --share 0.01
+    python -m benchmarks.gpu.prediction_sharing
+    python -m benchmarks.gpu.prediction_sharing --cards 8 --share 0.01
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=2400)
     options = parser.parse_args()
     room = int(options.rows * options.share)
+    print("prediction, not measured on any GPU")
     print(f"{options.cards} cards with room for {room:,} of {options.rows:,} rows each")
     print(
         f"{'traffic':<18} {'placement':<10} {'own card':>8} {'another':>8} {'host':>8} {'rows held':>10}   best static"

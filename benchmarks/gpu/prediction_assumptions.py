@@ -1,4 +1,5 @@
-"""What the predictions for a GPU assume, each once: of data sheets, of libraries, and what was measured without a GPU.
+"""Prediction, not measured: what the predictions for a GPU assume, each once, from data sheets, from libraries, and
+from what was measured without a GPU.
 
 Where a figure of a GPU differs from its prediction, one of these is wrong, and that is what the prediction is for.
 """
@@ -98,6 +99,6 @@ TOLD = (
     (
         "a row of a delta: index, row, lists",
         f"{INDEX_US} / {FIND_US} / {LISTS_US} us",
-        "measured on two cores, by both (`python -m benchmarks.delta_parts --rows 12000000`)",
+        "measured on two cores, by both (`python -m benchmarks.gpu.delta_parts --rows 12000000`)",
     ),
 )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.gpu_card import WatchedDriver
+from benchmarks.gpu.device import WatchedDriver
 from storage.features import Jagged
 from storage.hbm import lookup_kernels
 from storage.hbm.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_WORDS, PACKED_FEATURE_WORD, header_words

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu_bench import Bench
-from benchmarks.gpu_dense import dense_runs
-from benchmarks.gpu_world import DenseRuns
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.dense import dense_runs
+from benchmarks.gpu.world import DenseRuns
 from benchmarks.timeline import Span, between, idle_share, svg
 
 IDLE_PERCENT = 10.0

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.gpu_bench import Bench
-from benchmarks.gpu_end_to_end import TENTH
-from benchmarks.gpu_served import Callers, Served
-from benchmarks.gpu_world import TOLERANCE
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.end_to_end import TENTH
+from benchmarks.gpu.served import Callers, Served
+from benchmarks.gpu.world import TOLERANCE
 from serving.engine.requests import InferenceResult
 from storage.features import Column
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.dlrm_towers import DENSE, SPARSE
-from benchmarks.gpu_bench import SESSIONS, Bench
-from benchmarks.gpu_dense import always, dense_runs, rate_of
-from benchmarks.gpu_served import Served, callers
-from benchmarks.gpu_world import DenseRuns
+from benchmarks.gpu.bench import SESSIONS, Bench
+from benchmarks.gpu.dense import always, dense_runs, rate_of
+from benchmarks.gpu.served import Served, callers
+from benchmarks.gpu.world import DenseRuns
 from benchmarks.measure import Contestant, per_second, together
 from serving.engine.requests import InferenceResult
 from serving.gpu.staged_lookup import StagedLookup

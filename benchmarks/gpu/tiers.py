@@ -4,21 +4,21 @@ while four streams look up.
 Tables are made in DRAM, as large as the host's memory and the card's allow; the card is filled by the tier itself.
 Lookups are those of sessions without anything dense: ids in, sums out, late rows from DRAM added on the card.
 
-    python -m benchmarks.gpu_tiers                  # on the first GPU: below eight minutes
-    python -m benchmarks.gpu_tiers --quick
-    python -m benchmarks.gpu_tiers --simulated      # no GPU: every line, and no figure of any meaning
+    python -m benchmarks.gpu.tiers                  # on the first GPU: below eight minutes
+    python -m benchmarks.gpu.tiers --quick
+    python -m benchmarks.gpu.tiers --simulated      # no GPU: every line, and no figure of any meaning
 """
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks.gpu_suite import Suite
+from benchmarks.gpu.suite import Suite
 from benchmarks.isolated_parts import Part
 
 FULL_S, QUICK_S = 450.0, 115.0
 
-_MODULE = "benchmarks.gpu_tier_parts"
+_MODULE = "benchmarks.gpu.tier_parts"
 PARTS = {
     "misses": Part(_MODULE, "misses", 400.0, "misses", "a tenth of the rows on the card, bags of 1,024 ids, Zipf"),
     "delta": Part(_MODULE, "delta", 250.0, "delta", "a delta that becomes visible while four streams look up"),

@@ -21,8 +21,8 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.catalog import Run, terminated_as_interrupt
-from benchmarks.gpu_bench import Bench, LiveReport, Settings
+from benchmarks.catalog import Run, module_of, terminated_as_interrupt
+from benchmarks.gpu.bench import Bench, LiveReport, Settings
 from benchmarks.isolated_parts import LOST, Part, append_event, supervise
 from benchmarks.machine import machine_line
 from benchmarks.report import Report
@@ -71,8 +71,7 @@ class Suite:
         }
 
         def command(group: Sequence[str], events: Path, left_s: float) -> list[str]:
-            module = f"benchmarks.{self.name}"
-            worker = [sys.executable, "-m", module, "--worker", str(events), "--work", str(run.work)]
+            worker = [sys.executable, "-m", module_of(self.name), "--worker", str(events), "--work", str(run.work)]
             worker += ["--parts", ",".join(group), "--repeats", str(run.repeats), *_flags(settings)]
             return [*worker, "--max-seconds", f"{left_s:.1f}"]
 
@@ -116,7 +115,7 @@ class Suite:
         """The command line. Ends the process with 2 for what cannot be."""
         lines = "\n".join(f"  {name:11} {part.says}" for name, part in self.parts.items())
         parser = argparse.ArgumentParser(
-            prog=f"python -m benchmarks.{self.name}",
+            prog=f"python -m {module_of(self.name)}",
             description=self.says,
             epilog=f"parts:\n{lines}",
             formatter_class=argparse.RawDescriptionHelpFormatter,

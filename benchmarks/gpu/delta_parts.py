@@ -2,7 +2,7 @@
 
 The card is full before each delta, and each delta changes other rows.
 
-python -m benchmarks.delta_parts --rows 4000000 --changed 1000000
+python -m benchmarks.gpu.delta_parts --rows 4000000 --changed 1000000
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.gpu_tier_world import TABLE, MadeDelta
+from benchmarks.gpu.tier_world import TABLE, MadeDelta
 from benchmarks.machine import machine_line
 from storage._table import CardCache
 from storage.hbm.base_rows import SnapshotRows

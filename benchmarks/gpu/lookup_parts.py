@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import cast
 
-from benchmarks.gpu_bench import Bench, latency_us
-from benchmarks.gpu_dense import always
-from benchmarks.gpu_events import Launch, Timed, forget, largest
-from benchmarks.gpu_limits import PlainKernels, embedding_bag, fbgemm, index_select
-from benchmarks.gpu_replica import CardRows, Lookups, Shape, fitting_rows
-from benchmarks.gpu_search import InTurn
+from benchmarks.gpu.bench import Bench, latency_us
+from benchmarks.gpu.dense import always
+from benchmarks.gpu.events import Launch, Timed, forget, largest
+from benchmarks.gpu.limits import PlainKernels, embedding_bag, fbgemm, index_select
+from benchmarks.gpu.replica import CardRows, Lookups, Shape, fitting_rows
+from benchmarks.gpu.search import InTurn
 from benchmarks.measure import Contestant, Samples
 from serving.gpu.driver import Graph
 

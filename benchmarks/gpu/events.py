@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from benchmarks.gpu_card import WatchedDriver
+from benchmarks.gpu.device import WatchedDriver
 from benchmarks.measure import Contestant
 from serving.gpu.driver import Stream
 

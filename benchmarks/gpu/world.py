@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.dlrm_towers import DENSE, SPARSE, Towers
 from benchmarks.dlrm_world import spec
-from benchmarks.gpu_card import Card
+from benchmarks.gpu.device import Card
 from benchmarks.traffic import expected_codes, zipf
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.lane import GpuLane

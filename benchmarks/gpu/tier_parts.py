@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.gpu_bench import Bench
-from benchmarks.gpu_dense import always
-from benchmarks.gpu_tier_lane import TierLane
-from benchmarks.gpu_tier_world import Array, TierWorld
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.dense import always
+from benchmarks.gpu.tier_session import TierLane
+from benchmarks.gpu.tier_world import Array, TierWorld
 from benchmarks.measure import Contestant, per_second, together
 from storage.features import Jagged
 from storage.specs import LookupSpec

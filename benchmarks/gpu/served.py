@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.dlrm_towers import SPARSE
-from benchmarks.gpu_bench import Bench
+from benchmarks.gpu.bench import Bench
 from serving.engine.model import LoadedModel
 from serving.engine.requests import InferenceResult
 from serving.model_config.pbtxt import read_model_config

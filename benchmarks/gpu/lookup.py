@@ -3,23 +3,23 @@ beside torch's nn.EmbeddingBag and FBGEMM given row numbers, and a small lookup 
 
 100 million rows, or as many as fit into the card's memory, are made on the card itself, under an index that is filled
 as the cache's; nothing of them crosses the bus. What a card reaches without an index is measured in the same run, by
-plain kernels (gpu_limits.cu) over the same rows, in the order of the same batches.
+plain kernels (limits.cu) over the same rows, in the order of the same batches.
 
-    python -m benchmarks.gpu_lookup                  # on the first GPU: about three minutes
-    python -m benchmarks.gpu_lookup --quick
-    python -m benchmarks.gpu_lookup --simulated      # no GPU: every line, and no figure of any meaning
+    python -m benchmarks.gpu.lookup                  # on the first GPU: about three minutes
+    python -m benchmarks.gpu.lookup --quick
+    python -m benchmarks.gpu.lookup --simulated      # no GPU: every line, and no figure of any meaning
 """
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks.gpu_suite import Suite
+from benchmarks.gpu.suite import Suite
 from benchmarks.isolated_parts import Part
 
 FULL_S, QUICK_S = 310.0, 110.0
 
-_MODULE = "benchmarks.gpu_lookup_parts"
+_MODULE = "benchmarks.gpu.lookup_parts"
 PARTS = {
     "gather": Part(_MODULE, "gather", 90.0, "main", "rows written out, uniform ids, beside a gather by row numbers"),
     "pool": Part(_MODULE, "pool", 120.0, "main", "sums of bags, uniform and Zipf ids, beside torch and FBGEMM"),

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gpu_bench import Bench
-from benchmarks.gpu_tier_lane import TierLane
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.tier_session import TierLane
 from benchmarks.traffic import expected_codes, zipf
 from storage.checkpoint.tables import Shard
 from storage.hbm.cards import cards_of

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.gpu_card import Card
-from benchmarks.gpu_replica import Lookups
+from benchmarks.gpu.device import Card
+from benchmarks.gpu.replica import Lookups
 from storage.hbm.device import Stream
 from storage.hbm.kernel_sources import THREADS
 from storage.hbm.kernels import OPTIONS, Kernels, card_arch, compile_source
 
-SOURCE = Path(__file__).with_name("gpu_limits.cu")
+SOURCE = Path(__file__).with_name("limits.cu")
 NAMES = ("limit_gather", "limit_pool")
 PIECE_BYTES = 16
 # Enough for every multiprocessor of a large card; threads stride over what is more.

@@ -1,17 +1,17 @@
 """What a profiler is to look at: a few launches of the lookups, the search by a mask and its first version in turn.
 
-ncu --clock-control none --kernel-name regex:lookup_.* python -m benchmarks.gpu_profiled
-python -m benchmarks.gpu_profiled --simulated
+ncu --clock-control none --kernel-name regex:lookup_.* python -m benchmarks.gpu.profiled
+python -m benchmarks.gpu.profiled --simulated
 """
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks.gpu_card import Card, find_card
-from benchmarks.gpu_lookup_parts import BAG, WIDE
-from benchmarks.gpu_replica import CardRows, Lookups, fitting_rows
-from benchmarks.gpu_search import InTurn
+from benchmarks.gpu.device import Card, find_card
+from benchmarks.gpu.lookup_parts import BAG, WIDE
+from benchmarks.gpu.replica import CardRows, Lookups, fitting_rows
+from benchmarks.gpu.search import InTurn
 
 ROWS, TOY_ROWS = 10_000_000, 700
 IDS, TOY_IDS = 1 << 20, 64

@@ -1,6 +1,7 @@
-"""What `gpu_lookup` and `gpu_tiers` should find on an H200 and an H100: by bytes, by loads under way, by the host.
+"""Prediction, not measured: what `gpu_lookup` and `gpu_tiers` should find on an H200 and an H100, by bytes, by loads in
+flight, and by what the host gives.
 
-Written down before any GPU ran them, from benchmarks/gpu_assumptions.py.
+Written down before any GPU ran them, from benchmarks/gpu/prediction_assumptions.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,25 @@ import math
 import re
 from dataclasses import dataclass
 
-from benchmarks.gpu_assumptions import (
+from benchmarks.gpu.lookup_parts import (
+    BAG,
+    BEST_PUBLIC,
+    IDS,
+    IN_A_GRAPH,
+    NARROW,
+    OF_GATHER,
+    OF_POOLED,
+    OVER_FBGEMM,
+    OVER_TORCH,
+    ROWS,
+    SMALL_IDS,
+    SMALL_US,
+    TINY,
+    TINY_RATE,
+    WIDE,
+)
+from benchmarks.gpu.measured import Found, Line
+from benchmarks.gpu.prediction_assumptions import (
     AHEAD,
     BETWEEN,
     BUS,
@@ -39,26 +58,8 @@ from benchmarks.gpu_assumptions import (
     WAYS,
     Sheet,
 )
-from benchmarks.gpu_lookup_parts import (
-    BAG,
-    BEST_PUBLIC,
-    IDS,
-    IN_A_GRAPH,
-    NARROW,
-    OF_GATHER,
-    OF_POOLED,
-    OVER_FBGEMM,
-    OVER_TORCH,
-    ROWS,
-    SMALL_IDS,
-    SMALL_US,
-    TINY,
-    TINY_RATE,
-    WIDE,
-)
-from benchmarks.gpu_measured import Found, Line
-from benchmarks.gpu_replica import Shape
-from benchmarks.gpu_tier_parts import (
+from benchmarks.gpu.replica import Shape
+from benchmarks.gpu.tier_parts import (
     DELTA_BAGS,
     DELTA_DIM,
     DELTA_LENGTH,
