@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.traffic import BATCH, Array, Popularity, production_reuse, random_ids, zipf
 from storage._table import CardCache
-from storage.hbm.placement import Placement
+from storage.hbm.sharing import Placement
 
 _TABLE = 0
 _ROW = 4  # bytes; no row is looked at

@@ -21,13 +21,11 @@ from storage.hbm.device import KernelCall
 from storage.hbm.lookup_kernels import (
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
-    PEER_CHAIN_WORDS,
-    PEER_CHAINS_WORD,
-    PEER_WORDS,
     OutputType,
     header_words,
 )
 from storage.hbm.replica import ROW_TYPES
+from storage.hbm.sharing import PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS, across
 from storage.specs import TableSpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -263,11 +261,13 @@ class Lookups:
             "use_every": 0,
             "outputs": (self.output,),
             "shared": (self.rows.index.lines, self.rows.slab, self._no_lines),
-            "peers": self._peers if self.across else None,
         }
         if self.length is not None:
-            return lookup_kernels.pool(rows=self.bags, **given)  # type: ignore[arg-type]
-        return lookup_kernels.gather(self.rows.shape.row_type, rows=1, longest=self.ids, **given)  # type: ignore[arg-type]
+            call = lookup_kernels.pool(rows=self.bags, **given)  # type: ignore[arg-type]
+        else:
+            kind = self.rows.shape.row_type
+            call = lookup_kernels.gather(kind, rows=1, longest=self.ids, **given)  # type: ignore[arg-type]
+        return across(call, self._peers) if self.across else call
 
     def _run(self, work: Callable[[], object], **parts: list[Tensor]) -> None:
         _run(self._card, self.stream, work, **parts)

@@ -172,13 +172,12 @@ class Kernels:
     def load_lookups(self) -> None:
         """The same for the kernels of storage.hbm.lookup_kernels."""
         for source in SOURCES:
-            if source not in ACROSS:
+            if source != ACROSS:
                 self._load_source(source)
 
     def load_across(self) -> None:
         """The same for those that look into the memory of other cards."""
-        for source in ACROSS:
-            self._load_source(source)
+        self._load_source(ACROSS)
 
     def assemble(
         self,

@@ -1,4 +1,4 @@
-"""Ids that lanes tell a card's cache of, until its worker has the time. Any thread; never waits."""
+"""Ids that sessions ask the cache of a GPU for, until its worker has the time. Any thread; never waits."""
 
 from __future__ import annotations
 
@@ -9,48 +9,29 @@ import numpy as np
 
 from storage.tiers.base import Ids
 
-# What came first is forgotten beyond so many pieces: it is asked for again.
-_MISSED, _USED = 256, 1024
+# Beyond so many pieces the oldest ones are forgotten: what is wanted is asked for again.
+_MOST = 256
 
 
 class Offers:
     """Pieces are ids of one table."""
 
-    def __init__(self) -> None:
-        self._missed: deque[tuple[int, Ids]] = deque(maxlen=_MISSED)
-        self._used: deque[tuple[int, Ids]] = deque(maxlen=_USED)
-        self._alone: deque[tuple[int, Ids]] = deque(maxlen=_MISSED)
+    def __init__(self, most: int = _MOST) -> None:
+        """most: pieces that are kept."""
+        self._pieces: deque[tuple[int, Ids]] = deque(maxlen=most)
 
-    def put(self, missed: Sequence[tuple[int, Ids]], used: Sequence[tuple[int, Ids]] | None) -> None:
-        """missed: were not found. used: a sample of what was asked for, as often as it was; None of a lane that finds
-        rows on this card alone.
-        """
-        if used is None:
-            self._alone.extend(missed)
-            return
-        self._missed.extend(missed)
-        self._used.extend(used)
+    def put(self, pieces: Sequence[tuple[int, Ids]]) -> None:
+        """By table; an id may come more than once."""
+        self._pieces.extend(pieces)
 
-    def alone(self) -> Iterator[tuple[int, Ids]]:
-        """Missed by lanes that find rows on this card alone: by table, each id once; those that were put before."""
-        return ((table, np.unique(ids)) for table, ids in _taken(self._alone))
-
-    def missed(self) -> Iterator[tuple[int, Ids]]:
-        """Missed by lanes that look on other cards too: by table, each id once; those that were put before."""
-        return ((table, np.unique(ids)) for table, ids in _taken(self._missed))
-
-    def used(self) -> Iterator[tuple[int, Ids]]:
-        """By table, as often as they were put; those that were put before."""
-        return _taken(self._used)
-
-
-def _taken(pieces: deque[tuple[int, Ids]]) -> Iterator[tuple[int, Ids]]:
-    wanted: dict[int, list[Ids]] = {}
-    for _ in range(len(pieces)):
-        try:
-            table, ids = pieces.popleft()
-        except IndexError:
-            break
-        wanted.setdefault(table, []).append(ids)
-    for table, parts in wanted.items():
-        yield table, np.concatenate(parts)
+    def take(self) -> Iterator[tuple[int, Ids]]:
+        """By table, each id as often as it was put; those that were put before."""
+        wanted: dict[int, list[Ids]] = {}
+        for _ in range(len(self._pieces)):
+            try:
+                table, ids = self._pieces.popleft()
+            except IndexError:
+                break
+            wanted.setdefault(table, []).append(ids)
+        for table, pieces in wanted.items():
+            yield table, np.concatenate(pieces)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from serving.gpu import card_lookup
 from serving.gpu.pipeline import GpuPipeline
+from serving.gpu.sharing import SAMPLED_BATCHES
 from storage.hbm.cards import cards_of
+from storage.hbm.sharing import RowSharing, sharing_of
+from storage.hbm.tier import HbmTier
 from tests.simulated_gpu import SimulatedGpus
 from tests.unit.serving.gpu.card_world import ModelWorld, agree
 
@@ -25,8 +28,8 @@ class Shared:
     def __init__(self, folder: Path, schedule: str, seed: int, *, strict: bool = False) -> None:
         self.gpus = SimulatedGpus(2, schedule=schedule, seed=seed, strict=strict)
         self.world = ModelWorld(folder)
-        cards_of(self.world.store).share_rows(self.gpus.drivers)
-        models = [self.world.model(driver, HALF, across=True) for driver in self.gpus.drivers]
+        sharing_of(self.world.store).share_rows(self.gpus.drivers)
+        models = [self.world.model(driver, HALF, shares_rows=True) for driver in self.gpus.drivers]
         self.pipelines: list[GpuPipeline] = []
         for driver, model in zip(self.gpus.drivers, models, strict=True):
             driver.enter_thread()
@@ -103,12 +106,12 @@ def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> N
 
 def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(3)
-    cards = cards_of(world.store)
+    cards, sharing = cards_of(world.store), sharing_of(world.store)
     steps = [
         lambda: cards.resize(1, 20_000),
-        lambda: cards.share_rows([]),
+        lambda: sharing.share_rows([]),
         lambda: cards.resize(0, HALF),
-        lambda: cards.share_rows(shared.gpus.drivers),
+        lambda: sharing.share_rows(shared.gpus.drivers),
         lambda: cards.close(1),
     ]
     for step in steps:
@@ -121,14 +124,14 @@ def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
 def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     world, rng = shared.world, np.random.default_rng(4)
     told: list[int] = []
-    tell = type(world.tier()).tell
+    tell = RowSharing.tell
 
-    def watched(tier: object, lookups: np.ndarray, misses: np.ndarray, wanted: object, used: object) -> None:
-        told.append(sum(len(ids) for _, ids in used))  # type: ignore[attr-defined]
-        tell(tier, lookups, misses, wanted, used)  # type: ignore[arg-type]
+    def watched(self: RowSharing, tier: HbmTier, *batch: Any) -> None:
+        told.append(sum(len(ids) for _, ids in batch[-1]))
+        tell(self, tier, *batch)
 
-    monkeypatch.setattr(type(world.tier()), "tell", watched)
-    for _ in range(10 * card_lookup._SAMPLED_BATCHES):
+    monkeypatch.setattr(RowSharing, "tell", watched)
+    for _ in range(10 * SAMPLED_BATCHES):
         agree(world, shared.pipelines[0], world.batch(rng, 16))
     assert 1 <= sum(1 for count in told if count) <= 40
     assert 0 < max(told) < 16 * 7 * 8 / 2
