@@ -17,7 +17,9 @@ from storage.hbm.tier import HbmTier
 from tests.simulated_gpu import SimulatedGpus
 from tests.unit.serving.gpu.card_world import ModelWorld, agree
 
-SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
+# What nothing orders is found by the order of events, in any schedule: one that runs everything at once, and one that
+# runs it at any time.
+SCHEDULES = [("eager", 0), ("random", 1)]
 # Of each card: more than half of all rows take, less than all.
 HALF = 56_000
 
@@ -121,6 +123,7 @@ def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
                 agree(world, pipeline, world.batch(rng, size))
 
 
+@pytest.mark.parametrize("shared", [("random", 1)], indirect=True)  # of ids, not of streams
 def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     world, rng = shared.world, np.random.default_rng(4)
     told: list[int] = []
