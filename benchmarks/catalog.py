@@ -132,6 +132,11 @@ def check_name(name: str) -> str:
     return name
 
 
+def module_of(name: str) -> str:
+    """The module of a benchmark. Those of a GPU are in a folder of their own: gpu_lookup is benchmarks.gpu.lookup."""
+    return f"benchmarks.{name.replace('gpu_', 'gpu.', 1) if name.startswith('gpu_') else name}"
+
+
 def wrong_name(name: str) -> str:
     """What to say of a name that is no benchmark."""
     near = difflib.get_close_matches(name, BENCHMARKS, 1)
@@ -176,7 +181,7 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
 
     work: an empty folder on a disk. Raises ConfigError for a wrong name, EmberlineError for what the store raises.
     """
-    module = importlib.import_module(f"benchmarks.{check_name(name)}")
+    module = importlib.import_module(module_of(check_name(name)))
     measure: Callable[[Run], None] = module.measure
     if options.plot is not None:
         from benchmarks.plot import need_matplotlib

@@ -59,7 +59,7 @@ struct Found {
 // Finds the owner in one line. Versions:
 //   1 in turn    four ways one after the other, each its word, the id again, the next way. The lanes of a warp want
 //                different ways, and a warp takes diverging branches one after the other: a line costs eight dependent
-//                loads. Kept for a comparison: -DEMBERLINE_PROBE_IN_TURN (benchmarks/gpu_search.py). No GPU has
+//                loads. Kept for a comparison: -DEMBERLINE_PROBE_IN_TURN (benchmarks/gpu/search.py). No GPU has
 //                measured it.
 //   2 by mask    the ids make a mask of ways first, and a loop takes its set bits: nearly always one, so all lanes load
 //                their words together, and a line costs two dependent loads. A third of the acquiring loads in the

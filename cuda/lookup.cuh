@@ -7,7 +7,7 @@
 //   3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6 dim
 //   7 table            8 use marks, a byte for each slot, or 0                 9 base tables: how many there are, T
 //   10 bound: most ids of a batch; where id i goes to row i, the rows of the output
-//   11 what other cards have of the table, or 0     12 how many cards share it, and the number of this one << 32
+//   11, 12 of cards that share rows (lookup_across.cuh), or 0
 //   13 pooling, or the length of an unpooled feature (lookup_gather.cuh)
 //   14 output          15 a byte for each row of the output, or 0
 // Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a
@@ -16,7 +16,7 @@
 // Header of a batch, int64 words, at the beginning of what the host packed. Offsets are in bytes from its first one,
 // multiples of the size of what lies there; 0 is none:
 //   0 stamp     1 batch     2 length of the chain, 0 to 8     3 to 10 the chain, from its first
-//   11 offset of the chains of other cards
+//   11 of cards that share rows (lookup_across.cuh), or 0
 //   12 + 4f     of feature f: offset of its ids (int64), their number, offset of ranges, offset of weights (float32)
 // Ranges, two int32 for each row of the batch: the ids of row b are [begin, end). Rows may share one. Without weights
 // all are 1.
@@ -24,12 +24,6 @@
 // Chain: the rows of a difference with number c (from 1 on) stand under the virtual tables t + c * T, and hide those of
 // table t. A search asks the virtual tables of the chain, then table t; the first that has the id gives the row, or, by
 // the slot kAskHost, says that the host has to be asked: a miss.
-//
-// Several cards may share rows, each its part (part_of of cache_line.cuh). A search that has found no entry on its own
-// card goes on in the replica of the card whose part the id is, by addresses of that card's memory. Of a table they
-// have, for each card, five int64: {lines, their number, slab, highest slot, use marks or 0}, lines 0 where there is
-// nothing; stride, type and dim are the feature's. Chains of other cards are nine int64 for each: {length, or -1: it
-// does not know the batch's snapshot; numbers}. Only the kernels whose names have "across" in them look there.
 //
 // Misses go to a list: entries of two int64 {feature << 48 | number of the id within the feature, row of the output},
 // in no order that means anything. `count` of them there were; those beyond `room` are counted and not written, and the
@@ -51,9 +45,6 @@ constexpr int kFeatureShift = 48;
 constexpr int kChainLengthWord = 2;
 constexpr int kChainWord = 3;
 constexpr int kMostChain = 8;
-constexpr int kPeerChainWords = 1 + kMostChain;
-constexpr int kPeerWords = 5;
-constexpr int kPeerChainsWord = 11;
 constexpr int kPackedFeatureWord = 12;
 constexpr int kPackedFeatureWords = 4;
 // Of a feature in a batch: so that a tile's step past the last one is an int too.
@@ -80,8 +71,6 @@ struct Feature {
   uint8_t* uses;
   uint32_t base_tables;
   int64_t id_room;
-  const int64_t* peers;  // of other cards; null where there are none
-  uint32_t parts, part;
   int64_t shape;
   uint8_t* output;
   uint8_t* states;
@@ -124,9 +113,6 @@ EMBERLINE_HD Feature feature_at(const int64_t* features, const int64_t* header, 
   feature.uses = address<uint8_t>(words[8]);
   feature.base_tables = static_cast<uint32_t>(words[9]);
   feature.id_room = words[10];
-  feature.peers = address<const int64_t>(words[11]);
-  feature.parts = static_cast<uint32_t>(words[12]);
-  feature.part = static_cast<uint32_t>(static_cast<uint64_t>(words[12]) >> 32);
   feature.shape = words[13];
   feature.output = address<uint8_t>(words[14]);
   feature.states = address<uint8_t>(words[15]);
@@ -191,31 +177,6 @@ struct CardLines {
   }
 };
 
-// The same of another card's memory.
-struct PeerLineLoads {
-  const uint64_t* line;
-  int64_t ids[kCacheLineIds];
-
-  EMBERLINE_DEVICE int64_t id(int at) const { return ids[at]; }
-  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire_system(line + kCacheLineIds + at); }
-  EMBERLINE_DEVICE bool stays(int at, int64_t id) const {
-    return load_relaxed_system(reinterpret_cast<const int64_t*>(line) + at) == id;
-  }
-};
-
-struct PeerLines {
-  const uint64_t* lines;
-  uint64_t line_count;
-
-  EMBERLINE_DEVICE uint64_t count() const { return line_count; }
-  EMBERLINE_DEVICE PeerLineLoads loads(uint64_t index) const {
-    const uint64_t* line = lines + index * (2 * kCacheLineIds);
-    const IdPair first = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(line));
-    const IdPair second = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(line) + 2);
-    return {line, {first.low, first.high, second.low, second.high}};
-  }
-};
-
 // What a replica says of an id: the slot of its row; kAskHost, or another number above every slot, where the host has
 // to be asked; 0 where no table that is asked has an entry. chain: the numbers of `length` differences, which are asked
 // first.
@@ -244,7 +205,8 @@ EMBERLINE_DEVICE bool leaves_mark(const Lookup& lookup, int64_t number, int64_t 
   return (turn & static_cast<uint64_t>(lookup.use_mask)) == 0;
 }
 
-// Where a kernel looks: on its own card. Held: what a lane knows of a row that it found, 0 without one.
+// Where a kernel looks: on its own card. RowsAcross (lookup_across.cuh) is the other one. Held: what a lane knows of a
+// row that it found, 0 without one.
 struct OwnRows {
   using Held = uint32_t;  // the slot
 
@@ -263,44 +225,6 @@ struct OwnRows {
   }
   static EMBERLINE_DEVICE const uint8_t* row(const Feature& feature, Held slot) {
     return feature.slab + static_cast<int64_t>(slot) * feature.stride;
-  }
-};
-
-// On its own card, then on the one whose part the id is. What the own card says holds, also that the host has to be
-// asked: each replica has the row of the batch's snapshot, or says nothing.
-struct RowsAcross {
-  using Held = uint64_t;  // where the row lies
-
-  static EMBERLINE_DEVICE Held look_up(const Lookup& lookup, const Feature& feature, int64_t number,
-                                       int64_t id_number) {
-    const int64_t id = feature.ids[id_number];
-    const uint32_t own = find_own_entry(lookup.header, feature, id);
-    if (own > feature.slots) return 0;
-    if (own != 0) {
-      if (feature.uses != nullptr && leaves_mark(lookup, number, id_number)) store_relaxed(feature.uses + own, 1);
-      return row_at(feature.slab, own, feature.stride);
-    }
-    const int64_t* chains = packed_at<int64_t>(lookup.header, lookup.header[kPeerChainsWord]);
-    if (feature.peers == nullptr || chains == nullptr || feature.parts < 2) return 0;
-    const uint32_t part = part_of(mix_owner(id, table_salt(feature.table)), feature.parts);
-    const int64_t* chain = chains + part * kPeerChainWords;
-    const int64_t* peer = feature.peers + part * kPeerWords;
-    if (part == feature.part || chain[0] < 0 || peer[0] == 0) return 0;
-    const PeerLines lines{address<const uint64_t>(peer[0]), static_cast<uint64_t>(peer[1])};
-    const int length = static_cast<int>(clamp(chain[0], int64_t{0}, int64_t{kMostChain}));
-    const uint32_t slot = find_entry(lines, chain + 1, length, feature, id);
-    if (slot == 0 || slot > static_cast<uint32_t>(peer[3])) return 0;
-    uint8_t* uses = address<uint8_t>(peer[4]);
-    if (uses != nullptr && leaves_mark(lookup, number, id_number)) store_relaxed_system(uses + slot, 1);
-    return row_at(address<const uint8_t>(peer[2]), slot, feature.stride);
-  }
-  static EMBERLINE_DEVICE const uint8_t* row(const Feature&, Held held) {
-    return reinterpret_cast<const uint8_t*>(held);
-  }
-
- private:
-  static EMBERLINE_DEVICE Held row_at(const uint8_t* slab, uint32_t slot, int64_t stride) {
-    return reinterpret_cast<Held>(slab + static_cast<int64_t>(slot) * stride);
   }
 };
 

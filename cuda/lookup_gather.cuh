@@ -24,7 +24,7 @@ EMBERLINE_HD int64_t id_at(const Feature& feature, int64_t row, int64_t batch) {
   return id < ids.end ? id : -1;
 }
 
-// Where: OwnRows or RowsAcross.
+// Where: OwnRows, or RowsAcross of lookup_across.cuh.
 template <class Output, class Where>
 struct GatherRows {
   const Tile& tile;  // a warp

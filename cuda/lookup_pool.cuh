@@ -34,7 +34,7 @@ EMBERLINE_HD int pool_width(const Feature& feature) {
   return tile_width((encoded_bytes(feature.row_type, feature.dim) + unit - 1) / unit, kLeastPoolTile);
 }
 
-// Where: OwnRows or RowsAcross.
+// Where: OwnRows, or RowsAcross of lookup_across.cuh.
 template <class Where>
 struct PoolBags {
   using Held = typename Where::Held;

@@ -18,7 +18,7 @@ from serving.pipeline.host import Pipeline
 from serving.pipeline.precision import warn_if_slow
 from serving.pipeline.snapshot import Snapshot
 from storage.errors import ConfigError, DeviceError, DeviceLost, Unsupported
-from storage.hbm.cards import cards_of
+from storage.hbm.sharing import sharing_of
 
 logger = logging.getLogger("emberline.serving")
 
@@ -53,14 +53,14 @@ class Devices:
         self.falls_back = config.may_use_processor
         self.uses_processor = self.falls_back or None in places
         try:
-            across = self._share_rows(config, gpus, wanted)
+            shares_rows = self._share_rows(config, gpus, wanted)
         except BaseException:
             self.close()
             raise
         for index in wanted:
             try:
                 assert gpus is not None
-                self._open_one(index, config, gpus, snapshot, max_batch_size, across)
+                self._open_one(index, config, gpus, snapshot, max_batch_size, shares_rows)
             except (DeviceError, Unsupported) as error:
                 self._drop(index)
                 if not self.falls_back:
@@ -118,7 +118,7 @@ class Devices:
         """Gives the memory back. No session is left."""
         for index in list(self.models):
             self._drop(index)
-        cards_of(self._parts.store).leave(self)
+        sharing_of(self._parts.store).leave(self)
 
     def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
         """Whether the version's cards share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
@@ -133,15 +133,15 @@ class Devices:
                     driver.enter_thread()
                     drivers.append(driver)
         try:
-            cards_of(parts.store).share_rows(drivers, self)
+            sharing_of(parts.store).share_rows(drivers, self)
         except (DeviceError, ConfigError) as error:
             if options.on_gpu_failure == "refuse":
                 raise
             logger.warning("%s: each GPU has rows of its own, none are shared: %s", parts.name, error)
-        return cards_of(parts.store).placement is not None
+        return sharing_of(parts.store).placement is not None
 
     def _open_one(
-        self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int, across: bool
+        self, index: int, config: ModelConfig, gpus: Gpus, snapshot: Snapshot, max_batch_size: int, shares_rows: bool
     ) -> None:
         parts = self._parts
         busy_wait = config.graphs.busy_wait
@@ -160,7 +160,7 @@ class Devices:
             busy_wait=busy_wait,
             eager_allowed=config.options.on_gpu_failure != "refuse",
         )
-        model.card = self._open_card(config, model, snapshot, across)
+        model.card = self._open_card(config, model, snapshot, shares_rows)
         replay = self._replays[index] = self._make(None, model, None)
         options = config.options
         tolerance = FP32_TOLERANCE if options.precision == "fp32" else options.precision_tolerance
@@ -177,7 +177,7 @@ class Devices:
         )
 
     def _open_card(
-        self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot, across: bool
+        self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot, shares_rows: bool
     ) -> CardTables | None:
         """A cache of rows on the card. Without one the host looks up; that is an error only where `refuse` says so of
         one that was asked for.
@@ -194,7 +194,7 @@ class Devices:
                 self._user_places,
                 model.inputs,
                 hbm_bytes,
-                across=across,
+                shares_rows=shares_rows,
             )
             if card is not None:
                 prepare_cards(parts.store, snapshot.mask)

@@ -1,11 +1,10 @@
 """Packs the ids of a batch into one pinned buffer for lookups on a GPU: headers, other inputs, ranges, ids.
 
-    header of the unpooled features | header of the pooled ones | chains of other GPUs | sections of the other inputs |
-    ranges | ids | weights
+    header of the unpooled features | header of the pooled ones | sections of the other inputs | ranges | ids | weights
 
-Headers are those of cuda/lookup.cuh; each kernel has one of its own, because features count from 0 in each. There are
-chains of other GPUs where GPUs share rows. Sections are packed as in `staging`. Everything before the ids depends on
-the form of the batch (rows, users) alone.
+Headers are those of cuda/lookup.cuh; each kernel has one of its own, because features count from 0 in each. Behind them
+is room for what a hook of the lookup puts there (`reserved`). Sections are packed as in `staging`. All that lies before
+the ids depends on the form of the batch (rows, users) alone.
 
 Letters: F features, B rows of a batch, U users, N ids, T tables of the store.
 """
@@ -27,11 +26,8 @@ from storage.hbm.lookup_kernels import (
     MOST_CHAIN,
     PACKED_FEATURE_WORD,
     PACKED_FEATURE_WORDS,
-    PEER_CHAIN_WORDS,
-    PEER_CHAINS_WORD,
     header_words,
 )
-from storage.hbm.placement import MOST_CARDS
 
 _ALIGN = 16
 _RANGE_BYTES = 8
@@ -66,12 +62,13 @@ class CardPacking:
     """Layout of packed batches. Shared by all sessions of a model; thread-safe. packed_bytes: size of the largest
     batch.
 
-    inputs: layout of the inputs that are not made from ids. across: whether rows of other GPUs are found too.
+    inputs: layout of the inputs that are not made from ids.
     """
 
-    def __init__(self, features: CardFeatures, inputs: InputLayout, tables: int, *, across: bool = False) -> None:
-        """Computes the layout. inputs: layout of all inputs of the graph. tables: number of tables of the store."""
-        self.across = across
+    def __init__(self, features: CardFeatures, inputs: InputLayout, tables: int, *, reserved_bytes: int = 0) -> None:
+        """inputs: layout of all inputs of the graph. tables: how many the store has. reserved_bytes: room behind the
+        headers, for a hook of the lookup.
+        """
         self.features = features
         self.tables = tables
         self.max_rows = inputs.max_rows
@@ -79,9 +76,8 @@ class CardPacking:
         gathered, pooled = len(features.gathered), len(features.pooled)
         # Offset of each header.
         self.headers = (0, aligned(8 * header_words(gathered), _ALIGN))
-        self.peers_at = self.headers[1] + aligned(8 * header_words(pooled), _ALIGN)
-        chains = 8 * PEER_CHAIN_WORDS * MOST_CARDS if across else 0
-        self.sections_at = self.peers_at + aligned(chains, _ALIGN)
+        self.reserved_at = self.headers[1] + aligned(8 * header_words(pooled), _ALIGN)
+        self.sections_at = self.reserved_at + aligned(reserved_bytes, _ALIGN)
         self.feature_count = gathered + pooled
         self.table_of = np.array([feature.table for feature in features.all], np.int64)
         # Ids of a bag beyond the length of an unpooled feature are not looked up.
@@ -119,7 +115,10 @@ class CardPacking:
 
 
 class CardForm:
-    """Batches of one form in one session's buffer. Not thread-safe."""
+    """Batches of one form in one lane's buffer. One thread at a time.
+
+    headers: offset and words of each kernel's. reserved: int64 words behind them.
+    """
 
     def __init__(self, packing: CardPacking, buffer: np.ndarray, inputs: PackedInputs) -> None:
         """Makes the views. inputs: the views of the sections."""
@@ -130,7 +129,8 @@ class CardForm:
         self._sections = buffer[packing.sections_at :].view(np.uint8)[: inputs.header.nbytes].view(np.int64)
         ranges_at = packing.ranges_at(inputs.size)
         self._ids_at = packing.ids_at(self.rows, inputs.size)
-        self._peers = buffer[packing.peers_at : packing.sections_at].view(np.int64)
+        self.reserved = buffer[packing.reserved_at : packing.sections_at].view(np.int64)
+        self.headers: list[tuple[int, np.ndarray]] = []
         count = packing.feature_count
         self._ranges = buffer[ranges_at : ranges_at + _RANGE_BYTES * count * self.rows].view(np.int32)
         self._ranges = self._ranges.reshape(count, self.rows, 2)
@@ -149,6 +149,7 @@ class CardForm:
             ranges = ranges_at + _RANGE_BYTES * self.rows * numbers - at
             template[PACKED_FEATURE_WORD + 2 :: PACKED_FEATURE_WORDS] = ranges
             self._parts.append((slice(first, first + len(part)), at, header, words, template))
+            self.headers.append((at, header))
             first += len(part)
         of_users = np.array([self.users > 0 and feature.is_user for feature in self._features])
         self._item, self._user = np.flatnonzero(~of_users), np.flatnonzero(of_users)
@@ -201,17 +202,12 @@ class CardForm:
         counts = np.where(used < sizes, 0, sizes)
         return PackedIds(size, lookups, self._ids_at // 8 + begins, counts, weights_at, self.users > 0)
 
-    def put_chain(self, chain: Sequence[int], peer_chains: Sequence[int] = ()) -> None:
-        """Writes the numbers of the differences that a search tries first, at most 8; call it after `put`.
-
-        peer_chains: as in Sight.
-        """
+    def put_chain(self, chain: Sequence[int]) -> None:
+        """Which differences a search asks first, at most 8; behind `put`."""
         assert len(chain) <= MOST_CHAIN
-        self._peers[: len(peer_chains)] = peer_chains
-        for _, at, header, _, _ in self._parts:
+        for _, header in self.headers:
             header[CHAIN_LENGTH_WORD] = len(chain)
             header[CHAIN_WORD : CHAIN_WORD + len(chain)] = chain
-            header[PEER_CHAINS_WORD] = self._packing.peers_at - at if len(peer_chains) else 0
 
     def _bags(self, feature: CardFeature, item: FeatureBatch, user: FeatureBatch | None) -> Jagged:
         return (user if user is not None and feature.is_user else item).ids[feature.name]

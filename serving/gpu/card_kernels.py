@@ -11,11 +11,11 @@ from serving.gpu.card_batch import CardPacking
 from serving.gpu.card_features import CardFeature
 from serving.gpu.lane import GpuLane
 from serving.gpu.late_rows import LateList
+from serving.gpu.sharing import SessionSharing
 from serving.gpu.staging import COUNTS_AT, COUNTS_END, HEAD_BYTES
 from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
-from storage.hbm.lookup_kernels import FEATURE_WORDS, PEER_WORDS
-from storage.hbm.placement import MOST_CARDS
+from storage.hbm.lookup_kernels import FEATURE_WORDS
 from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
 
@@ -50,12 +50,19 @@ class CardKernels:
     gathered and of pooled features the last batch missed.
     """
 
-    def __init__(self, lane: GpuLane, packing: CardPacking, most_misses: int, late_bytes: int) -> None:
-        """Allocates the buffers.
-
-        most_misses: bound for each kernel. late_bytes: size for missed rows and their lists. Raises DeviceError.
+    def __init__(
+        self,
+        lane: GpuLane,
+        packing: CardPacking,
+        most_misses: int,
+        late_bytes: int,
+        sharing: SessionSharing | None = None,
+    ) -> None:
+        """most_misses: of each kernel. late_bytes: for late rows and their lists. sharing: see `serving.gpu.sharing`.
+        Raises DeviceError.
         """
         self._lane = lane
+        self._sharing = sharing
         driver = self._driver = lane.model.driver
         self._host = driver.pinned(packing.packed_bytes)
         self.host = self._host.numpy()
@@ -64,16 +71,12 @@ class CardKernels:
         self._host_late = driver.pinned(late_bytes)
         self.host_late = self._host_late.numpy()
         self._late = driver.device(late_bytes)
-        self._peers_at = 8 * FEATURE_WORDS * packing.feature_count
-        word_bytes = self._peers_at
-        if packing.across:
-            word_bytes += 8 * PEER_WORDS * MOST_CARDS * packing.feature_count
+        word_bytes = 8 * FEATURE_WORDS * packing.feature_count
         self._host_words = driver.pinned(word_bytes)
         self._words = driver.device(word_bytes)
-        self._peers = self._words[self._peers_at :] if packing.across else None
         self.counts = lane.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
-        self._generations: tuple[int, ...] = (0,)
-        # The generation of the replica that graphs look into; 0 where there are none yet.
+        self._generation = 0
+        # The replica that graphs look into; 0 where there are none yet.
         self._captured_for = 0
         self._parts: list[_Part] = []
         at = 0
@@ -96,29 +99,28 @@ class CardKernels:
             self._captured_for = replica.generation
 
     def bind(self, sight: Sight) -> None:
-        """Makes the kernels look into these replicas. The stream is empty; the session is inside."""
-        if sight.generations == self._generations:
+        """Has the kernels look into this replica. The stream is empty; the lane is inside."""
+        sharing, replica = self._sharing, sight.replica
+        changes = sharing is not None and sharing.bind(sight, self._lane.stream)
+        if replica.generation == self._generation and not changes:
             return
-        if sight.generations[0] != self._generations[0]:
-            # Graphs keep the addresses of another replica. Those of other GPUs are in the words alone.
+        if replica.generation != self._generation:
+            # They keep the addresses of another one.
             self._lane.graphs.drop(("look_up", "whole"))
+        self._generation = 0  # until all of it is there
         target = self._lane.target.data_ptr()
         sections = self._lane.model.inputs.sections
         words: list[int] = []
-        peers: list[int] = []
-        replica, shared = sight.replica, len(sight.peers) | sight.part << 32
-        for feature in (feature for part in self._parts for feature in part.features):
+        for number, feature in enumerate(feature for part in self._parts for feature in part.features):
             output = target + sections[feature.place].offset
             states = 0 if feature.states is None else target + sections[feature.states].offset
-            peers_at = self._words.data_ptr() + self._peers_at + 8 * len(peers) if sight.peers else 0
-            words += [*replica.words(feature.table), replica.base_tables, _NO_BOUND, peers_at, shared]
+            elsewhere = (0, 0) if sharing is None else sharing.words(number)
+            words += [*replica.words(feature.table), replica.base_tables, _NO_BOUND, *elsewhere]
             words += [feature.shape, output, states]
-            peers += sight.peer_words(feature.table)
-        host = self._host_words.numpy().view(np.int64)
-        host[: len(words) + len(peers)] = words + peers
+        self._host_words.numpy().view(np.int64)[:] = words
         self._driver.copy(self._words, self._host_words, self._lane.stream)
         self._lane.wait()
-        self._generations = sight.generations
+        self._generation = replica.generation
 
     def send(self, size: int) -> None:
         """Copies this many bytes of the packed batch to the device."""
@@ -130,7 +132,8 @@ class CardKernels:
         driver.assemble(self._assembly, rows, lane.stream)
         driver.zero(lane.results[COUNTS_AT:COUNTS_END], lane.stream)
         for part in self._parts:
-            driver.kernel(self._call(part, rows, replica), lane.stream)
+            call = self._call(part, rows, replica)
+            driver.kernel(call if self._sharing is None else self._sharing.launched(call), lane.stream)
 
     def put_misses(self) -> None:
         """Copies the number of misses, and the first of them, to the host."""
@@ -212,7 +215,6 @@ class CardKernels:
                 use_every=replica.use_every,
                 outputs=outputs,
                 shared=replica.shared,
-                peers=self._peers,
             )
         return lookup_kernels.pool(
             features=part.words,
@@ -225,7 +227,6 @@ class CardKernels:
             use_every=replica.use_every,
             outputs=outputs,
             shared=replica.shared,
-            peers=self._peers,
         )
 
     def _outputs(self, part: _Part, rows: int) -> tuple[torch.Tensor, ...]:

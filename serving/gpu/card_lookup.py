@@ -25,7 +25,6 @@ from serving.gpu.weight_banks import Bank
 from serving.pipeline.user_side import SidedBatch
 from storage.checkpoint import DenseGraph
 from storage.features import FeatureBatch
-from storage.hbm.cards import cards_of
 from storage.hbm.replica import Replica
 from storage.hbm.sight import Sight
 from storage.tiers.counting import COUNTED, HBM, LookupCounts
@@ -37,10 +36,6 @@ LEAST_LATE_BYTES = 4 << 20
 # Weight of a batch with a miss in the next choice of graphs; over one half, misses are usual.
 _WEIGHT = 1 / 16
 _USUAL = 0.5
-# Sampling where GPUs share rows: one id in _SAMPLED_IDS, of one batch in _SAMPLED_BATCHES, reports to a GPU's policy
-# what is used of other parts. So a row of another part stays where it is used 64 times as often as what it displaces: a
-# read across GPUs costs that much less than one from the host.
-_SAMPLED_BATCHES, _SAMPLED_IDS = 16, 4
 
 
 @dataclass(frozen=True)
@@ -67,13 +62,12 @@ class CardLookup:
         self._packing = packing = card.packing
         self._timeout_s = timeout_s
         self.tells = False
-        cards = cards_of(card.store)
-        self._reader = cards.reader(card.tier) if packing.across else card.tier.reader()
-        self._chance = np.random.default_rng()
         self._plan = card.store.plan_rows()
         driver.enter_thread()
+        self._sharing = sharing = card.session_sharing()
+        self._reader = card.tier.reader() if sharing is None else sharing.reader
         late_bytes = max(LEAST_LATE_BYTES, lane.model.inputs.packed_bytes // 4)
-        self._kernels = CardKernels(lane, packing, min(packing.id_room // 4, MOST_MISSES), late_bytes)
+        self._kernels = CardKernels(lane, packing, min(packing.id_room // 4, MOST_MISSES), late_bytes, sharing)
         self._late = LateLookup(
             packing.features, packing.tables, self._plan, self._kernels.host_late, self._kernels.host
         )
@@ -170,7 +164,9 @@ class CardLookup:
         if sight is None:
             return None
         try:
-            form.put_chain(sight.chain, sight.peer_chains)
+            form.put_chain(sight.chain)
+            if self._sharing is not None:
+                self._sharing.put_chains(form, sight)
             return self._look_up(sight, packed, rows, bucket, bank, stamp)
         except BaseException:
             self._lane.drain()
@@ -200,29 +196,10 @@ class CardLookup:
         return CardScores(outputs, counts, by_table)
 
     def _tell(self, packed: PackedIds, missed: np.ndarray, wanted: list[tuple[int, np.ndarray]]) -> None:
-        if self.tells:
-            self._tier.tell(packed.lookups, missed, wanted, self._sampled(packed))
-
-    def _sampled(self, packed: PackedIds) -> list[tuple[int, np.ndarray]] | None:
-        """Samples ids by table (1 of 4, in 1 of 16 batches on average), so the policy also sees rows of other GPUs.
-
-        Returns None when GPUs do not share rows.
-        """
-        if not self._packing.across:
-            return None
-        if self._chance.random() * _SAMPLED_BATCHES >= 1:
-            return []
-        words = self._kernels.host[: self._kernels.host.nbytes // 8 * 8].view(np.int64)
-        # The sample starts elsewhere in each feature and batch, so that a place in a bag does not count always or
-        # never.
-        firsts = self._chance.integers(0, _SAMPLED_IDS, len(packed.id_counts)).tolist()
-        begins = packed.ids_at.tolist()
-        tables, counts = self._packing.table_of.tolist(), packed.id_counts.tolist()
-        return [
-            (table, words[begin + first : begin + count : _SAMPLED_IDS].copy())
-            for table, begin, count, first in zip(tables, begins, counts, firsts, strict=True)
-            if first < count
-        ]
+        if self.tells and self._sharing is None:
+            self._tier.tell(packed.lookups, missed, wanted)
+        elif self.tells and self._sharing is not None:
+            self._sharing.tell(packed, self._kernels.host, missed, wanted)
 
     def _form(self, rows: int, users: int) -> CardForm:
         form = self._forms.pop((rows, users), None)

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from serving.gpu.card_batch import CardPacking
 from serving.gpu.card_features import card_features
 from serving.gpu.driver import Driver
+from serving.gpu.sharing import CHAINS_BYTES, SessionSharing
 from serving.gpu.staging import InputLayout
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import ConfigError, DeviceError, StoreError, Unsupported
@@ -33,11 +34,18 @@ _adding = threading.Lock()
 
 @dataclass(frozen=True)
 class CardTables:
-    """The tables of one model on a GPU. tier: the cache of rows. packing: how a batch's ids come to the GPU."""
+    """tier: the cache of rows. packing: how a batch's ids come to the card. shares_rows: whether sessions look on other
+    cards too.
+    """
 
     store: TieredStore
     tier: HbmTier
     packing: CardPacking
+    shares_rows: bool = False
+
+    def session_sharing(self) -> SessionSharing | None:
+        """The hook of one session's lookups; None where each card has rows of its own. Raises DeviceError."""
+        return SessionSharing(self.tier.device, self.store, self.tier, self.packing) if self.shares_rows else None
 
     def close(self) -> None:
         """Frees the memory when the cache has no other user. No session of this version is left."""
@@ -68,13 +76,13 @@ def open_card_tables(
     inputs: InputLayout,
     hbm_bytes: int | None,
     *,
-    across: bool = False,
+    shares_rows: bool = False,
 ) -> CardTables | None:
     """Caches the store's rows on a GPU, or shares the cache that is there.
 
-    name: that of model and version. hbm_bytes: bytes for rows; None for a quarter of what is free. across: whether the
-    version's GPUs share rows (`Cards.share_rows`). Returns None, and logs why, where the host has to look up. Raises
-    DeviceError, ConfigError.
+    name: of model and version. hbm_bytes: what rows may take there; None for a quarter of what is free. shares_rows:
+    whether the version's cards share rows (`storage.hbm.sharing`). None where the host has to look up, which the log
+    says. Raises DeviceError, ConfigError.
     """
     if hbm_bytes == 0 or not store.tables:
         return None
@@ -83,7 +91,7 @@ def open_card_tables(
     except Unsupported as error:
         logger.warning("%s: rows are looked up on the host, not on %s: %s", name, driver.info, error)
         return None
-    packing = CardPacking(features, inputs, len(store.tables), across=across)
+    packing = CardPacking(features, inputs, len(store.tables), reserved_bytes=CHAINS_BYTES if shares_rows else 0)
     driver.enter_thread()
     with _lock_of(store):
         index = driver.info.index
@@ -111,7 +119,7 @@ def open_card_tables(
             logger.info("%s: on %s: the cache of rows gets %d bytes", name, driver.info, hbm_bytes)
             cards_of(store).resize(index, hbm_bytes)
         _users[tier] = _users.get(tier, 0) + 1
-    return CardTables(store, tier, packing)
+    return CardTables(store, tier, packing, shares_rows)
 
 
 def _lock_of(whose: TieredStore | Driver) -> threading.Lock:

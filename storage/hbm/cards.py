@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Protocol
 
 from storage.errors import ConfigError, StoreError
 from storage.hbm.device import Device
-from storage.hbm.placement import Placement
-from storage.hbm.sharing import SharedReader
 from storage.hbm.statistics import held_of
 from storage.hbm.tier import HbmTier
 from storage.hbm.worker import HbmWorker
-from storage.tiers.arrays import Ids
 from storage.tiers.listeners import Held
 from storage.tiers.overlays import Overlay
 from storage.tiers.tiered import TieredStore
@@ -25,8 +21,18 @@ def cards_of(store: TieredStore) -> Cards:
     return store.listeners.plugged(Cards, lambda: Cards(store))
 
 
+class Sharing(Protocol):
+    """The hook of a store whose cards share rows (`storage.hbm.sharing`)."""
+
+    def join(self, tier: HbmTier) -> None:
+        """A card's cache opens; before anything fills it."""
+
+
 class Cards:
-    """HBM tiers by the index of their GPU. A listener of its store, see `cards_of`. Thread-safe."""
+    """By the index of the card. A listener of its store, see `cards_of`. Any thread.
+
+    sharing: the hook of a store whose cards share rows; None where none ever did.
+    """
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
@@ -34,15 +40,7 @@ class Cards:
         self._tiers: Mapping[int, HbmTier] = {}  # replaced whole
         self._workers: dict[int, HbmWorker] = {}
         self._closed = False
-        self._placement: Placement | None = None
-        # Wishes by owner, the latest last.
-        self._wishes: dict[object, Placement | None] = {}
-        self._turn = 0
-
-    @property
-    def placement(self) -> Placement | None:
-        """The placement of rows on the GPUs; None where each GPU has the rows that are asked of it."""
-        return self._placement
+        self.sharing: Sharing | None = None
 
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
@@ -60,9 +58,11 @@ class Cards:
                 raise StoreError("the store is closed")
             if index in self._tiers:
                 raise ConfigError(f"{device.info}: the store has a cache on it already", field="hbm_bytes")
-            tier = HbmTier(self._store, device, hbm_bytes, self)
+            tier = HbmTier(self._store, device, hbm_bytes)
             self._tiers = {**self._tiers, index: tier}
-            self._workers[index] = HbmWorker(tier, self._store, self)
+            if self.sharing is not None:
+                self.sharing.join(tier)
+            self._workers[index] = HbmWorker(tier, self._store)
         return tier
 
     def close(self, index: int) -> None:
@@ -103,105 +103,6 @@ class Cards:
         """Returns the totals over all GPUs."""
         return held_of([tier.stats() for tier in self._tiers.values()], self._store.tables)
 
-    def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
-        """Keeps hot rows on each of these GPUs and cold rows on one of them; fewer than two: each GPU has its own.
-
-        Call it before `open`, or while lookups run: a row that then belongs elsewhere is missed until it has arrived.
-        owner: identifies the caller's wish; the wish of the latest owner holds, until `leave`. Raises ConfigError, or
-        DeviceError where one GPU cannot read another's memory: nothing is shared then.
-        """
-        placement = None
-        try:
-            if len(devices) > 1:
-                placement = Placement(tuple(sorted(device.info.index for device in devices)))
-            for device in devices:
-                device.enter_thread()
-                for other in devices:
-                    if other is not device:
-                        device.reach(other)
-        except BaseException:
-            self._wish(owner, None)
-            raise
-        self._wish(owner, placement)
-
-    def leave(self, owner: object) -> None:
-        """Withdraws an owner's wish: the one before it holds. No effect where there is none."""
-        with self._lock:
-            self._wishes.pop(owner, None)
-        self._place()
-
-    def _wish(self, owner: object, placement: Placement | None) -> None:
-        with self._lock:
-            self._wishes.pop(owner, None)
-            self._wishes[owner] = placement
-        self._place()
-
-    def _place(self) -> None:
-        with self._lock:
-            placement = next(reversed(self._wishes.values()), None)
-            changes = placement != self._placement
-            self._placement = placement
-            workers = list(self._workers.values()) if changes else []
-        for worker in workers:
-            worker.refill()
-
-    def reader(self, tier: HbmTier) -> SharedReader:
-        """Returns a reader for one session of a GPU, which may read from the other GPUs too."""
-        return SharedReader(tier.reader(), tier.device.info.index, self)
-
-    # The methods below are called by tiers.
-
-    def share(self, tier: HbmTier) -> tuple[int, int]:
-        """Returns how many GPUs share rows with this one, itself included, and the number of its part."""
-        placement = self._placement
-        part = None if placement is None else placement.part_of(tier.device.info.index)
-        return (1, 0) if placement is None or part is None else (len(placement.cards), part)
-
-    def next_clock(self, tier: HbmTier) -> HbmTier:
-        """Returns the tier whose policy counts a batch of this GPU.
-
-        GPUs that share rows take turns, since each is asked.
-        """
-        placement = self._placement
-        if placement is None or tier.device.info.index not in placement.cards:
-            return tier
-        self._turn += 1
-        heard = self._tiers.get(placement.cards[self._turn % len(placement.cards)], tier)
-        return tier if heard.replica is None else heard
-
-    def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
-        """Returns the missed ids that this GPU takes; the others are offered to the GPUs whose part they are.
-
-        Ids of a GPU without a cache are taken by every GPU for itself.
-        """
-        parts, part = self._parts(tier, table, ids)
-        if parts is None:
-            return ids
-        placement = self._placement
-        own = parts == part
-        for number, card in enumerate(() if placement is None else placement.cards):
-            other, its = self._tiers.get(card), parts == number
-            if number == part or not its.any():
-                continue
-            if other is None or other.replica is None:
-                own |= its
-            else:
-                other.offers.put([(table, ids[its])], ())
-        kept: Ids = ids[own]
-        return kept
-
-    def own(self, tier: HbmTier, table: int, ids: Ids) -> np.ndarray:
-        """Returns which ids belong to this GPU's part, (n,) bool; all where GPUs share nothing."""
-        parts, part = self._parts(tier, table, ids)
-        return np.ones(len(ids), np.bool_) if parts is None else parts == part
-
-    def _parts(self, tier: HbmTier, table: int, ids: Ids) -> tuple[np.ndarray | None, int]:
-        placement = self._placement
-        part = None if placement is None else placement.part_of(tier.device.info.index)
-        if placement is None or part is None:
-            return None, 0
-        return placement.parts(table, ids), part
-
     def resize(self, index: int, hbm_bytes: int) -> None:
         """Changes the size while lookups run. Raises ConfigError, DeviceError, StoreError where there is no cache."""
         with self._lock:
@@ -210,6 +111,13 @@ class Cards:
             raise StoreError(f"GPU {index}: the store has no cache on it")
         tier.resize(hbm_bytes)
         worker.refill()
+
+    def refill(self) -> None:
+        """Has every card fill its free room anew."""
+        with self._lock:
+            workers = list(self._workers.values())
+        for worker in workers:
+            worker.refill()
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
         """Waits until every GPU holds the hottest rows that fit; returns False when one does not by then."""

@@ -180,13 +180,12 @@ class Kernels:
     def load_lookups(self) -> None:
         """Compiles and loads the kernels of storage.hbm.lookup_kernels."""
         for source in SOURCES:
-            if source not in ACROSS:
+            if source != ACROSS:
                 self._load_source(source)
 
     def load_across(self) -> None:
-        """Compiles and loads the kernels that read the memory of other GPUs."""
-        for source in ACROSS:
-            self._load_source(source)
+        """The same for those that look into the memory of other cards."""
+        self._load_source(ACROSS)
 
     def assemble(
         self,

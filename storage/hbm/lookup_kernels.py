@@ -23,11 +23,8 @@ FEATURE_SHIFT = 48
 CHAIN_LENGTH_WORD = 2
 CHAIN_WORD = 3
 MOST_CHAIN = 8
-PEER_CHAINS_WORD = 11
 PACKED_FEATURE_WORD = 12
 PACKED_FEATURE_WORDS = 4
-PEER_WORDS = 5
-PEER_CHAIN_WORDS = 1 + MOST_CHAIN
 MOST_FEATURES = 65535
 
 _WARP = 32
@@ -56,28 +53,22 @@ def gather(
     use_every: int,
     outputs: Tensors,
     shared: Tensors,
-    peers: torch.Tensor | None = None,
 ) -> KernelCall:
     """Writes the decoded rows of unpooled features to their places.
 
     features: (feature_count, 16) int64. header: begins with the header of a batch and has all that it refers to. rows:
-    rows of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count:
-    int64, the number of misses, set to 0 before on the same stream; several launches may append to one list. use_every:
-    every use_every-th lookup marks its row as used, a power of two; 0 for none. outputs: outputs and states of the
-    features, written in full. shared: index buckets, slabs and marks of use. peers: entries of the features on other
-    GPUs (lookup.cuh), which are then searched for ids that this one does not have; for outputs of fp32. No buffer here
-    owns their memory: a lookup is inside at each of those GPUs.
+    of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64,
+    how many there were, set to 0 before on the same stream; several launches may append to one list. use_every: which
+    lookups mark their row as used: every so many, a power of two; 0 for none. outputs: outputs and states of the
+    features, written in full. shared: index lines, slabs and marks of use.
 
-    Raises ConfigError for another use_every, for no feature or too many, and for peers with another type of output.
+    Raises ConfigError for another use_every, and for no feature or too many.
     """
-    if peers is not None and output != "fp32":
-        raise ConfigError(f"output: expected fp32 where cards share rows, got {output}")
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
-    blocks = _blocks(longest, _across(feature_count))
+    blocks = _blocks(longest, _checked(feature_count))
     # A list is appended to, so it is read too.
-    reads, writes = (features, header, misses, miss_count, *_given(peers)), (misses, miss_count, *outputs)
-    name = f"lookup_gather_{output}" if peers is None else f"lookup_gather_across_{output}"
-    return KernelCall(name, blocks, values, reads, writes, shared)
+    reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
+    return KernelCall(f"lookup_gather_{output}", blocks, values, reads, writes, shared)
 
 
 def pool(
@@ -92,14 +83,12 @@ def pool(
     use_every: int,
     outputs: Tensors,
     shared: Tensors,
-    peers: torch.Tensor | None = None,
 ) -> KernelCall:
     """Sums the bags of pooled features in float32, in the order of the ids. Arguments and errors as those of gather."""
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
-    blocks = _blocks(rows * _WARP, _across(feature_count))
-    reads, writes = (features, header, misses, miss_count, *_given(peers)), (misses, miss_count, *outputs)
-    name = "lookup_pool" if peers is None else "lookup_pool_across"
-    return KernelCall(name, blocks, values, reads, writes, shared)
+    blocks = _blocks(rows * _WARP, _checked(feature_count))
+    reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
+    return KernelCall("lookup_pool", blocks, values, reads, writes, shared)
 
 
 def scatter_late(
@@ -174,16 +163,16 @@ def publish_stores(
     return KernelCall("publish_stores", _blocks(room), values, (entries, count), (), (lines,))
 
 
-def _blocks(threads: int, across: int = 1) -> tuple[int, int]:
-    """Returns the grid, which has no side of 0."""
-    return min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST), across
+def _blocks(threads: int, abreast: int = 1) -> tuple[int, int]:
+    """Of the grid; it has no side of 0."""
+    return min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST), abreast
 
 
 def _given(tensor: torch.Tensor | None) -> Tensors:
     return () if tensor is None else (tensor,)
 
 
-def _across(feature_count: int) -> int:
+def _checked(feature_count: int) -> int:
     if not 1 <= feature_count <= MOST_FEATURES:
         raise ConfigError(f"feature_count: expected 1 to {MOST_FEATURES}, got {feature_count}")
     return feature_count

@@ -128,11 +128,6 @@ class Replica:
             slab.uses.data_ptr(),
         ]
 
-    def peer_words(self, table: int) -> list[int]:
-        """Returns the words by which other GPUs find the table's rows here (cuda/lookup.cuh)."""
-        words = self.words(table)
-        return [*words[:4], words[8]]
-
     def virtual(self, table: int, number: int) -> int:
         """Returns the table number of a difference's rows; number 0 is the base."""
         return table + number * self.base_tables

@@ -1,52 +1,199 @@
-"""Lookups of a session where several GPUs share rows: it is inside at its own GPU, and at each that it may read
-from.
+"""GPUs that share the rows of a store (`hbm_placement: shard`).
+
+    hot rows    on every GPU whose sessions ask for them often
+    cold rows   on the GPU whose part they are, by a hash of table and id; sessions of the other GPUs read them there
+
+Where a row lies is a matter of speed alone: the cache of a GPU has the rows of the snapshots that it answers for, or
+says nothing, and an id that no GPU has is a miss. Decision 31 has the reasons.
+
+The rest of the package has one hook for it, `HbmTier.sharing`, which is None where a GPU has rows of its own: the usual
+case. `sharing_of` gives the object that sets it; a session that also looks on other GPUs has a `SharedReader`, and
+launches `across(call, ...)` instead of a call of `lookup_kernels`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from storage.hbm.placement import Placement
+import numpy as np
+import torch
+
+from storage._table import CardCache
+from storage.errors import ConfigError
+from storage.hbm.cards import Cards, cards_of
+from storage.hbm.device import Device, KernelCall
+from storage.hbm.filling import hottest
+from storage.hbm.lookup_kernels import MOST_CHAIN
+from storage.hbm.offers import Offers
+from storage.hbm.replica import Replica
 from storage.hbm.sight import Reader, Sight
 from storage.hbm.tier import HbmTier
+from storage.tiers.arrays import Flags, Ids
+from storage.tiers.dram_cache import DramCache
+from storage.tiers.tiered import TieredStore
+
+# As many as a batch's header has room for.
+MOST_GPUS = 16
+# As in cuda/lookup_across.cuh.
+PEER_CHAINS_WORD = 11
+PEER_WORDS = 5
+PEER_CHAIN_WORDS = 1 + MOST_CHAIN
+
+# Samples of uses that wait for the worker of a GPU.
+_MOST_USED = 1024
+_KERNELS = {"lookup_gather_fp32": "lookup_gather_across_fp32", "lookup_pool": "lookup_pool_across"}
 
 
-class SharingTiers(Protocol):
-    """Interface to the tiers of a store that a reader uses."""
+@dataclass(frozen=True)
+class Placement:
+    """gpus: their indexes, ascending, 2 to 16; the number of a part is the place of its GPU among them."""
+
+    gpus: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        if not 2 <= len(self.gpus) <= MOST_GPUS or list(self.gpus) != sorted(set(self.gpus)):
+            raise ConfigError(
+                f"hbm_placement: rows are shared by 2 to {MOST_GPUS} GPUs, got {', '.join(map(str, self.gpus))}",
+                field="parameters.hbm_placement",
+            )
+
+    def part_of(self, gpu: int) -> int | None:
+        """The part of a GPU; None where it has none."""
+        return self.gpus.index(gpu) if gpu in self.gpus else None
+
+    def parts(self, table: int, ids: Ids) -> np.ndarray:
+        """(n,) uint8: the part that each id belongs to."""
+        return CardCache.parts_of(table, ids, len(self.gpus))
+
+
+class SharedTier:
+    """The hook `HbmTier.sharing` of a GPU that shares rows, for as long as a placement holds. Any thread.
+
+    missed: ids that sessions found on no GPU. used: a sample of what sessions of this GPU asked for.
+    """
+
+    def __init__(
+        self, tier: HbmTier, placement: Placement, part: int, tiers: Callable[[], Mapping[int, HbmTier]]
+    ) -> None:
+        """part: of this GPU. tiers: those of the store that are open, by the index of the GPU."""
+        self.missed, self.used = Offers(), Offers(_MOST_USED)
+        self._tier = tier
+        self._placement = placement
+        self._part = part
+        self._tiers = tiers
 
     @property
-    def placement(self) -> Placement | None:
-        """The placement of rows on the GPUs; None where each GPU has the rows that are asked of it."""
+    def place(self) -> tuple[int, int]:
+        """How many GPUs share rows, and the number of this one's part."""
+        return len(self._placement.gpus), self._part
+
+    def offered(self) -> Iterator[tuple[int, Ids]]:
+        """By table, ids that this GPU may take: what was missed and is its own, and what its sessions use of other
+        parts. Such uses count here, because marks leave them out.
+        """
+        for table, ids in self.missed.take():
+            yield table, self._keep(table, np.unique(ids))
+        for table, ids in self.used.take():
+            others = ids[~self._owns(table, ids)]
+            self._tier.count_uses(table, others)
+            yield table, others
+
+    def hottest(self, cache: DramCache, tables: Sequence[int], rows: int) -> Iterator[tuple[int, Ids, Flags]]:
+        """As `filling.hottest`, of the rows of this GPU's part."""
+        for table, ids, counts in hottest(cache, tables, rows * len(self._placement.gpus)):
+            own = self._owns(table, ids)
+            yield table, ids[own], counts[own]
+
+    def list_name(self, name: str) -> str:
+        """The name of the list of hot ids of this part."""
+        return f"{name}_{self._part}_of_{len(self._placement.gpus)}"
+
+    def clock(self, turn: int) -> HbmTier:
+        """The tier whose policy hears of a batch: each in turn, since every GPU is asked."""
+        tier = self._tiers().get(self._placement.gpus[turn % len(self._placement.gpus)])
+        return self._tier if tier is None or tier.replica is None else tier
+
+    def _owns(self, table: int, ids: Ids) -> np.ndarray:
+        return np.asarray(self._placement.parts(table, ids) == self._part)
+
+    def _keep(self, table: int, ids: Ids) -> Ids:
+        """Those of some missed ids that this GPU takes; others are offered to the GPUs whose part they are. Ids of a
+        GPU without a cache are taken by every GPU that misses them.
+        """
+        parts, tiers = self._placement.parts(table, ids), self._tiers()
+        own = parts == self._part
+        for number, gpu in enumerate(self._placement.gpus):
+            its = parts == number
+            if number == self._part or not its.any():
+                continue
+            other = tiers.get(gpu)
+            if other is None or other.replica is None or not isinstance(other.sharing, SharedTier):
+                own |= its
+            else:
+                other.sharing.missed.put([(table, ids[its])])
+        kept: Ids = ids[own]
+        return kept
+
+
+@dataclass(frozen=True)
+class SharedSight(Sight):
+    """peers: the same of the GPUs that share rows, by part; None for the own part, and for a GPU that does not answer
+    for the snapshot. Empty where rows are not shared any more. part: the own one.
+    """
+
+    peers: tuple[Sight | None, ...] = ()
+    part: int = 0
 
     @property
-    def tiers(self) -> Mapping[int, HbmTier]:
-        """The open tiers, by the index of the GPU."""
+    def generations(self) -> tuple[int, ...]:
+        """Of the addresses that a lookup goes by on other GPUs."""
+        return (self.part, *(0 if sight is None else sight.replica.generation for sight in self.peers))
+
+    def peer_words(self, table: int) -> list[int]:
+        """What the GPUs have of a table, five words for each (cuda/lookup_across.cuh)."""
+        return [word for sight in self.peers for word in _words_of(sight, table)]
+
+    @property
+    def peer_chains(self) -> list[int]:
+        """Nine words for each GPU (cuda/lookup_across.cuh)."""
+        words: list[int] = []
+        for sight in self.peers:
+            chain = () if sight is None else sight.chain
+            words += [-1 if sight is None else len(chain), *chain, *[0] * (MOST_CHAIN - len(chain))]
+        return words
+
+
+def _words_of(sight: Sight | None, table: int) -> list[int]:
+    if sight is None:
+        return [0] * PEER_WORDS
+    replica: Replica = sight.replica
+    words = replica.words(table)
+    return [*words[:4], words[8]]
 
 
 class SharedReader:
-    """A Reader over several GPUs, for one session. Not thread-safe.
+    """As Reader, of one session: it is inside at its own GPU, and at each that it may read from. Not thread-safe."""
 
-    On a GPU that does not answer for a snapshot nothing is found.
-    """
-
-    def __init__(self, own: Reader, card: int, cards: SharingTiers) -> None:
-        """Wraps `own`, the reader of the session's GPU, whose index is `card`."""
-        self._own = own
-        self._card = card
-        self._cards = cards
+    def __init__(self, sharing: RowSharing, tier: HbmTier) -> None:
+        """tier: of the session's GPU."""
+        self._own = tier.reader()
+        self._gpu = tier.device.info.index
+        self._sharing = sharing
         self._peers: dict[int, tuple[HbmTier, Reader]] = {}
         self._inside: list[Reader] = []
 
-    def enter(self, mask: int) -> Sight | None:
-        """Enters as Reader does; returns None where the session's own GPU does not answer."""
-        placement = self._cards.placement
-        part = None if placement is None else placement.part_of(self._card)
+    def enter(self, mask: int) -> SharedSight | None:
+        """As of Reader; None where the own GPU does not answer. One that does not is not asked."""
+        placement = self._sharing.placement
+        part = None if placement is None else placement.part_of(self._gpu)
         if placement is None or part is None:
-            return self._own.enter(mask)
-        # Readers are made before it is inside anywhere: a session that is inside never waits.
-        readers = [None if card == self._card else self._reader(card) for card in placement.cards]
+            sight = self._own.enter(mask)
+            return None if sight is None else SharedSight(sight.chain, sight.replica)
+        # Made before it is inside anywhere: a session that is inside waits for nothing.
+        readers = [None if gpu == self._gpu else self._reader(gpu) for gpu in placement.gpus]
         sight = self._own.enter(mask)
         if sight is None:
             return None
@@ -61,7 +208,7 @@ class SharedReader:
         except BaseException:
             self.leave()
             raise
-        return replace(sight, peers=tuple(peers), part=part)
+        return SharedSight(sight.chain, sight.replica, tuple(peers), part)
 
     def leave(self) -> None:
         """Leaves as Reader does."""
@@ -70,12 +217,139 @@ class SharedReader:
             reader.leave()
         self._inside.clear()
 
-    def _reader(self, card: int) -> Reader | None:
-        tier = self._cards.tiers.get(card)
-        known = self._peers.get(card)
+    def _reader(self, gpu: int) -> Reader | None:
+        tier = self._sharing.tiers.get(gpu)
+        known = self._peers.get(gpu)
         if known is None or known[0] is not tier:
             if tier is None:
-                self._peers.pop(card, None)
+                self._peers.pop(gpu, None)
                 return None
-            known = self._peers[card] = (tier, tier.reader())
+            known = self._peers[gpu] = (tier, tier.reader())
         return known[1]
+
+
+class RowSharing:
+    """Which GPUs of a store share its rows, and whether they do. See `sharing_of`. Any thread."""
+
+    def __init__(self, cards: Cards) -> None:
+        self._cards = cards
+        self._lock = threading.Lock()
+        self._placement: Placement | None = None
+        # By owner, the last one last.
+        self._wishes: dict[object, Placement | None] = {}
+        self._turn = 0
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which GPU has which row; None where each has those that are asked of it."""
+        return self._placement
+
+    @property
+    def tiers(self) -> Mapping[int, HbmTier]:
+        """Those that are open, by the index of the GPU."""
+        return self._cards.tiers
+
+    def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
+        """From now on hot rows are on each of these GPUs, and cold ones on one of them; fewer than two: each GPU has
+        its own. Before the caches open, or while lookups go on: what is elsewhere then is missed until it has come.
+
+        owner: whose wish it is; the wish of the last owner holds, until `leave`. Raises ConfigError, DeviceError where
+        one GPU cannot read another's memory: nothing is shared then.
+        """
+        placement = None
+        try:
+            if len(devices) > 1:
+                placement = Placement(tuple(sorted(device.info.index for device in devices)))
+            for device in devices:
+                device.enter_thread()
+                for other in devices:
+                    if other is not device:
+                        device.reach(other)
+        except BaseException:
+            self._wish(owner, None)
+            raise
+        self._wish(owner, placement)
+
+    def leave(self, owner: object) -> None:
+        """Takes an owner's wish back: the one before it holds. Without effect where there is none."""
+        with self._lock:
+            self._wishes.pop(owner, None)
+        self._place()
+
+    def join(self, tier: HbmTier) -> None:
+        """A GPU's cache opens; before anything fills it."""
+        with self._lock:
+            self._give(tier)
+
+    def reader(self, tier: HbmTier) -> SharedReader:
+        """For one session of a GPU, which may read from the others too."""
+        return SharedReader(self, tier)
+
+    def tell(
+        self,
+        tier: HbmTier,
+        lookups: np.ndarray,
+        misses: np.ndarray,
+        wanted: Sequence[tuple[int, Ids]],
+        used: Sequence[tuple[int, Ids]],
+    ) -> None:
+        """As `HbmTier.tell`, of a session that found rows on other GPUs too. used: a sample of what it asked for."""
+        shared = tier.sharing
+        if not isinstance(shared, SharedTier):
+            tier.tell(lookups, misses, wanted)
+            return
+        self._turn += 1
+        tier.counts.add(lookups, misses)
+        shared.clock(self._turn).counts.age(lookups, misses)
+        shared.missed.put(wanted)
+        shared.used.put(used)
+
+    def _wish(self, owner: object, placement: Placement | None) -> None:
+        with self._lock:
+            self._wishes.pop(owner, None)
+            self._wishes[owner] = placement
+        self._place()
+
+    def _place(self) -> None:
+        with self._lock:
+            placement = next(reversed(self._wishes.values()), None)
+            changes = placement != self._placement
+            self._placement = placement
+            if changes:
+                for tier in self._cards.tiers.values():
+                    self._give(tier)
+        if changes:
+            self._cards.refill()
+
+    def _give(self, tier: HbmTier) -> None:
+        placement = self._placement
+        part = None if placement is None else placement.part_of(tier.device.info.index)
+        tier.sharing = (
+            None if placement is None or part is None else SharedTier(tier, placement, part, lambda: self._cards.tiers)
+        )
+
+
+_making = threading.Lock()
+
+
+def sharing_of(store: TieredStore) -> RowSharing:
+    """How the GPUs of a store share its rows; the first call makes it. Any thread."""
+    cards = cards_of(store)
+    with _making:
+        if cards.sharing is None:
+            cards.sharing = RowSharing(cards)
+        made = cards.sharing
+    assert isinstance(made, RowSharing)
+    return made
+
+
+def across(call: KernelCall, peers: torch.Tensor) -> KernelCall:
+    """A lookup of `lookup_kernels` by the kernel that also looks on the other GPUs, for what its own has not.
+
+    peers: what the features have of them, which word 11 of each feature points to. Their memory belongs to none of the
+    call's lists: the session is inside at each of them. Raises ConfigError for outputs other than fp32.
+    """
+    name = _KERNELS.get(call.name)
+    if name is None:
+        raise ConfigError(f"output: expected fp32 where GPUs share rows, got {call.name.rpartition('_')[2]}")
+    return replace(call, name=name, reads=(*call.reads, peers))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage.hbm.readers import Turn
-from storage.hbm.replica import MOST_DIFFERENCES, Replica
+from storage.hbm.replica import Replica
 from storage.tiers.overlays import Overlay, Overlays, OverlayView
 
 
@@ -32,38 +32,13 @@ class Use:
 
 @dataclass(frozen=True)
 class Sight:
-    """Data that a lookup on the GPU needs for one snapshot."""
+    """What a lookup on the card needs for one snapshot. chain: numbers of differences that are asked before the base,
+    the first one first; at most 8.
+    """
 
     #: Numbers of the differences that are searched before the base, the first one first; at most 8.
     chain: tuple[int, ...]
     replica: Replica
-    #: As this, for the GPUs that it shares rows with, by part; None for its own part, and for a GPU that does not
-    #: answer for the snapshot. Empty where it shares with none.
-    peers: tuple[Sight | None, ...] = ()
-    #: Number of this GPU's part.
-    part: int = 0
-
-    @property
-    def generations(self) -> tuple[int, ...]:
-        """Generations of the addresses that a lookup uses."""
-        if not self.peers:
-            return (self.replica.generation,)
-        return (self.replica.generation, self.part, *(0 if s is None else s.replica.generation for s in self.peers))
-
-    def peer_words(self, table: int) -> list[int]:
-        """Returns the words of a table on the other GPUs, five for each GPU (cuda/lookup.cuh)."""
-        return [
-            word for sight in self.peers for word in ([0] * 5 if sight is None else sight.replica.peer_words(table))
-        ]
-
-    @property
-    def peer_chains(self) -> list[int]:
-        """The chains of the other GPUs, nine words for each GPU (cuda/lookup.cuh)."""
-        words: list[int] = []
-        for sight in self.peers:
-            chain = () if sight is None else sight.chain
-            words += [-1 if sight is None else len(chain), *chain, *[0] * (MOST_DIFFERENCES - len(chain))]
-        return words
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,7 @@ from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
 from storage.hbm.sight import Difference, Reader, View, can_be_shown, live_mask
 from storage.hbm.statistics import HbmStats, TierCounts
 from storage.tiers.arrays import Encoded, Flags, Ids
+from storage.tiers.dram_cache import DramCache
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.overlays import Overlay
 from storage.tiers.tiered import TieredStore
@@ -44,34 +45,34 @@ from storage.tiers.tiered import TieredStore
 _log = logging.getLogger(__name__)
 
 
-class Siblings(Protocol):
-    """Interface to the other tiers of a store: which rows belong to this one where GPUs share rows."""
+class TierSharing(Protocol):
+    """The hook of a GPU that shares rows with others (`storage.hbm.sharing`)."""
 
-    def share(self, tier: HbmTier) -> tuple[int, int]:
-        """Returns how many GPUs share rows with this one, itself included, and the number of its part."""
+    @property
+    def place(self) -> tuple[int, int]:
+        """Of how many GPUs this one is which: rows of the others are left out of its marks."""
 
-    def next_clock(self, tier: HbmTier) -> HbmTier:
-        """Returns the tier whose policy counts a batch of this GPU."""
+    def offered(self) -> Iterator[tuple[int, Ids]]:
+        """By table, ids that may be admitted beside the tier's own offers."""
 
-    def keep(self, tier: HbmTier, table: int, ids: Ids) -> Ids:
-        """Returns the missed ids that this GPU takes; the others are offered to the GPUs whose part they are."""
+    def hottest(self, cache: DramCache, tables: Sequence[int], rows: int) -> Iterator[tuple[int, Ids, Flags]]:
+        """In place of `filling.hottest`."""
 
-    def own(self, tier: HbmTier, table: int, ids: Ids) -> np.ndarray:
-        """Returns which ids belong to this GPU's part, (n,) bool."""
+    def list_name(self, name: str) -> str:
+        """In place of the name of a list of hot ids."""
 
 
 class HbmTier:
     """The cache of rows on one GPU. Thread-safe.
 
-    A GPU that fails is given up: lookups continue without it, `trouble` says why. offers: ids that sessions asked for.
-    settle_after_s: time without a request for the base's snapshot before another one takes its place.
+    offers: ids that lanes asked for. settle_after_s: how long nobody has asked for the base's snapshot before another
+    one takes its place. sharing: the hook of a GPU that shares rows with others; None where it does not.
     """
 
-    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int, cards: Siblings) -> None:
-        """Allocates the cache on a GPU.
+    def __init__(self, store: TieredStore, device: Device, hbm_bytes: int) -> None:
+        """hbm_bytes: what rows, index and marks may take on the card; a cache of a few rows takes more than none.
 
-        hbm_bytes: bytes that rows, index and marks may take; a cache of a few rows takes more than none. cards: the
-        tiers of the store. Raises ConfigError, DeviceError.
+        Raises ConfigError, DeviceError.
         """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
@@ -90,7 +91,7 @@ class HbmTier:
         self._readers_lock = threading.Lock()
         self.offers = Offers()
         self._asked: int | None = None
-        self._cards = cards
+        self.sharing: TierSharing | None = None
         self._last_stats: HbmStats | None = None
         device.enter_thread()
         device.load_kernels()
@@ -110,22 +111,13 @@ class HbmTier:
             self._readers.add(reader)
         return reader
 
-    def tell(
-        self,
-        lookups: np.ndarray,
-        misses: np.ndarray,
-        wanted: Sequence[tuple[int, Ids]],
-        used: Sequence[tuple[int, Ids]] | None = None,
-    ) -> None:
-        """Reports a batch: occurrences by table (T,), those that missed (T,), and, by table, the ids that missed.
-
-        Never waits; what cannot be remembered is dropped. used: from a session that finds rows on other GPUs too, a
-        sample of the ids asked for; None from others.
+    def tell(self, lookups: np.ndarray, misses: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
+        """What a batch asked of the card: occurrences by table (T,), those that missed (T,), and, by table, ids that
+        did. Never waits; what cannot be remembered is dropped.
         """
         self.counts.add(lookups, misses)
-        heard = self if used is None else self._cards.next_clock(self)
-        heard.counts.age(lookups, misses)
-        self.offers.put(wanted, used)
+        self.counts.age(lookups, misses)
+        self.offers.put(wanted)
 
     # The store calls the methods below.
 
@@ -234,14 +226,16 @@ class HbmTier:
         return False  # it was discarded meanwhile
 
     def admit_offers(self) -> int:
-        """Admits missed ids that are asked for more often than those they would evict. Returns how many came in."""
-        missed = [(table, self._cards.keep(self, table, ids)) for table, ids in self.offers.missed()]
-        used = [(table, ids[~self._cards.own(self, table, ids)]) for table, ids in self.offers.used()]
+        """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
+        offered = [] if self.sharing is None else list(self.sharing.offered())
+        offered += [(table, np.unique(ids)) for table, ids in self.offers.take()]
+        return sum(self.install(table, ids) for table, ids in offered)
+
+    def count_uses(self, table: int, ids: Ids) -> None:
+        """Counts one use of each id that is on the card, as often as it comes."""
         with self._lock:
-            for table, ids in used:
-                if self._view is not None:
-                    self._view.replica.slab(table).cache.use(table, ids)
-        return sum(self.install(table, ids) for table, ids in (*missed, *used, *self.offers.alone()))
+            if self._view is not None:
+                self._view.replica.slab(table).cache.use(table, ids)
 
     def fill(self, table: int, ids: Ids, freq: Flags) -> int:
         """Installs ids as `install` does, into free room alone."""
@@ -288,12 +282,13 @@ class HbmTier:
             if view is None:
                 return
             most = self._publisher.buffer_bytes
+            place = () if self.sharing is None else self.sharing.place
             for slab in view.replica.slabs:
                 marks = np.empty(slab.uses.nbytes, np.uint8)
                 for start in range(0, len(marks), most):
                     part = slab.uses[start : start + most]
                     marks[start : start + most] = self._publisher.read(part, zero_after=part)
-                slab.cache.note_uses(marks, view.replica.use_every, view.replica.base_tables, *self._cards.share(self))
+                slab.cache.note_uses(marks, view.replica.use_every, view.replica.base_tables, *place)
                 lookups, hits = self.counts.passed(slab.members)
                 slab.cache.pass_lookups(lookups, hits)
 

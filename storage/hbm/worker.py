@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from storage.errors import EmberlineError, StoreError
 from storage.hbm.base_rows import SnapshotRows
 from storage.hbm.filling import hottest
-from storage.hbm.tier import HbmTier, Siblings
+from storage.hbm.tier import HbmTier
 from storage.tiers.arrays import Flags, Ids
 from storage.tiers.hot_ids import HOT_IDS_HBM, load_hot_ids, save_hot_ids
 from storage.tiers.tiered import TieredStore
@@ -28,10 +28,9 @@ _MARKS_EVERY_S = 10.0
 class HbmWorker:
     """Starts to fill the GPU when it is made. An error never ends it."""
 
-    def __init__(self, tier: HbmTier, store: TieredStore, cards: Siblings) -> None:
+    def __init__(self, tier: HbmTier, store: TieredStore) -> None:
         self._tier = tier
         self._store = store
-        self._cards = cards
         self._wake = threading.Event()
         self._stopping = False
         self._filled = threading.Event()
@@ -113,9 +112,9 @@ class HbmWorker:
 
     @property
     def _list(self) -> str:
-        """Returns the name of the list of what was on the GPU last time, under the same shares."""
-        parts, part = self._cards.share(self._tier)
-        return f"{HOT_IDS_HBM}_{self._tier.device.info.index}" + (f"_{part}_of_{parts}" if parts > 1 else "")
+        """The name of the list of what was on the card last time."""
+        name, sharing = f"{HOT_IDS_HBM}_{self._tier.device.info.index}", self._tier.sharing
+        return name if sharing is None else sharing.list_name(name)
 
     def _fill(self) -> bool:
         """Fills one piece; returns True while there are more."""
@@ -150,8 +149,6 @@ class HbmWorker:
             if hot is not None:
                 for piece in rows.pieces(table, hot.ids):
                     yield table, hot.ids[piece], hot.counts[piece]
-        parts, _ = self._cards.share(self._tier)
+        of_dram = hottest if self._tier.sharing is None else self._tier.sharing.hottest
         for members, capacity in groups:
-            for table, ids, freq in hottest(store.dram_cache, members, capacity * parts):
-                own = self._cards.own(self._tier, table, ids)
-                yield table, ids[own], freq[own]
+            yield from of_dram(store.dram_cache, members, capacity)

@@ -19,7 +19,7 @@ _BUILD_S = 900.0
 _COMPILE = """
 import sys
 from pathlib import Path
-from benchmarks.gpu_search import COMPARED, IN_TURN
+from benchmarks.gpu.search import COMPARED, IN_TURN
 from storage.compile_kernels import compile_all
 from storage.hbm.kernels import compile_kernel
 

@@ -60,13 +60,13 @@ def correctness(given: Given) -> list[Step]:
 
 def lookups(given: Given) -> list[Step]:
     """Part 2: lookups, tiers, and what the profiler says of the two kernels."""
-    rehearsed = [Step("profiled", [str(given.python), "-m", "benchmarks.gpu_profiled", "--simulated"], 60.0)]
+    rehearsed = [Step("profiled", [str(given.python), "-m", "benchmarks.gpu.profiled", "--simulated"], 60.0)]
     return [
-        _suite(given, "lookup", "gpu_lookup", "small,search,gather,pool", 190.0, quick=False),
-        _suite(given, "tiers", "gpu_tiers", "misses,delta", 170.0, quick=True),
+        _suite(given, "lookup", "lookup", "small,search,gather,pool", 190.0, quick=False),
+        _suite(given, "tiers", "tiers", "misses,delta", 170.0, quick=True),
         _ncu(given, 75.0),
         *(rehearsed if given.simulated else []),
-        _suite(given, "across", "gpu_lookup", "across", 45.0, quick=True),
+        _suite(given, "across", "lookup", "across", 45.0, quick=True),
     ]
 
 
@@ -74,12 +74,12 @@ def sessions(given: Given) -> list[Step]:
     """Part 3: graphs, sessions, whole requests, new weights, a soak."""
     picture = [] if given.simulated else ["--svg", str(given.out / "trace.svg")]
     return [
-        _suite(given, "graphs", "gpu_sessions", "graphs,latency", 100.0, quick=True),
-        _suite(given, "end to end", "gpu_sessions", "end_to_end,in_hbm,tenth,weights", 160.0, quick=True),
-        _suite(given, "soak", "gpu_sessions", "soak", 50.0, quick=True),
-        _suite(given, "sessions", "gpu_sessions", "sessions", 70.0, quick=True),
-        _suite(given, "trace", "gpu_sessions", "trace", 60.0, quick=True, more=picture),
-        _suite(given, "compile", "gpu_sessions", "compile", 100.0, quick=True),
+        _suite(given, "graphs", "sessions", "graphs,latency", 100.0, quick=True),
+        _suite(given, "end to end", "sessions", "end_to_end,in_hbm,tenth,weights", 160.0, quick=True),
+        _suite(given, "soak", "sessions", "soak", 50.0, quick=True),
+        _suite(given, "sessions", "sessions", "sessions", 70.0, quick=True),
+        _suite(given, "trace", "sessions", "trace", 60.0, quick=True, more=picture),
+        _suite(given, "compile", "sessions", "compile", 100.0, quick=True),
     ]
 
 
@@ -130,7 +130,7 @@ def _suite(
 ) -> Step:
     """Benchmarks end by themselves before their limit, and write what they have."""
     file = given.scratch / f"{name.replace(' ', '-')}.txt"
-    command = [str(given.python), "-m", f"benchmarks.{suite}", "--parts", parts, "--out", str(file)]
+    command = [str(given.python), "-m", f"benchmarks.gpu.{suite}", "--parts", parts, "--out", str(file)]
     command += ["--max-seconds", f"{limit_s - 20:.0f}", *(more or [])]
     command += ["--simulated"] if given.simulated else ["--quick"] if quick else ["--repeats", "5"]
     if given.host_gib is not None:
@@ -145,7 +145,7 @@ def _ncu(given: Given, limit_s: float) -> Step:
     sections = ["SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy", "WarpStateStats"]
     command = [str(ncu), "--clock-control", "none", "--kernel-name", "regex:lookup_.*", "--launch-count", "8"]
     command += [word for section in sections for word in ("--section", section)]
-    return Step("ncu", [*command, str(given.python), "-m", "benchmarks.gpu_profiled"], limit_s)
+    return Step("ncu", [*command, str(given.python), "-m", "benchmarks.gpu.profiled"], limit_s)
 
 
 def find(name: str, folders: tuple[str, ...]) -> Path | None:

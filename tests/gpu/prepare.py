@@ -32,7 +32,7 @@ _PROBE_S, _PIP_S, _BUILD_S = 120.0, 300.0, 400.0
 # What the machine brings itself.
 _MACHINES_OWN = ("torch", "numpy")
 # In one process each, so that one that fails hides no other.
-_IMPORTED = ("serving.server", "trainer, benchmarks.gpu_suite", "pytest, hypothesis")
+_IMPORTED = ("serving.server", "trainer, benchmarks.gpu.suite", "pytest, hypothesis")
 
 _PROBE = """
 import importlib.util, json, warnings

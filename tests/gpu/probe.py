@@ -21,11 +21,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from benchmarks.gpu_card import Card, find_card, measure_limits
-from benchmarks.gpu_limits import PlainKernels
-from benchmarks.gpu_lookup_parts import NARROW, WIDE
-from benchmarks.gpu_replica import CardRows, Lookups
-from benchmarks.gpu_search import IN_TURN, InTurn
+from benchmarks.gpu.device import Card, find_card, measure_limits
+from benchmarks.gpu.limits import PlainKernels
+from benchmarks.gpu.lookup_parts import NARROW, WIDE
+from benchmarks.gpu.replica import CardRows, Lookups
+from benchmarks.gpu.search import IN_TURN, InTurn
 from serving.gpu.driver import Stream
 from storage.errors import CaptureError, DeviceLost
 from storage.hbm.kernel_sources import SOURCES

@@ -17,11 +17,9 @@ from storage.hbm.lookup_kernels import (
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
     PACKED_FEATURE_WORDS,
-    PEER_CHAIN_WORDS,
-    PEER_CHAINS_WORD,
-    PEER_WORDS,
     header_words,
 )
+from storage.hbm.sharing import PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS
 from tests.simulated_gpu.buffers import DEVICE, Buffers, Part
 from tests.simulated_gpu.mistakes import LifetimeError, MisuseError
 
@@ -138,7 +136,7 @@ def _publish_stores(reach: Reach, values: Sequence[int], blocks: tuple[int, int]
 
 _LOOKS: Mapping[str, Callable[[Reach, Sequence[int], tuple[int, int]], None]] = {
     **dict.fromkeys((*SOURCES["lookup_gather"], *SOURCES["lookup_pool"]), _lookup),
-    **dict.fromkeys((*SOURCES["lookup_gather_across"], *SOURCES["lookup_pool_across"]), _lookup),
+    **dict.fromkeys(SOURCES["lookup_across"], _lookup),
     **dict.fromkeys(SOURCES["late_rows"], _late),
     "publish_rows": _publish_rows,
     "publish_stores": _publish_stores,

@@ -21,10 +21,9 @@ thread_local Place gridDim, blockDim, blockIdx, threadIdx;
 }  // namespace
 
 #include "late_rows.cu"
+#include "lookup_across.cu"
 #include "lookup_gather.cu"
-#include "lookup_gather_across.cu"
 #include "lookup_pool.cu"
-#include "lookup_pool_across.cu"
 #include "publish.cu"
 
 namespace {

@@ -20,6 +20,7 @@ from serving.gpu.driver import Gpus
 from storage.features import Jagged
 from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
+from storage.hbm.sharing import sharing_of
 from storage.tiers.tiered import TieredStore
 from tests.simulated_gpu import SimulatedGpus
 from tests.soak.snapshots import Snapshot
@@ -42,7 +43,7 @@ class HbmSoak(Soak):
 
     def _open(self) -> TieredStore:
         store = super()._open()
-        cards_of(store).share_rows(self._devices)
+        sharing_of(store).share_rows(self._devices)
         for device in self._devices:
             device.enter_thread()
             cards_of(store).open(device, SIZES[1]).settle_after_s = 0.3
@@ -68,7 +69,7 @@ class HbmSoak(Soak):
                     store = self.store
                     device = self._devices[number % len(self._devices)]
                     tier = cards_of(store).tiers[device.info.index]
-                    reader = cards_of(store).reader(tier) if len(self._devices) > 1 else None
+                    reader = sharing_of(store).reader(tier) if len(self._devices) > 1 else None
                     lane = CardLane(device, tier, list(TABLES), _ROWS, _ROWS * BAG, reader)
                 self._look(lane, snapshot, rng)
             finally:
@@ -94,8 +95,12 @@ class HbmSoak(Soak):
         assert np.array_equal(answer.rows, want), self._wrong(snapshot, spec, at, answer.rows, want)
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[table], misses[table] = len(at), len(answer.missed)
-        used = None if len(self._devices) == 1 else [(table, ids)] if rng.random() < 1 / 16 else []
-        lane.tier.tell(lookups, misses, [(table, np.unique(ids[answer.missed]))], used)
+        wanted = [(table, np.unique(ids[answer.missed]))]
+        if len(self._devices) == 1:
+            lane.tier.tell(lookups, misses, wanted)
+        else:
+            used = [(table, ids)] if rng.random() < 1 / 16 else []
+            sharing_of(self.store).tell(lane.tier, lookups, misses, wanted, used)
         self.counts["card lookups"] += 1
         self.counts["card rows"] += len(at) - len(answer.missed)
         self.counts["card misses"] += len(answer.missed)

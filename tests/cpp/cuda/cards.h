@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "lookup.cuh"
+#include "lookup_across.cuh"
 #include "replica.h"
 
 namespace cards {

@@ -101,7 +101,7 @@ inline uint64_t modelled_acquire_system(const uint64_t* from) { return publish_m
 #define load_relaxed_system modelled_relaxed_system
 #define load_pair_relaxed_system modelled_pair_system
 #define load_acquire_system modelled_acquire_system
-#include "lookup.cuh"
+#include "lookup_across.cuh"
 #undef load_relaxed
 #undef load_pair_relaxed
 #undef load_acquire

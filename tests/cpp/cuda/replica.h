@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "check.h"
-#include "lookup.cuh"
+#include "lookup_across.cuh"
 #include "packed_batch.h"
 #include "rows/codec.h"
 #include "rows/pooling.h"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from storage.errors import ConfigError, DeviceError
-from storage.hbm.cards import cards_of
-from storage.hbm.placement import MOST_CARDS, Placement
-from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
+from storage.hbm.sharing import MOST_GPUS, Placement, sharing_of
+from tests.simulated_gpu.driver import SimulatedDriver
+from tests.simulated_gpu.gpus import SimulatedGpus
 from tests.support.hbm.sharing import (  # noqa: F401
     HALF_BYTES,
     test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it,
@@ -65,14 +65,14 @@ def test_cards_that_cannot_read_each_other_share_nothing(tmp_path: Path, devices
     world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
     devices[1].refuse_peers = True
     with pytest.raises(DeviceError, match=r"GPU 1 \(Simulated\) cannot read the memory of GPU 0"):
-        cards_of(world.store).share_rows(devices)
-    assert cards_of(world.store).placement is None
+        sharing_of(world.store).share_rows(devices)
+    assert sharing_of(world.store).placement is None
     devices[0].enter_thread()
     world.look()
     world.close()
 
 
-@pytest.mark.parametrize("cards", [(), (3,), (1, 0), (0, 0, 1), tuple(range(MOST_CARDS + 1))])
+@pytest.mark.parametrize("cards", [(), (3,), (1, 0), (0, 0, 1), tuple(range(MOST_GPUS + 1))])
 def test_a_placement_is_over_cards_in_order(cards: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="hbm_placement: rows are shared by 2 to 16 GPUs"):
         Placement(cards)

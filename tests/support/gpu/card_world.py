@@ -172,15 +172,23 @@ class ModelWorld:
         buckets: GraphSettings | None = None,
         *,
         filled: bool = True,
-        across: bool = False,
+        shares_rows: bool = False,
     ) -> DeviceModel:
-        """On a card. hbm_bytes: as the option. filled: once the card has the hottest rows. across: others' too."""
+        """On a card. hbm_bytes: as the option. filled: once the card has the hottest rows. shares_rows: with others."""
         settings = buckets or GraphSettings()
         model = DeviceModel(
             "model/1", driver, self.first.graph, self.graph, self.places, ROWS, settings, busy_wait=False
         )
         model.card = open_card_tables(
-            "model/1", driver, self.spec, self.store, self.graph, self.places, model.inputs, hbm_bytes, across=across
+            "model/1",
+            driver,
+            self.spec,
+            self.store,
+            self.graph,
+            self.places,
+            model.inputs,
+            hbm_bytes,
+            shares_rows=shares_rows,
         )
         if filled and model.card is not None:
             assert cards_of(self.store).wait_filled(60)

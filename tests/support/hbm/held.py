@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.planted_rows import PlantedState
 from storage.features import Jagged
-from storage.hbm.cards import cards_of
 from storage.hbm.readers import Turns
+from storage.hbm.sharing import sharing_of
 from storage.specs import LookupSpec
 from tests.support.hbm.lane import CardAnswer, CardLane
 from tests.support.hbm.world import TABLES, CardWorld
@@ -60,7 +60,7 @@ class HeldLane:
     def _run(self) -> None:
         try:
             world = self._world
-            reader = cards_of(world.store).reader(world.tier) if self._across else None
+            reader = sharing_of(world.store).reader(world.tier) if self._across else None
             lane = CardLane(world.device, world.tier, list(TABLES), self._size, self._size, reader)
             lane.inside = self._stay
             bags = Jagged(self._world.rows.ids[self._table], np.arange(self._size + 1))

@@ -16,21 +16,25 @@ from storage.hbm.lookup_kernels import (
     CHAIN_WORD,
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
+)
+from storage.hbm.sharing import (
+    MOST_GPUS,
     PEER_CHAIN_WORDS,
     PEER_CHAINS_WORD,
     PEER_WORDS,
+    SharedReader,
+    SharedSight,
+    across,
 )
-from storage.hbm.placement import MOST_CARDS
-from storage.hbm.sharing import SharedReader
 from storage.hbm.sight import Reader, Sight
 from storage.hbm.tier import HbmTier
 from storage.specs import POOLINGS, LookupSpec
 
 # Before the packed batch: the feature, then what other cards have of its table. In it: the header, then their chains.
 _WORDS_BYTES = 8 * FEATURE_WORDS
-_FIRST_BYTES = _WORDS_BYTES + 8 * PEER_WORDS * MOST_CARDS
+_FIRST_BYTES = _WORDS_BYTES + 8 * PEER_WORDS * MOST_GPUS
 _HEADER_BYTES = 8 * 64
-_IDS_AT = _HEADER_BYTES + 8 * PEER_CHAIN_WORDS * MOST_CARDS
+_IDS_AT = _HEADER_BYTES + 8 * PEER_CHAIN_WORDS * MOST_GPUS
 
 
 @dataclass
@@ -61,7 +65,6 @@ class CardLane:
         self.inside: Callable[[], None] = lambda: None
         self._device = device
         self._tables = {name: index for index, name in enumerate(tables)}
-        self._across = reader is not None
         self._reader: Reader | SharedReader = tier.reader() if reader is None else reader
         device.enter_thread()
         self._stream = device.new_stream("lane")
@@ -100,7 +103,6 @@ class CardLane:
             "features": self._staging[:_WORDS_BYTES],
             "feature_count": 1,
             "header": self._staging[_FIRST_BYTES:],
-            "peers": self._staging[_WORDS_BYTES:_FIRST_BYTES] if self._across else None,
             "rows": self._rows,
             "misses": self._misses,
             "miss_count": self._counts[:8],
@@ -110,9 +112,12 @@ class CardLane:
             "shared": replica.shared,
         }
         if spec.pooling == "none":
-            device.kernel(lookup_kernels.gather("fp32", longest=self._rows, **common), stream)  # type: ignore[arg-type]
+            call = lookup_kernels.gather("fp32", longest=self._rows, **common)  # type: ignore[arg-type]
         else:
-            device.kernel(lookup_kernels.pool(**common), stream)  # type: ignore[arg-type]
+            call = lookup_kernels.pool(**common)  # type: ignore[arg-type]
+        if isinstance(sight, SharedSight):
+            call = across(call, self._staging[_WORDS_BYTES:_FIRST_BYTES])
+        device.kernel(call, stream)
         device.copy(arrived, output, stream)
         device.copy(self._host_misses[:16], self._counts, stream)
         device.copy(self._host_misses[16:], self._misses, stream)
@@ -134,11 +139,11 @@ class CardLane:
         words = self._host.numpy()[:_FIRST_BYTES].view(np.int64)
         shape = 1 if spec.pooling == "none" else POOLINGS.index(spec.pooling)
         output = self._output[replica.tables[table].dim][0].data_ptr()
-        peers_at = self._staging.data_ptr() + _WORDS_BYTES if sight.peers else 0
-        shared = len(sight.peers) | sight.part << 32
-        own = [*replica.words(table), replica.base_tables, self._ids, peers_at, shared, shape, output, 0]
-        words[:FEATURE_WORDS] = own
-        peers = sight.peer_words(table)
+        elsewhere, peers, chains = [0, 0], [], []  # type: tuple[list[int], list[int], list[int]]
+        if isinstance(sight, SharedSight) and sight.peers:
+            elsewhere = [self._staging.data_ptr() + _WORDS_BYTES, len(sight.peers) | sight.part << 32]
+            peers, chains = sight.peer_words(table), sight.peer_chains
+        words[:FEATURE_WORDS] = [*replica.words(table), replica.base_tables, self._ids, *elsewhere, shape, output, 0]
         words[FEATURE_WORDS : FEATURE_WORDS + len(peers)] = peers
         block = self._host.numpy()[_FIRST_BYTES:]
         header = block[:_IDS_AT].view(np.int64)
@@ -146,7 +151,6 @@ class CardLane:
         header[1] = batch
         header[CHAIN_LENGTH_WORD] = len(sight.chain)
         header[CHAIN_WORD : CHAIN_WORD + len(sight.chain)] = sight.chain
-        chains = sight.peer_chains
         header[PEER_CHAINS_WORD] = _HEADER_BYTES if chains else 0
         header[_HEADER_BYTES // 8 : _HEADER_BYTES // 8 + len(chains)] = chains
         ranges_at = _IDS_AT + 8 * count

@@ -16,6 +16,7 @@ import pytest
 from storage.features import Jagged
 from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
+from storage.hbm.sharing import sharing_of
 from storage.hbm.sight import Sight
 from storage.specs import LookupSpec
 from tests.soak.hbm import HbmSoak
@@ -31,7 +32,7 @@ ITEM = list(TABLES).index("item")
 
 def of_part(world: CardWorld, part: int, table: str = "item") -> np.ndarray:
     """Places of the ids that a card's part has, and that have a row."""
-    placement = cards_of(world.store).placement
+    placement = sharing_of(world.store).placement
     assert placement is not None
     there = world.rows.expected(world.state, table, np.arange(len(world.rows.ids[table])))[1]
     return np.flatnonzero(there & (placement.parts(list(TABLES).index(table), world.rows.ids[table]) == part))
@@ -53,7 +54,7 @@ def use(world: CardWorld, places: np.ndarray) -> int:
     assert answer is not None
     lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
     lookups[ITEM], misses[ITEM] = len(ids) + 20_000, len(answer.missed)
-    world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])], [(ITEM, ids)])
+    sharing_of(world.store).tell(world.tier, lookups, misses, [(ITEM, ids[answer.missed])], [(ITEM, ids)])
     return len(answer.missed)
 
 
@@ -109,7 +110,7 @@ def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
         assert answer is not None
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[ITEM], misses[ITEM] = len(ids) + 20_000, len(answer.missed)
-        world.tier.tell(lookups, misses, [(ITEM, ids[answer.missed])], [])
+        sharing_of(world.store).tell(world.tier, lookups, misses, [(ITEM, ids[answer.missed])], [])
         return len(answer.missed)
 
     assert ask() == len(ids)
@@ -210,17 +211,17 @@ def test_what_a_lane_finds_elsewhere_counts_as_used_there(tmp_path: Path, device
 
 def test_the_wish_of_the_last_owner_holds_until_it_leaves(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
-    cards = cards_of(world.store)
-    placement, one, other = cards.placement, object(), object()
-    cards.share_rows(devices[:1], one)
-    assert cards.placement is None
-    cards.share_rows(devices, other)
-    assert cards.placement == placement
-    cards.leave(other)
-    assert cards.placement is None
-    cards.leave(other)
-    cards.leave(one)
-    assert cards.placement == placement
+    sharing = sharing_of(world.store)
+    placement, one, other = sharing.placement, object(), object()
+    sharing.share_rows(devices[:1], one)
+    assert sharing.placement is None
+    sharing.share_rows(devices, other)
+    assert sharing.placement == placement
+    sharing.leave(other)
+    assert sharing.placement is None
+    sharing.leave(other)
+    sharing.leave(one)
+    assert sharing.placement == placement
     devices[0].enter_thread()
     assert world.look() > 0.9
     world.close()
@@ -261,7 +262,7 @@ def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Pa
     took = [0.0, 0.0]
 
     def look(card: int) -> None:
-        reader = cards_of(world.store).reader(world.tiers[card])
+        reader = sharing_of(world.store).reader(world.tiers[card])
         enter = reader._own.enter
 
         def slowly(mask: int) -> Sight | None:
@@ -292,10 +293,10 @@ def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Pa
 
 def test_rows_are_shared_from_now_on_and_not_any_more(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
-    cards_of(world.store).share_rows([])
+    sharing_of(world.store).share_rows([])
     devices[0].enter_thread()
     assert 0.3 < world.look() < 0.95
-    cards_of(world.store).share_rows(devices)
+    sharing_of(world.store).share_rows(devices)
     assert cards_of(world.store).wait_filled(60)
     devices[0].enter_thread()
     assert world.look() > 0.9

@@ -11,6 +11,7 @@ from benchmarks.planted_rows import PlantedDelta, PlantedRows, PlantedState
 from storage.features import Jagged
 from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
+from storage.hbm.sharing import sharing_of
 from storage.hbm.tier import HbmTier
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
@@ -45,7 +46,7 @@ class CardWorld:
         self.deltas: dict[int, PlantedDelta] = {}
         self.store = TieredStore.open(folder, self.rows.specs(), dram_bytes=dram_bytes)
         self.store.load(self.rows.version(self.state))
-        cards_of(self.store).share_rows([device, *others])
+        sharing_of(self.store).share_rows([device, *others])
         self.tiers: list[HbmTier] = []
         self.lanes: list[CardLane] = []
         for each in (device, *others):
@@ -66,7 +67,7 @@ class CardWorld:
         assert cards_of(self.store).wait_filled(60)
 
     def _lane(self, device: Device, tier: HbmTier, across: bool) -> CardLane:
-        reader = cards_of(self.store).reader(tier) if across else None
+        reader = sharing_of(self.store).reader(tier) if across else None
         return CardLane(device, tier, list(TABLES), ROWS, ROWS * 8, reader)
 
     def close(self) -> None:

@@ -22,10 +22,10 @@ from storage.errors import ConfigError
 
 @pytest.mark.parametrize("name", catalog.BENCHMARKS)
 def test_every_benchmark_says_what_it_claims_and_can_be_measured(name: str) -> None:
-    module = importlib.import_module(f"benchmarks.{name}")
+    module = importlib.import_module(catalog.module_of(name))
     assert callable(module.measure)
     assert (module.__doc__ or "").startswith("Claim")
-    assert f"python -m benchmarks.{name}" in (module.__doc__ or "")
+    assert f"python -m {module.__name__}" in (module.__doc__ or "")
 
 
 def test_the_list_has_one_line_each() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_figures, gpu_prediction, gpu_row_prediction
-from benchmarks.gpu_measured import Line, measured, read_results
+from benchmarks.gpu import figures, prediction_rows, prediction_sessions
+from benchmarks.gpu.measured import Line, measured, read_results
 
-LINES = [*gpu_prediction.lines(), *gpu_row_prediction.row_lines()]
+LINES = [*prediction_sessions.lines(), *prediction_rows.row_lines()]
 SESSIONS = "graph, bf16, batch 512, launch to result"
 
 
@@ -33,20 +33,20 @@ def line(figure: str) -> Line:
 
 
 def test_the_page_is_what_its_sources_make(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu_figures.main(["--check"]) == 0, capsys.readouterr().out
+    assert figures.main(["--check"]) == 0, capsys.readouterr().out
 
 
 def test_a_page_that_was_changed_by_hand_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed = tmp_path / "gpu-figures.md"
-    changed.write_text(gpu_figures.PAGE.read_text().replace("| 103 us |", "| 99 us |"))
-    monkeypatch.setattr(gpu_figures, "PAGE", changed)
-    monkeypatch.setattr(gpu_figures, "ROOT", tmp_path)
-    assert gpu_figures.main(["--check"]) == 1
+    changed.write_text(figures.PAGE.read_text().replace("| 103 us |", "| 99 us |"))
+    monkeypatch.setattr(figures, "PAGE", changed)
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    assert figures.main(["--check"]) == 1
     assert "is not what its sources make" in capsys.readouterr().out
-    assert gpu_figures.main([]) == 0
-    assert gpu_figures.main(["--check"]) == 0
+    assert figures.main([]) == 0
+    assert figures.main(["--check"]) == 0
 
 
 def test_measured_figures_come_from_the_last_result_of_each_gpu_and_rehearsals_are_none(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_measured_figures_come_from_the_last_result_of_each_gpu_and_rehearsals_a
     results = read_results(tmp_path)
     assert measured(graph, results) == "2.50x (H100); 3.00x! (H200)"
     assert measured(line("soak: wrong scores"), results) == ""
-    text = gpu_figures.page(results)
+    text = figures.page(results)
     assert "**Measured on H100, H200.**" in text
     assert (
         f"| {graph.figure} | {graph.target} | {graph.predicted[0]} | {graph.by} | 2.50x (H100); 3.00x! (H200) |" in text

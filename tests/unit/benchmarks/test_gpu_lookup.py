@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_lookup, gpu_lookup_parts, gpu_row_prediction, gpu_tiers
 from benchmarks.catalog import Run
-from benchmarks.gpu_assumptions import H200, NEAR_US, WAYS
-from benchmarks.gpu_bench import Bench, LiveReport, Settings
-from benchmarks.gpu_card import Card, find_card
-from benchmarks.gpu_events import Timed, largest
-from benchmarks.gpu_index import ids_of, lines_for, make_index, mix, two_lines
-from benchmarks.gpu_limits import NAMES, SOURCE, PlainKernels, embedding_bag
-from benchmarks.gpu_lookup_parts import NARROW, TINY, WIDE
-from benchmarks.gpu_replica import CardRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
-from benchmarks.gpu_suite import Suite
-from benchmarks.gpu_tier_world import MadeDelta, fitting_table
+from benchmarks.gpu import lookup, lookup_parts, prediction_rows, tiers
+from benchmarks.gpu.bench import Bench, LiveReport, Settings
+from benchmarks.gpu.device import Card, find_card
+from benchmarks.gpu.events import Timed, largest
+from benchmarks.gpu.index import ids_of, lines_for, make_index, mix, two_lines
+from benchmarks.gpu.limits import NAMES, SOURCE, PlainKernels, embedding_bag
+from benchmarks.gpu.lookup_parts import NARROW, TINY, WIDE
+from benchmarks.gpu.prediction_assumptions import H200, NEAR_US, WAYS
+from benchmarks.gpu.replica import CardRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
+from benchmarks.gpu.suite import Suite
+from benchmarks.gpu.tier_world import MadeDelta, fitting_table
 from benchmarks.traffic import expected_codes, zipf
 from storage._table import CardCache
 from storage.hbm.kernels import compile_source
@@ -63,7 +63,7 @@ TIER_LINES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "lines", "counted"),
-    [(gpu_lookup.SUITE, LOOKUP_LINES, set()), (gpu_tiers.SUITE, TIER_LINES, {"batches"})],
+    [(lookup.SUITE, LOOKUP_LINES, set()), (tiers.SUITE, TIER_LINES, {"batches"})],
     ids=["gpu_lookup", "gpu_tiers"],
 )
 def test_a_simulated_run_says_every_line_and_never_as_a_result(
@@ -88,8 +88,7 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
     assert rows[-1]["claim"] == "parts that failed"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suite", [gpu_lookup.SUITE, gpu_tiers.SUITE], ids=["gpu_lookup", "gpu_tiers"])
+@pytest.mark.parametrize("suite", [lookup.SUITE, tiers.SUITE], ids=["gpu_lookup", "gpu_tiers"])
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     suite: Suite, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +106,7 @@ def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
 def test_options_of_sessions_are_none_of_others(capsys: pytest.CaptureFixture[str]) -> None:
     for flags in (["--svg", "x.svg"], ["--soak", "9"], ["--parts", "gathers"], ["--rows", "3"]):
         with pytest.raises(SystemExit) as ended:
-            gpu_lookup.main(flags)
+            lookup.main(flags)
         assert ended.value.code == 2
     assert "there is no 'gathers'; there are gather, pool" in capsys.readouterr().err
 
@@ -218,12 +217,12 @@ def test_two_versions_of_the_search_are_compared_by_the_same_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As on a GPU, but for the kernels of the first version and the sizes.
-    monkeypatch.setattr(gpu_lookup_parts, "InTurn", lambda card: SimpleNamespace(launch=lambda lookups: lookups.launch))
+    monkeypatch.setattr(lookup_parts, "InTurn", lambda card: SimpleNamespace(launch=lambda lookups: lookups.launch))
     for name, value in {"IDS": 512, "SMALL_IDS": 64, "IN_A_GRAPH": 3, "_BATCHES": 2}.items():
-        monkeypatch.setattr(gpu_lookup_parts, name, value)
+        monkeypatch.setattr(lookup_parts, name, value)
     run = Run(LiveReport("gpu_lookup", True), tmp_path, True, 700, 1, None)
     bench = Bench(run, Settings(quick=True, rows=700), find_card(simulated=True))
-    gpu_lookup_parts.search(bench)
+    lookup_parts.search(bench)
     said = capsys.readouterr().out
     for line in ("written out: .* in turn ", "bags of 64, summed: .* in turn ", "one of 3 in a graph: .* in turn "):
         assert re.search(f"the search by a mask, .*{line}", said), said
@@ -277,15 +276,15 @@ def test_the_plain_kernels_compile_within_their_registers(arch: str) -> None:
 
 def test_the_predictions_follow_from_bytes_and_loads() -> None:
     sheet = H200
-    wide = gpu_row_prediction.lookup(sheet, WIDE, 512)
+    wide = prediction_rows.lookup(sheet, WIDE, 512)
     assert wide.ids == pytest.approx(4.8e12 / ((8 + 512 + 512) / 0.85 + 1.15 * 64 / 0.6))
-    assert gpu_row_prediction.limit(sheet, WIDE, 512).ids > wide.ids
-    assert gpu_row_prediction.lookup(sheet, TINY, 1).by.startswith("loads: 32 ids a warp in 4.3 us")
+    assert prediction_rows.limit(sheet, WIDE, 512).ids > wide.ids
+    assert prediction_rows.lookup(sheet, TINY, 1).by.startswith("loads: 32 ids a warp in 4.3 us")
     # Ways in turn are two loads more for each way but the first, in both lines.
-    assert gpu_row_prediction.search_us(ways=WAYS) - gpu_row_prediction.search_us() == pytest.approx(12 * NEAR_US)
-    assert gpu_row_prediction.copy_us(WIDE) == pytest.approx(8 * 0.7)
+    assert prediction_rows.search_us(ways=WAYS) - prediction_rows.search_us() == pytest.approx(12 * NEAR_US)
+    assert prediction_rows.copy_us(WIDE) == pytest.approx(8 * 0.7)
     popularity = zipf(100_000)
-    assert gpu_row_prediction.hottest(10_000, 100_000) == pytest.approx(popularity.best_static(10_000), abs=1e-3)
+    assert prediction_rows.hottest(10_000, 100_000) == pytest.approx(popularity.best_static(10_000), abs=1e-3)
 
 
 def test_the_sizes_of_the_page_are_those_of_the_cache() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from benchmarks import gpu_prediction
-from benchmarks.gpu_measured import measured, read_results
+from benchmarks.gpu import prediction_sessions
+from benchmarks.gpu.measured import measured, read_results
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "gpu"
@@ -262,14 +262,14 @@ def test_a_part_asks_the_suites_for_parts_that_there_are(parts: ModuleType, tmp_
     for step in (*parts.lookups(given), *parts.sessions(given)):
         if step.kind != "figures":
             continue
-        name = step.command[2].rpartition(".")[2]
-        suite = importlib.import_module(f"benchmarks.{name}").SUITE
+        name = step.command[2].removeprefix("benchmarks.gpu.")
+        suite = importlib.import_module(step.command[2]).SUITE
         options = suite.parse(step.command[3:])
         assert options.host_gib == 100.0
         assert options.max_seconds < step.limit_s
         seen += [(name, part) for part in options.parts]
     assert len(seen) == len(set(seen))
-    expected = {("gpu_lookup", "across"), ("gpu_sessions", "in_hbm"), ("gpu_sessions", "tenth"), ("gpu_tiers", "delta")}
+    expected = {("lookup", "across"), ("sessions", "in_hbm"), ("sessions", "tenth"), ("tiers", "delta")}
     assert expected < set(seen)
 
 
@@ -303,7 +303,7 @@ def test_results_of_a_part_are_what_the_page_of_figures_reads(
     for number in (2, 3):
         (tmp_path / f"part{number}.json").rename(tmp_path / f"2026-01-01-gpu-part{number}.json")
     (result,) = read_results(tmp_path)
-    (line,) = [each for each in gpu_prediction.lines() if each.figure == "soak: wrong scores"]
+    (line,) = [each for each in prediction_sessions.lines() if each.figure == "soak: wrong scores"]
     assert measured(line, [result]) == "0 batches (NVIDIA H100, 580)"
     assert "part 3, on this machine's GPU; GPU NVIDIA H100, 580" in capsys.readouterr().out
 

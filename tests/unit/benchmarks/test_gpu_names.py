@@ -14,11 +14,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from benchmarks.gpu_card import Card, find_card
-from benchmarks.gpu_limits import NAMES, PlainKernels
-from benchmarks.gpu_lookup_parts import WIDE
-from benchmarks.gpu_replica import CardRows, Lookups
-from benchmarks.gpu_search import IN_TURN, InTurn
+from benchmarks.gpu.device import Card, find_card
+from benchmarks.gpu.limits import NAMES, PlainKernels
+from benchmarks.gpu.lookup_parts import WIDE
+from benchmarks.gpu.replica import CardRows, Lookups
+from benchmarks.gpu.search import IN_TURN, InTurn
 from storage.hbm.kernels import Kernels
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ STANDS_FOR = {
         "cupy.cuda": "cupy.cuda",
         "cupy.cuda.runtime": "cupy.cuda:runtime",
     },
-    "benchmarks/gpu_limits.py": {"driver": "cupy.cuda:driver"},
+    "benchmarks/gpu/limits.py": {"driver": "cupy.cuda:driver"},
 }
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_prediction, gpu_sessions
-from benchmarks.gpu_assumptions import KERNELS
-from benchmarks.gpu_trace import middle, parts_of, spans_of
-from benchmarks.gpu_world import FULL, TOY, Sizes, World
+from benchmarks.gpu import prediction_sessions, sessions
+from benchmarks.gpu.prediction_assumptions import KERNELS
+from benchmarks.gpu.trace import middle, parts_of, spans_of
+from benchmarks.gpu.world import FULL, TOY, Sizes, World
 from benchmarks.isolated_parts import LOST, Part, supervise
 from benchmarks.report import Report
 from benchmarks.timeline import Span, idle_share
@@ -65,14 +65,14 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out, picture = tmp_path / "bench.txt", tmp_path / "trace.svg"
-    code = gpu_sessions.main(
+    code = sessions.main(
         ["--simulated", "--soak", "1", "--max-seconds", "400", "--out", str(out), "--svg", str(picture)]
     )
     printed = capfd.readouterr().out
     assert code == 0, printed
     for line in LINES:
         assert re.search(line, printed), line
-    for name in gpu_sessions.PARTS:
+    for name in sessions.PARTS:
         assert re.search(f"^{name}: done after ", printed, re.M), name
     said = [line for line in printed.splitlines() if line.startswith("  ")]
     assert said
@@ -103,18 +103,18 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
 )
 def test_bad_flags_are_told(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        gpu_sessions.main(flags)
+        sessions.main(flags)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        gpu_sessions.main(["--help"])
+        sessions.main(["--help"])
     text = capsys.readouterr().out
-    for name, part in gpu_sessions.PARTS.items():
+    for name, part in sessions.PARTS.items():
         assert re.search(f"^  {name} +{re.escape(part.says)}", text, re.M)
-    assert "python -m benchmarks.gpu_sessions --quick" in text
+    assert "python -m benchmarks.gpu.sessions --quick" in text
 
 
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(capfd: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(capfd: pytest.
 
     if not find_gpus().why_none:
         pytest.skip("there is a GPU here")
-    assert gpu_sessions.main(["--quick", "--parts", "latency"]) == 1
+    assert sessions.main(["--quick", "--parts", "latency"]) == 1
     printed = capfd.readouterr()
     assert "no GPU can be measured: " in printed.err
     assert "--simulated" in printed.err
@@ -232,7 +232,7 @@ def test_the_arithmetic_of_the_sizes_is_that_of_the_module() -> None:
 
 
 def test_predicted_sessions_wait_for_nothing_of_their_own() -> None:
-    assert idle_share([span for span in gpu_prediction.predicted_spans() if span.row == "session 0"]) < 1e-6
+    assert idle_share([span for span in prediction_sessions.predicted_spans() if span.row == "session 0"]) < 1e-6
 
 
 @pytest.mark.slow

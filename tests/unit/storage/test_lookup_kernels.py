@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from storage.errors import ConfigError
-from storage.hbm import kernel_sources, lookup_kernels
+from storage.hbm import kernel_sources, lookup_kernels, sharing
 from storage.hbm.device import KernelCall
 from storage.hbm.kernel_sources import SOURCES
 from storage.hbm.kernels import compile_kernel
+from storage.hbm.lookup_kernels import OutputType
 from storage.hbm.replica import MOST_DIFFERENCES, ROW_TYPES
+from storage.hbm.sharing import across
 
 CUDA = Path(__file__).parents[3] / "cuda"
 NAMES = [name for names in SOURCES.values() for name in names]
@@ -50,6 +52,16 @@ LATE: dict[str, Any] = {
     "outputs": (OUTPUT, STATES),
 }
 LATE_READS = (FEATURES, HEADER, ENTRIES, COUNT, STAGING)
+
+
+def gather_across(output: OutputType, **arguments: Any) -> KernelCall:
+    return across(lookup_kernels.gather(output, **arguments), PEERS)
+
+
+def pool_across(**arguments: Any) -> KernelCall:
+    return across(lookup_kernels.pool(**arguments), PEERS)
+
+
 # What is asked for, and the launch.
 LAUNCHES: list[tuple[Callable[..., KernelCall], tuple[str, ...], dict[str, Any], KernelCall]] = [
     (
@@ -69,9 +81,9 @@ LAUNCHES: list[tuple[Callable[..., KernelCall], tuple[str, ...], dict[str, Any],
 ]
 LAUNCHES += [
     (
-        lookup_kernels.gather,
+        gather_across,
         ("fp32",),
-        LOOKUP | {"feature_count": 5, "longest": 1000, "use_every": 8, "peers": PEERS},
+        LOOKUP | {"feature_count": 5, "longest": 1000, "use_every": 8},
         KernelCall(
             "lookup_gather_across_fp32",
             (4, 5),
@@ -82,9 +94,9 @@ LAUNCHES += [
         ),
     ),
     (
-        lookup_kernels.pool,
+        pool_across,
         (),
-        LOOKUP | {"feature_count": 26, "use_every": 8, "peers": PEERS},
+        LOOKUP | {"feature_count": 26, "use_every": 8},
         KernelCall(
             "lookup_pool_across",
             (64, 26),
@@ -219,12 +231,13 @@ def test_a_kernel_takes_as_many_values_as_a_launch_gives() -> None:
         ("kMostChain", MOST_DIFFERENCES),
         ("kPackedFeatureWord", lookup_kernels.PACKED_FEATURE_WORD),
         ("kPackedFeatureWords", lookup_kernels.PACKED_FEATURE_WORDS),
-        ("kPeerChainsWord", lookup_kernels.PEER_CHAINS_WORD),
-        ("kPeerWords", lookup_kernels.PEER_WORDS),
+        ("kPeerChainsWord", sharing.PEER_CHAINS_WORD),
+        ("kPeerWords", sharing.PEER_WORDS),
     ],
 )
 def test_layouts_are_those_of_the_kernels(kernels_name: str, value: int) -> None:
-    assert f"constexpr int {kernels_name} = {value};" in (CUDA / "lookup.cuh").read_text(encoding="utf-8")
+    text = "".join((CUDA / name).read_text(encoding="utf-8") for name in ("lookup.cuh", "lookup_across.cuh"))
+    assert f"constexpr int {kernels_name} = {value};" in text
 
 
 def test_row_types_are_those_of_the_kernels() -> None:
@@ -242,14 +255,14 @@ def test_threads_of_a_block_are_what_the_kernels_were_compiled_for() -> None:
 
 
 def test_across_cards_there_is_one_type_of_output() -> None:
-    with pytest.raises(ConfigError, match="expected fp32 where cards share rows, got bf16"):
-        lookup_kernels.gather("bf16", **LOOKUP, feature_count=1, longest=1, use_every=0, peers=PEERS)
+    with pytest.raises(ConfigError, match="expected fp32 where GPUs share rows, got bf16"):
+        gather_across("bf16", **LOOKUP, feature_count=1, longest=1, use_every=0)
 
 
 def test_chains_of_other_cards_have_room_for_every_difference() -> None:
-    text = (CUDA / "lookup.cuh").read_text(encoding="utf-8")
+    text = (CUDA / "lookup_across.cuh").read_text(encoding="utf-8")
     assert "constexpr int kPeerChainWords = 1 + kMostChain;" in text
-    assert lookup_kernels.PEER_CHAIN_WORDS == 1 + MOST_DIFFERENCES
+    assert sharing.PEER_CHAIN_WORDS == 1 + MOST_DIFFERENCES
 
 
 def test_a_header_ends_with_its_last_feature() -> None:

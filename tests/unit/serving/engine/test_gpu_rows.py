@@ -18,6 +18,7 @@ from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory
 from storage.hbm.cards import cards_of
+from storage.hbm.sharing import sharing_of
 from storage.tiers.tiered import TieredStore
 from tests.simulated_gpu import SimulatedGpus
 
@@ -112,9 +113,9 @@ class TestSharing:
         gpus = SimulatedGpus(2, schedule="random", seed=3)
         model = make_model(self.TEXT, gpus=gpus)
         assert cards_of(store).wait_filled(60)
-        placement = cards_of(store).placement
+        placement = sharing_of(store).placement
         assert placement is not None
-        assert placement.cards == (0, 1)
+        assert placement.gpus == (0, 1)
         rows = [tier.stats().rows for tier in cards_of(store).tiers.values()]
         assert max(rows) < 400
         assert sum(rows) == 500
@@ -141,12 +142,12 @@ class TestSharing:
         with caplog.at_level(logging.WARNING, "emberline.serving"):
             model = make_model(self.TEXT, gpus=gpus)
         assert any("each GPU has rows of its own, none are shared" in record.message for record in caplog.records)
-        assert cards_of(store).placement is None
+        assert sharing_of(store).placement is None
         assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
 
     def test_one_card_has_nobody_to_share_with(self, make_model: MakeModel, world: Any, store: TieredStore) -> None:
         model = make_model(self.TEXT, gpus=SimulatedGpus(1))
-        assert cards_of(store).placement is None
+        assert sharing_of(store).placement is None
         assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
 
     def test_a_lost_card_leaves_the_other_right(self, make_model: MakeModel, world: Any) -> None:

@@ -24,7 +24,9 @@ from storage.hbm.cards import cards_of
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 from tests.support.gpu.card_world import ROWS, ModelWorld, agree
 
-SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
+# What nothing orders is found by the order of events, in any schedule: one that runs everything at once, and one that
+# runs it at any time.
+SCHEDULES = [("eager", 0), ("random", 1)]
 ALL = 4 << 20
 MakeWorld = Callable[..., ModelWorld]
 

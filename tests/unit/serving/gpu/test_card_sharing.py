@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.gpu import card_lookup
 from serving.gpu.pipeline import GpuPipeline
+from serving.gpu.sharing import SAMPLED_BATCHES
 from storage.hbm.cards import cards_of
+from storage.hbm.sharing import RowSharing, sharing_of
 from storage.hbm.tier import HbmTier
 from tests.simulated_gpu import SimulatedGpus
 from tests.support.gpu.card_world import ModelWorld, agree
 
-SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
+# What nothing orders is found by the order of events, in any schedule: one that runs everything at once, and one that
+# runs it at any time.
+SCHEDULES = [("eager", 0), ("random", 1)]
 # Of each card: more than half of all rows take, less than all.
 HALF = 56_000
 
@@ -27,8 +30,8 @@ class Shared:
     def __init__(self, folder: Path, schedule: str, seed: int, *, strict: bool = False) -> None:
         self.gpus = SimulatedGpus(2, schedule=schedule, seed=seed, strict=strict)
         self.world = ModelWorld(folder)
-        cards_of(self.world.store).share_rows(self.gpus.drivers)
-        models = [self.world.model(driver, HALF, across=True) for driver in self.gpus.drivers]
+        sharing_of(self.world.store).share_rows(self.gpus.drivers)
+        models = [self.world.model(driver, HALF, shares_rows=True) for driver in self.gpus.drivers]
         self.pipelines: list[GpuPipeline] = []
         for driver, model in zip(self.gpus.drivers, models, strict=True):
             driver.enter_thread()
@@ -109,12 +112,12 @@ def test_what_changes_on_another_card_captures_nothing_anew(shared: Shared) -> N
 @pytest.mark.slow
 def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
     world, rng = shared.world, np.random.default_rng(3)
-    cards = cards_of(world.store)
+    cards, sharing = cards_of(world.store), sharing_of(world.store)
     steps = [
         lambda: cards.resize(1, 20_000),
-        lambda: cards.share_rows([]),
+        lambda: sharing.share_rows([]),
         lambda: cards.resize(0, HALF),
-        lambda: cards.share_rows(shared.gpus.drivers),
+        lambda: sharing.share_rows(shared.gpus.drivers),
         lambda: cards.close(1),
     ]
     for step in steps:
@@ -124,18 +127,18 @@ def test_other_sizes_and_cards_that_come_and_go(shared: Shared) -> None:
                 agree(world, pipeline, world.batch(rng, size))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("shared", [("random", 1)], indirect=True)  # of ids, not of streams
 def test_a_card_hears_of_what_its_lanes_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     world, rng = shared.world, np.random.default_rng(4)
     told: list[int] = []
-    tell = type(world.tier()).tell
+    tell = RowSharing.tell
 
-    def watched(tier: HbmTier, lookups: np.ndarray, misses: np.ndarray, wanted: Any, used: Any) -> None:
-        told.append(sum(len(ids) for _, ids in used))
-        tell(tier, lookups, misses, wanted, used)
+    def watched(self: RowSharing, tier: HbmTier, *batch: Any) -> None:
+        told.append(sum(len(ids) for _, ids in batch[-1]))
+        tell(self, tier, *batch)
 
-    monkeypatch.setattr(type(world.tier()), "tell", watched)
-    for _ in range(10 * card_lookup._SAMPLED_BATCHES):
+    monkeypatch.setattr(RowSharing, "tell", watched)
+    for _ in range(10 * SAMPLED_BATCHES):
         agree(world, shared.pipelines[0], world.batch(rng, 16))
     assert 1 <= len([count for count in told if count]) <= 40
     assert 0 < max(told) < 16 * 7 * 8 / 2

@@ -1,0 +1,1 @@
+"""What a GPU does, measured, and what it should do, predicted: modules whose names begin with prediction."""

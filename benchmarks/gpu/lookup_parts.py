@@ -1,0 +1,280 @@
+"""Lookups of which every id hits, over a replica that the card made: what `gpu_lookup` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import cast
+
+from benchmarks.gpu.bench import Bench, latency_us
+from benchmarks.gpu.dense import always
+from benchmarks.gpu.events import Launch, Timed, forget, largest
+from benchmarks.gpu.limits import PlainKernels, embedding_bag, fbgemm, index_select
+from benchmarks.gpu.replica import CardRows, Lookups, Shape, fitting_rows
+from benchmarks.gpu.search import InTurn
+from benchmarks.measure import Contestant, Samples
+from serving.gpu.driver import Graph
+
+ROWS, QUICK_ROWS, TOY_ROWS = 100_000_000, 10_000_000, 3_000
+IDS, TOY_IDS = 1 << 20, 512
+BAG, TOY_BAG = 64, 16
+SMALL_IDS = 4096
+# Launches in one graph, so that the interpreter is not what is measured.
+IN_A_GRAPH = 50
+WIDE, NARROW, TINY = Shape(128, "fp32"), Shape(32, "fp16"), Shape(16, "fp16")
+# Of what the card reaches by row numbers.
+OF_GATHER = {WIDE: 0.80, NARROW: 0.45}
+OF_POOLED = 0.65
+# FBGEMM on an H100, 10 tables, 1.05 M keys, d128 fp32, Zipf(1.05): the best that somebody published.
+BEST_PUBLIC = 2.29e9
+TINY_RATE = 4e9
+OVER_TORCH, OVER_FBGEMM = 2.0, 1.0
+SMALL_US = 15.0
+SKEWS = {"uniform": "uniform", "zipf": "Zipf(1.05)"}
+GIDS = 1e-9
+# So that no batch finds its rows in the card's caches: eight of them touch 64 MB of ids alone.
+_BATCHES = 8
+
+
+def gather(bench: Bench) -> None:
+    """Rows of a million ids, decoded and written out."""
+    plain = PlainKernels(bench.card)
+    for shape, target in OF_GATHER.items():
+        _gather(bench, plain, shape, target)
+
+
+def pool(bench: Bench) -> None:
+    """Sums of bags of a million ids in all."""
+    plain = PlainKernels(bench.card)
+    for shape in (WIDE, TINY):
+        for skew in SKEWS:
+            _pool(bench, plain, shape, skew)
+
+
+# One kind of batches each: what they hold of the card's memory is gone before the next.
+
+
+def _gather(bench: Bench, plain: PlainKernels, shape: Shape, target: float) -> None:
+    rows = _rows(bench, shape)
+    lookups = _lookups(bench, rows, "uniform", None)
+    timed = {
+        "ours": _timed(bench, lookups, lookups.launch),
+        "plain kernel": _timed(bench, lookups, plain.launch(lookups)),
+        "torch index_select": _timed(bench, lookups, index_select(lookups)),
+    }
+    samples = _race(bench, lookups, timed, limits=("plain kernel", "torch index_select"))
+    what = f"{lookups.ids:,} uniform ids of {rows.index.rows:,} rows, {shape}, written out"
+    against = (("limit", target, "by row numbers"), ("torch index_select", None, "given row numbers"))
+    for other, judged, note in against:
+        bench.compare(what, samples, other, unit="G ids/s", scale=GIDS, target=judged, note=note)
+    _times(bench, what, timed["ours"])
+    bench.run.settle(samples)
+
+
+def _pool(bench: Bench, plain: PlainKernels, shape: Shape, skew: str) -> None:
+    rows = _rows(bench, shape)
+    lookups = _lookups(bench, rows, skew, bench.times(BAG, BAG, TOY_BAG))
+    timed = {
+        "ours": _timed(bench, lookups, lookups.launch),
+        "plain kernel": _timed(bench, lookups, plain.launch(lookups)),
+        "torch EmbeddingBag": _timed(bench, lookups, embedding_bag(lookups), calls=10),
+    }
+    peer = _fbgemm(bench, lookups)
+    if peer is not None:
+        timed["FBGEMM"] = _timed(bench, lookups, peer)
+    limits = ("plain kernel", *(["FBGEMM"] if peer is not None else []))
+    samples = _race(bench, lookups, timed, limits=limits)
+    what = f"{lookups.bags:,} bags of {lookups.length} ids, {SKEWS[skew]}, {rows.index.rows:,} rows, {shape}, summed"
+    is_wide = shape == WIDE
+    samples.add("bound", always(BEST_PUBLIC if is_wide else TINY_RATE))
+    against = [
+        ("limit", OF_POOLED, "by row numbers"),
+        ("bound", 1.0, "FBGEMM's best public figure, H100" if is_wide else ""),
+        ("torch EmbeddingBag", OVER_TORCH, "given row numbers"),
+        *([("FBGEMM", OVER_FBGEMM, "given row numbers")] if peer is not None else []),
+    ]
+    for other, target, note in against:
+        judged = target if is_wide or other == "bound" else None
+        bench.compare(what, samples, other, unit="G ids/s", scale=GIDS, target=judged, note=note)
+    _times(bench, what, timed["ours"])
+    bench.run.settle(samples)
+
+
+def across(bench: Bench) -> None:
+    """Rows that are looked for as another card's, beside the same as its own: what the search takes, without a link."""
+    if bench.is_simulated:
+        bench.remark("rows of another card: left out, it needs a card")
+        return
+    rows = _rows(bench, WIDE)
+    length = bench.times(BAG, BAG, TOY_BAG)
+    lookups = _lookups(bench, rows, "uniform", length)
+    other = _lookups(bench, rows, "uniform", length, across=True)
+    timed = {"ours": _timed(bench, other, other.launch), "own": _timed(bench, lookups, lookups.launch)}
+    samples = _race(bench, lookups, timed, limits=("own",))
+    what = (
+        f"{lookups.bags:,} bags of {length} ids, uniform, {rows.index.rows:,} rows, {WIDE}, summed, as another card's"
+    )
+    bench.compare(what, samples, "own", unit="G ids/s", scale=GIDS, note="the same card's memory: no link")
+    bench.run.settle(samples)
+
+
+def small(bench: Bench) -> None:
+    """A few thousand ids in a captured graph: by the GPU's clock, and from the launch until the host knows.
+
+    By the GPU's clock many lookups are one graph, each of other ids: one graph each would be launched no faster than
+    the interpreter can, which takes about as long as the lookup.
+    """
+    rows = _rows(bench, WIDE)
+    driver = bench.card.driver
+    ids = bench.times(SMALL_IDS, SMALL_IDS, 64)
+    count = bench.times(IN_A_GRAPH, IN_A_GRAPH, 3)
+    lookups = Lookups(rows, count, ids, skew="uniform")
+    lookups.check()
+    many = _captured(bench, lookups, lookups.launch_counted, count)
+    one = _captured(bench, lookups, lookups.launch_counted, 1)
+    timed = _timed(bench, lookups, partial(_launch, bench, many, lookups))
+    done = driver.new_event(busy_wait=True)
+
+    def whole() -> None:
+        driver.launch(one, lookups.stream)
+        driver.record(done, lookups.stream)
+        driver.synchronize(done)
+
+    contestants: Mapping[str, Contestant] = {
+        "ours": partial(_each, timed, count),
+        "host": latency_us(whole, bench.seconds(0.06, 0.02)),
+    }
+    samples = bench.interleave(contestants, max_s=6.0)
+    samples.add("bound", always(SMALL_US))
+    what = f"{ids:,} ids, {WIDE}, all hit"
+    inside = f"{what}, one of {count} in a graph, on the GPU"
+    for ours, name, target in (
+        ("ours", inside, 1.0),
+        ("host", f"{what}, one graph, launch until the host knows", None),
+    ):
+        bench.compare(name, samples, "bound", ours=ours, target=target, unit="us", less_is_better=True)
+    _times(bench, f"{what}, {count} in a graph", timed)
+    bench.run.settle(samples)
+
+
+def search(bench: Bench) -> None:
+    """The search in a line by a mask beside its first version, the four ways in turn: large batches and small ones."""
+    if bench.is_simulated:
+        bench.remark("the search by a mask beside ways in turn: left out, it needs a card")
+        return
+    in_turn = InTurn(bench.card)
+    rows = _rows(bench, WIDE)
+    for length in (None, BAG):
+        lookups = _lookups(bench, rows, "uniform", length)
+        before = in_turn.launch(lookups)
+        timed = {"ours": _timed(bench, lookups, lookups.launch), "in turn": _timed(bench, lookups, before)}
+        samples = _race(bench, lookups, timed, limits=("in turn",))
+        kind = "written out" if length is None else f"bags of {length}, summed"
+        what = f"the search by a mask, {lookups.ids:,} uniform ids of {rows.index.rows:,} rows, {WIDE}, {kind}"
+        bench.compare(what, samples, "in turn", unit="G ids/s", scale=GIDS)
+        bench.run.settle(samples)
+        del lookups, before, timed
+    lookups = Lookups(rows, IN_A_GRAPH, SMALL_IDS, skew="uniform")
+    launches = {"ours": lookups.launch, "in turn": in_turn.launch(lookups)}
+    timed = {}
+    for name, launch in launches.items():
+        graph = _captured(bench, lookups, launch, IN_A_GRAPH)
+        timed[name] = _timed(bench, lookups, partial(_launch, bench, graph, lookups))
+    contestants = {name: partial(_each, timed[name], IN_A_GRAPH) for name in timed}
+    samples = bench.interleave(contestants, max_s=6.0)
+    what = f"the search by a mask, {SMALL_IDS:,} ids, {WIDE}, one of {IN_A_GRAPH} in a graph"
+    bench.compare(what, samples, "in turn", unit="us", less_is_better=True)
+    bench.run.settle(samples)
+
+
+def _captured(bench: Bench, lookups: Lookups, launch: Launch, count: int) -> Graph:
+    """A graph of so many launches, of a batch each. Kernels are loaded before: once, outside of it."""
+    driver = bench.card.driver
+    lookups.launch_counted(0)
+    launch(0)
+    done = driver.new_event()
+    driver.record(done, lookups.stream)
+    driver.synchronize(done)
+
+    def work() -> None:
+        for number in range(count):
+            launch(number)
+
+    return driver.capture(work, driver.new_pool(), lookups.stream, name="lookup")
+
+
+def _launch(bench: Bench, graph: Graph, lookups: Lookups, number: int) -> None:
+    bench.card.driver.launch(graph, lookups.stream)
+
+
+def _each(timed: Timed, count: int, turn: int) -> float:
+    """Microseconds of one of the launches in a graph."""
+    return timed.run(turn) / count
+
+
+def _rows(bench: Bench, shape: Shape) -> CardRows:
+    """The rows of a shape, one at a time on the card; all are under one index, made for the widest."""
+    kept = cast(CardRows | None, bench.kept.get("rows"))
+    if kept is not None and kept.shape == shape:
+        return kept
+    index = None if kept is None else kept.index
+    bench.kept.pop("rows", None)
+    del kept
+    forget()
+    wanted = bench.settings.rows or bench.times(ROWS, QUICK_ROWS, TOY_ROWS)
+    count = fitting_rows(wanted, bench.card.driver.memory().free, WIDE.row_bytes) if index is None else index.rows
+    rows = CardRows.make(bench.card, shape, count, index)
+    bench.kept["rows"] = rows
+    made = rows.index
+    share = 100 * float(made.has_place.sum()) / made.rows
+    bench.remark(
+        f"the index: {made.rows:,} rows in {len(made.lines):,} lines, {share:.2f} % have a place, "
+        f"{100 * made.in_second:.0f} % of these in their second line"
+    )
+    if count < wanted:
+        bench.remark(f"{count:,} rows instead of {wanted:,}: more of {WIDE} do not fit into this card's memory")
+    return rows
+
+
+def _lookups(bench: Bench, rows: CardRows, skew: str, length: int | None, *, across: bool = False) -> Lookups:
+    """Checked ones."""
+    forget()
+    ids = bench.times(IDS, IDS, TOY_IDS)
+    batches = bench.times(_BATCHES, _BATCHES, 2)
+    lookups = Lookups(rows, batches, ids, skew=skew, length=length, across=across)
+    lookups.check()
+    return lookups
+
+
+def _timed(bench: Bench, lookups: Lookups, launch: Launch, calls: int = 40) -> Timed:
+    times = bench.times(calls, calls // 2, 3)
+    return Timed(bench.card.driver, lookups.stream, launch, times=times, run_up=max(1, times // 4))
+
+
+def _race(bench: Bench, lookups: Lookups, timed: Mapping[str, Timed], *, limits: tuple[str, ...]) -> Samples:
+    """Ids a second of each; "limit" is the fastest of what is given row numbers."""
+    contestants = {name: each.per_second(lookups.ids) for name, each in timed.items()}
+    samples = bench.interleave(contestants, max_s=8.0)
+    samples.add("limit", largest(limits))
+    return samples
+
+
+def _times(bench: Bench, what: str, timed: Timed) -> None:
+    p50, p99 = timed.percentile(50), timed.percentile(99)
+    bench.remark(f"{what}: by CUDA events {p50:.1f} us, p99 {p99:.1f} us, {len(timed.us)} launches")
+
+
+def _fbgemm(bench: Bench, lookups: Lookups) -> Launch | None:
+    """None where there is no FBGEMM for a GPU."""
+    if bench.is_simulated:
+        bench.remark("FBGEMM: left out, it needs a card")
+        return None
+    try:
+        launch, rows = fbgemm(lookups, bench.card.driver.memory().free)
+    except (ImportError, AttributeError, RuntimeError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        bench.remark(f"FBGEMM: left out, it is not installed for this card: {why}")
+        return None
+    if rows <= lookups.rows.index.rows:
+        bench.remark(f"FBGEMM: {rows:,} rows, which is what is left of the card's memory beside ours")
+    return launch

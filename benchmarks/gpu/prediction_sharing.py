@@ -1,0 +1,146 @@
+"""Prediction, not measured: where several GPUs find rows, each with what is asked of it alone, and with
+`hbm_placement: shard`.
+
+The real cache policy of each card, its index and its counts, over the same traffic; no GPU, no rows, no time: what is
+counted is where ids are found. A card tells its policy what a lane would (serving/gpu/card_lookup.py): what was missed
+on every card, to the card whose part it is; every eighth use as a mark; of every sixteenth batch a sample.
+
+    python -m benchmarks.gpu.prediction_sharing
+    python -m benchmarks.gpu.prediction_sharing --cards 8 --share 0.01
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.traffic import BATCH, Array, Popularity, production_reuse, random_ids, zipf
+from storage._table import CardCache
+from storage.hbm.sharing import Placement
+
+_TABLE = 0
+_ROW = 4  # bytes; no row is looked at
+_USE_EVERY = 8
+_SAMPLED_BATCHES, _SAMPLED_IDS = 16, 4
+_MARKS_EVERY_ROWS = 20
+
+
+@dataclass
+class Card:
+    """part: its own, of so many. lookups, misses: that its policy has not heard of."""
+
+    cache: CardCache
+    part: int
+    parts: int
+    lookups: int = 0
+    hits: int = 0
+    marks: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.marks = np.zeros(self.cache.slots + 1, np.uint8)
+
+    def offer(self, ids: Array) -> None:
+        """Ids that were asked for and are not here."""
+        wanted = ids[self.cache.ask(_TABLE, ids)]
+        step = max(1, self.cache.free_slots)
+        for start in range(0, len(wanted), step):
+            piece = wanted[start : start + step]
+            self.cache.offer(_TABLE, piece, np.zeros((len(piece), _ROW), np.uint8), None, True)
+            self.cache.take_set()
+            self.cache.complete_set()
+
+    def passed(self, lookups: int, hits: int) -> None:
+        """The policy hears of a batch, and of marks when it is time."""
+        self.lookups, self.hits = self.lookups + lookups, self.hits + hits
+        if self.lookups > _MARKS_EVERY_ROWS * self.cache.capacity_rows:
+            self.cache.note_uses(self.marks, _USE_EVERY, 1, self.parts, self.part)
+            self.marks[:] = 0
+            self.cache.pass_lookups(self.lookups, self.hits)
+            self.lookups = self.hits = 0
+
+
+class Cards:
+    """placement: None for cards that each have what is asked of them."""
+
+    def __init__(self, count: int, rows: int, placement: Placement | None) -> None:
+        parts = 1 if placement is None else count
+        self.cards = [Card(CardCache(_ROW, rows, 1), number if parts > 1 else 0, parts) for number in range(count)]
+        self._placement = placement
+        self._batches = 0
+        self._rng = np.random.default_rng(2)
+
+    def look_up(self, number: int, ids: Array) -> tuple[int, int]:
+        """A batch on one card: how many ids it has itself, and how many another one has."""
+        card, self._batches = self.cards[number], self._batches + 1
+        slots = card.cache.find(_TABLE, ids)
+        self._mark(card, slots)
+        own = int(np.count_nonzero(slots))
+        missed, across = ids[slots == 0], 0
+        if self._placement is None:
+            card.offer(np.unique(missed))
+            card.passed(len(ids), own)
+            return own, 0
+        parts = self._placement.parts(_TABLE, missed)
+        for part, other in enumerate(self.cards):
+            its = missed[parts == part]
+            if other is not card:
+                there = other.cache.find(_TABLE, its)
+                self._mark(other, there)
+                across += int(np.count_nonzero(there))
+                its = its[there == 0]
+            other.offer(np.unique(its))
+        if self._batches % (_SAMPLED_BATCHES * len(self.cards)) < len(self.cards):
+            sample = ids[::_SAMPLED_IDS].copy()
+            sample = sample[self._placement.parts(_TABLE, sample) != number]
+            card.cache.use(_TABLE, sample)
+            card.offer(sample)
+        self.cards[self._batches % len(self.cards)].passed(len(ids), own + across)
+        return own, across
+
+    def _mark(self, card: Card, slots: Array) -> None:
+        card.marks[slots[self._rng.random(len(slots)) < 1 / _USE_EVERY]] = 1
+
+
+def measure(traffic: Popularity, cards: int, rows: int, placement: Placement | None, batches: int) -> tuple[Array, int]:
+    """Shares of ids that were on the card itself, and on another one, in the last quarter; how many distinct rows the
+    cards hold.
+    """
+    group = Cards(cards, rows, placement)
+    ids = random_ids(traffic.count)
+    rng = np.random.default_rng(3)
+    found = np.zeros(2)
+    for batch in range(batches):
+        own, across = group.look_up(batch % cards, ids[traffic.ranks(rng, BATCH)])
+        if batch >= batches * 3 // 4:
+            found += own, across
+    held = np.zeros(len(ids), np.bool_)
+    for card in group.cards:
+        held |= card.cache.find(_TABLE, ids) != 0
+    return found / (BATCH * (batches - batches * 3 // 4)), int(held.sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cards", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the table")
+    parser.add_argument("--share", type=float, default=0.025, help="of the rows that fit on one card")
+    parser.add_argument("--batches", type=int, default=2400)
+    options = parser.parse_args()
+    room = int(options.rows * options.share)
+    print("prediction, not measured on any GPU")
+    print(f"{options.cards} cards with room for {room:,} of {options.rows:,} rows each")
+    print(
+        f"{'traffic':<18} {'placement':<10} {'own card':>8} {'another':>8} {'host':>8} {'rows held':>10}   best static"
+    )
+    for traffic in (zipf(options.rows), production_reuse(options.rows)):
+        for name, placement in (("replicate", None), ("shard", Placement(tuple(range(options.cards))))):
+            (own, across), held = measure(traffic, options.cards, room, placement, options.batches)
+            best = traffic.best_static(room if placement is None else room * options.cards)
+            line = f"{traffic.name:<18} {name:<10} {own:8.3f} {across:8.3f} {1 - own - across:8.3f} {held:10,}"
+            print(f"{line}   {1 - best:.3f} to the host")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What a session on a GPU adds to its lookups where GPUs share rows (`hbm_placement: shard`, storage.hbm.sharing).
+
+`CardLookup` and `CardKernels` have one hook for it, `sharing`, which is None where a GPU has rows of its own: the usual
+case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from serving.gpu.card_batch import CardForm, CardPacking, PackedIds
+from storage.hbm.device import Device, KernelCall, Stream
+from storage.hbm.sharing import (
+    MOST_GPUS,
+    PEER_CHAIN_WORDS,
+    PEER_CHAINS_WORD,
+    PEER_WORDS,
+    SharedSight,
+    across,
+    sharing_of,
+)
+from storage.hbm.sight import Sight
+from storage.hbm.tier import HbmTier
+from storage.tiers.arrays import Ids
+from storage.tiers.tiered import TieredStore
+
+# Room in a packed batch for the chains of other GPUs.
+CHAINS_BYTES = 8 * PEER_CHAIN_WORDS * MOST_GPUS
+# One id in so many, of one batch in so many, tells a GPU's policy what is used of other parts. So a row of another part
+# stays where it is used 64 times as often as what it displaces: a read across costs so much less than the host.
+SAMPLED_BATCHES, SAMPLED_IDS = 16, 4
+
+
+class SessionSharing:
+    """Of one session, on its thread. Allocates everything in the constructor.
+
+    reader: in place of the tier's own.
+    """
+
+    def __init__(self, device: Device, store: TieredStore, tier: HbmTier, packing: CardPacking) -> None:
+        """packing: with CHAINS_BYTES reserved. Raises DeviceError."""
+        self._device = device
+        self._sharing = sharing_of(store)
+        self._tier = tier
+        self._packing = packing
+        self.reader = self._sharing.reader(tier)
+        size = 8 * PEER_WORDS * MOST_GPUS * packing.feature_count
+        self._host_peers, self._peers = device.pinned(size), device.device(size)
+        self._chance = np.random.default_rng()
+        self._bound: SharedSight | None = None
+        self._generations: tuple[int, ...] | None = None
+
+    def put_chains(self, form: CardForm, sight: Sight) -> None:
+        """The chains of other GPUs into a packed batch; behind `CardForm.put_chain`."""
+        chains = _shared(sight).peer_chains
+        form.reserved[: len(chains)] = chains
+        for at, header in form.headers:
+            header[PEER_CHAINS_WORD] = self._packing.reserved_at - at if chains else 0
+
+    def bind(self, sight: Sight, stream: Stream) -> bool:
+        """Puts a copy of what other GPUs have on the stream; the caller waits for it before the next batch. False, and
+        no copy, where that is what it was: then the words of the features are the same, too.
+        """
+        shared = self._bound = _shared(sight)
+        if shared.generations == self._generations:
+            return False
+        words = [word for table in self._packing.table_of.tolist() for word in shared.peer_words(table)]
+        self._host_peers.numpy().view(np.int64)[: len(words)] = words
+        self._device.copy(self._peers, self._host_peers, stream)
+        self._generations = shared.generations
+        return True
+
+    def words(self, number: int) -> tuple[int, int]:
+        """The words 11 and 12 of a feature, by its number among all of them (cuda/lookup.cuh); after `bind`."""
+        shared = self._bound
+        if shared is None or not shared.peers:
+            return 0, 0
+        count = len(shared.peers)
+        return self._peers.data_ptr() + 8 * PEER_WORDS * count * number, count | shared.part << 32
+
+    def launched(self, call: KernelCall) -> KernelCall:
+        """The lookup to launch in place of one that looks on this GPU alone."""
+        return across(call, self._peers)
+
+    def tell(self, packed: PackedIds, host: np.ndarray, missed: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
+        """In place of `HbmTier.tell`. host: the bytes of the packed batch."""
+        self._sharing.tell(self._tier, packed.lookups, missed, wanted, self._sampled(packed, host))
+
+    def _sampled(self, packed: PackedIds, host: np.ndarray) -> list[tuple[int, Ids]]:
+        """By table, one id in SAMPLED_IDS of one batch in SAMPLED_BATCHES, on average."""
+        if self._chance.random() * SAMPLED_BATCHES >= 1:
+            return []
+        words = host[: host.nbytes // 8 * 8].view(np.int64)
+        # Elsewhere in each feature and batch, so that a place in a bag does not count for ever or never.
+        firsts = self._chance.integers(0, SAMPLED_IDS, len(packed.id_counts)).tolist()
+        begins, counts = packed.ids_at.tolist(), packed.id_counts.tolist()
+        tables = self._packing.table_of.tolist()
+        return [
+            (table, words[begin + first : begin + count : SAMPLED_IDS].copy())
+            for table, begin, count, first in zip(tables, begins, counts, firsts, strict=True)
+            if first < count
+        ]
+
+
+def _shared(sight: Sight) -> SharedSight:
+    assert isinstance(sight, SharedSight)
+    return sight
