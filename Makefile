@@ -46,7 +46,7 @@ quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; K
 	$(PY) -m examples.quickstart --work build/quickstart $(if $(KEEP),--keep)
 
 test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; at most eight minutes on two cores
-	$(PY) -m tests.kernels.check --cards $(GPU_ARCH)
+	$(PY) -m tests.kernels.check --gpus $(GPU_ARCH)
 	$(call cpp_tests,plain,)
 	$(PYTEST) -m 'not slow' --hypothesis-profile quick
 
@@ -61,7 +61,7 @@ flaky: $(READY)  ## the Python tests RUNS=20 times beside busy loops: which fail
 test-cpp: $(READY)  ## the C++ tests alone
 	$(call cpp_tests,plain,)
 
-cuda-check: $(READY)  ## compile the kernels of cuda/ for every card: warnings, registers, spills; needs no GPU
+cuda-check: $(READY)  ## compile the kernels of cuda/ for every GPU: warnings, registers, spills; needs no GPU
 	$(PY) -m tests.kernels.check
 
 lint: $(READY)  ## ruff, formatting of Python and C++, spelling, import rules
@@ -94,17 +94,17 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; hours for all: tests/faults/storm.py
 	$(PY) -m tests.faults.storm --sample $(SAMPLE) --jobs $(JOBS)
 
-soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and folds for ten minutes; SECONDS=60 for less
+soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and compactions for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)
 
 soak-publishing: $(READY)  ## 8,640 deltas and 200 versions, published and served one after the other: does anything grow?
 	$(PY) -m tests.soak.publishing --svg build/growth.svg
 
 soak-gpu: $(READY)  ## sessions on a simulated GPU under deltas, rollbacks and resizing for ten minutes; SECONDS=60 for less, CARD=1 for a real one
-	$(PY) -m tests.soak.gpu --seconds $(SECONDS) $(if $(CARD),--card)
+	$(PY) -m tests.soak.gpu --seconds $(SECONDS) $(if $(GPU),--gpu)
 
 soak-hbm: $(READY)  ## a store with a cache on a simulated GPU under everything at once for ten minutes; SECONDS=60 for less, CARD=1 for a real one
-	$(PY) -m tests.soak.hbm --seconds $(SECONDS) $(if $(CARD),--card)
+	$(PY) -m tests.soak.hbm --seconds $(SECONDS) $(if $(GPU),--gpu)
 
 $(FUZZERS): $(READY)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'

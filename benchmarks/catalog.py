@@ -31,7 +31,7 @@ BENCHMARKS = {
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
-    "doors": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
+    "transports": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
     "triton": "a DLRM behind the whole server and behind Triton: HTTP and gRPC, batches of 1, 64 and 512",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",

@@ -23,8 +23,8 @@ from serving.engine.requests import InferenceResult, QueuedRequest
 from serving.engine.statistics import ModelStatistics
 from serving.event_loop import run_on_loop
 from serving.frontends.calls import EngineCalls
-from serving.frontends.engine_link import EngineLink, RemoteSnapshot
-from serving.frontends.front_door import FrontDoor
+from serving.frontends.engine_connection import EngineConnection, RemoteSnapshot
+from serving.frontends.frontend_connection import FrontendConnection
 from serving.frontends.remote import RemoteModels
 from serving.interpreter import share_gil
 from serving.model_config.queue_settings import QueueSettings
@@ -49,13 +49,13 @@ class _Prompt(Endpoint):
         self.signature = ModelSignature("prompt", _INPUTS, [OutputSignature("score", "FP32", (1,))], 4096)
         self.queue_settings = QueueSettings()
         self.statistics = self.canary_statistics = ModelStatistics()
-        self.line = SimpleNamespace(canary=None, current=_SNAPSHOT)  # type: ignore[assignment]
+        self.history = SimpleNamespace(canary=None, current=_SNAPSHOT)  # type: ignore[assignment]
 
     def put(self, call: QueuedRequest) -> None:
         dense = call.columns["dense"].values
         assert isinstance(dense, np.ndarray)
         scores = np.full((call.batch, 1), dense[-1], np.float32)
-        call.door.deliver([(call, InferenceResult([scores], _SNAPSHOT))])
+        call.sink.deliver([(call, InferenceResult([scores], _SNAPSHOT))])
 
 
 class _Repository:
@@ -109,7 +109,7 @@ def _echo(descriptor: int) -> None:
 
 
 async def _ask(path: Path, rows: int, count: int, took: list[float]) -> None:
-    link = EngineLink(str(path), MEMORY, lambda: None)
+    link = EngineConnection(str(path), MEMORY, lambda: None)
     link.start()
     await link.wait_until_up(30.0)
     model = await RemoteModels(link, 0).find("prompt", "", "")
@@ -132,15 +132,16 @@ async def _answer(path: str) -> None:
     repository: Any = _Repository()
     control: Any = None
     calls = EngineCalls(repository, control, control)
-    doors: list[FrontDoor] = []
-    forget: Callable[[FrontDoor], None] = doors.remove
+    connections: list[FrontendConnection] = []
+    forget: Callable[[FrontendConnection], None] = connections.remove
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen()
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         loop.add_reader(
-            listener.fileno(), lambda: doors.append(FrontDoor(listener.accept()[0], repository, calls, forget))
+            listener.fileno(),
+            lambda: connections.append(FrontendConnection(listener.accept()[0], repository, calls, forget)),
         )
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""Parts of a benchmark in processes that may hang, crash or lose their card: what they found until then counts.
+"""Parts of a benchmark in processes that may hang, crash or lose their GPU: what they found until then counts.
 
 A worker process measures some parts and writes what it finds into a file, a line of JSON each: "begin" and a part's
 name, "row" and its values, "remark" and a text, "end" and a part's name with its error or "", "refused" and why

@@ -1,10 +1,10 @@
-"""Claim: 10,000 requests of one row each, through every door and budget, give the trainer's scores to 1e-6.
+"""Claim: 10,000 requests of one row each, through every transport and budget, give the trainer's scores to 1e-6.
 
 Trains the quickstart's model on MovieLens, publishes it, serves it with every row in DRAM and with a tenth, and sends
 each test row as a request of its own over HTTP JSON, HTTP binary and gRPC. The third reference (tests/reference: plain
 Python, float64, none of our code) scores the same rows from the published files.
 
-    python -m benchmarks.parity              # 10,000 requests a door and budget, about five minutes
+    python -m benchmarks.parity              # 10,000 requests a transport and budget, about five minutes
     python -m benchmarks.parity --quick      # 500
 """
 
@@ -51,8 +51,8 @@ def measure(work: Path, count: int) -> dict[str, float]:
         table = input_table(test, inputs, count)
         requests = [request_tensors(inputs, table.slice(row, 1)) for row in range(count)]
         for model in (config.model_name, small):
-            for door, scores in ask_all(server.url, server.grpc, model, requests):
-                figures[f"{model}, {door}"] = float(np.abs(scores.astype(np.float64) - expected).max())
+            for transport, scores in ask_all(server.url, server.grpc, model, requests):
+                figures[f"{model}, {transport}"] = float(np.abs(scores.astype(np.float64) - expected).max())
     reference = ReferenceScorer(report.published).score(pq.read_table(test).slice(0, count).to_pylist())
     figures["third reference against the trainer"] = float(np.abs(reference - expected).max())
     return figures
@@ -60,7 +60,7 @@ def measure(work: Path, count: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="500 requests a door")
+    parser.add_argument("--quick", action="store_true", help="500 requests a transport")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     count = 500 if options.quick else 10_000

@@ -53,7 +53,7 @@ class Stages:
         request = decode_request(model.signature, header, regions)
         columns, rows = to_columns(model.signature, request.tensors)
         pipeline = model.parts.pipeline(None)
-        snapshot = model.line.current
+        snapshot = model.history.current
         ((features, _),) = pipeline.features([(columns, rows)] * TOGETHER)
         scores = pipeline.score([features], snapshot)
         of_one = [values[:1] for values in scores.outputs]

@@ -1,9 +1,9 @@
 """Claim: kill -9 at any moment of its work leaves a store that opens at one snapshot, with everything acknowledged.
 
-A child process loads versions, merges deltas, writes words, adopts, folds, closes and opens again, and says on a pipe
-what it begins and what is done. It is killed after a random time. Then the store is opened here: it must be at the
-last snapshot that was acknowledged or at the one in flight, every row of the universe must be that snapshot's own,
-and the store's own check must find nothing. Then the next child goes on from there.
+A child process loads versions, merges deltas, writes words, adopts, compactions, closes and opens again, and says on a
+pipe what it begins and what is done. It is killed after a random time. Then the store is opened here: it must be at the
+last snapshot that was acknowledged or at the one in flight, every row of the universe must be that snapshot's own, and
+the store's own check must find nothing. Then the next child goes on from there.
 
     python -m benchmarks.store_kills              # 100 kills, 30,000 ids: about four minutes
     python -m benchmarks.store_kills --quick      # 10 kills
@@ -36,7 +36,7 @@ from storage.tiers.tiered import TieredStore
 ROOT = Path(__file__).parent.parent
 SEED = 11
 BUDGETS = (None, 400_000, 20_000, 0)
-LIMITS = StoreLimits(ssd=SsdOptions(fold_bytes=100_000, fold_share=0.05))
+LIMITS = StoreLimits(ssd=SsdOptions(compaction_bytes=100_000, compaction_share=0.05))
 LONGEST_S = 0.8
 
 
@@ -120,10 +120,10 @@ def work(folder: Path, ids: int, place: Place, seed: int) -> None:
                 store.set_markers({"word": str(place.word)})
                 say("done", "word", place.word)
             elif dice < 0.9:
-                say("do", "fold", 0)
+                say("do", "compact", 0)
                 for number in store.ssd.book.durable():
-                    store.ssd.fold(number)
-                say("done", "fold", 0)
+                    store.ssd.compact(number)
+                say("done", "compact", 0)
             elif dice < 0.95:
                 _read_some(store, history, rng)
             else:

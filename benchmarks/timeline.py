@@ -1,4 +1,4 @@
-"""What ran on a card, and when: intervals, how much of a window they leave empty, and a picture of them as SVG."""
+"""What ran on a GPU, and when: intervals, how much of a window they leave empty, and a picture of them as SVG."""
 
 from __future__ import annotations
 

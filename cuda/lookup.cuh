@@ -1,22 +1,21 @@
-// What the lookups of a card share: which features there are and where their rows lie, how a batch's ids come, the
+// What the lookups of a GPU share: which features there are and where their rows lie, how a batch's ids come, the
 // search in the replica of a cache's index, the list of misses, the marks of use.
 //
 // Features, (features, 16) int64, written once (a graph is captured over them); what a batch really has is in its
 // header:
-//   0 lines (64 bytes each, cache_line.cuh)   1 their number, from 2 on     2 slab: row of slot s at slab + s * stride
-//   3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6 dim
-//   7 table            8 use marks, a byte for each slot, or 0                 9 base tables: how many there are, T
-//   10 bound: most ids of a batch; where id i goes to row i, the rows of the output
-//   11, 12 of cards that share rows (lookup_across.cuh), or 0
-//   13 pooling, or the length of an unpooled feature (lookup_gather.cuh)
-//   14 output          15 a byte for each row of the output, or 0
+//   0 buckets (64 bytes each, cache_bucket.cuh)   1 their number, from 2 on     2 slab: row of slot s at slab + s *
+//   stride 3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6
+//   dim 7 table            8 use marks, a byte for each slot, or 0                 9 base tables: how many there are, T
+//   10 bound: most ids of a batch; where id i goes to row i, the rows of the output 11, 12 of GPUs that share rows
+//   (lookup_across.cuh), or 0 13 pooling, or the length of an unpooled feature (lookup_gather.cuh) 14 output
+//   15 a byte for each row of the output, or 0
 // Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a
 // batch.
 //
 // Header of a batch, int64 words, at the beginning of what the host packed. Offsets are in bytes from its first one,
 // multiples of the size of what lies there; 0 is none:
 //   0 stamp     1 batch     2 length of the chain, 0 to 8     3 to 10 the chain, from its first
-//   11 of cards that share rows (lookup_across.cuh), or 0
+//   11 of GPUs that share rows (lookup_across.cuh), or 0
 //   12 + 4f     of feature f: offset of its ids (int64), their number, offset of ranges, offset of weights (float32)
 // Ranges, two int32 for each row of the batch: the ids of row b are [begin, end). Rows may share one. Without weights
 // all are 1.
@@ -29,11 +28,11 @@
 // in no order that means anything. `count` of them there were; those beyond `room` are counted and not written, and the
 // batch is then for the host to do. Whoever launches a lookup has set `count` to 0 before, on the same stream.
 //
-// A search may miss what is there while its owner moves within the index: a miss on a card is never wrong, the host
+// A search may miss what is there while its owner moves within the index: a miss on a GPU is never wrong, the host
 // decides.
 #pragma once
 
-#include "cache_line.cuh"
+#include "cache_bucket.cuh"
 #include "memory_order.cuh"
 #include "row_decode.cuh"
 #include "tile.cuh"
@@ -60,8 +59,8 @@ struct alignas(8) PackedRange {
 };
 
 struct Feature {
-  const uint64_t* lines;
-  uint64_t line_count;
+  const uint64_t* buckets;
+  uint64_t bucket_count;
   const uint8_t* slab;
   uint32_t slots;
   int64_t stride;
@@ -102,8 +101,8 @@ EMBERLINE_HD const T* packed_at(const int64_t* header, int64_t offset) {
 EMBERLINE_HD Feature feature_at(const int64_t* features, const int64_t* header, int64_t number) {
   const int64_t* words = features + number * kFeatureWords;
   Feature feature;
-  feature.lines = address<const uint64_t>(words[0]);
-  feature.line_count = static_cast<uint64_t>(words[1]);
+  feature.buckets = address<const uint64_t>(words[0]);
+  feature.bucket_count = static_cast<uint64_t>(words[1]);
   feature.slab = address<const uint8_t>(words[2]);
   feature.slots = static_cast<uint32_t>(words[3]);
   feature.stride = words[4];
@@ -150,51 +149,51 @@ EMBERLINE_HD IdRange ids_of(const Feature& feature, int64_t row, int64_t batch) 
   return {begin, clamp(range.end, begin, feature.id_count)};
 }
 
-// The loads of the search. The protocol is that of lines.h with one rule more, which publish.cuh has: between the time
-// a position is emptied and the time it gets a new owner, all lookups have ended that were running. So the ids may be
-// loaded ahead, all four at once, and what must come in order is the word, with acquire, and after it the id again.
-struct CardLineLoads {
-  const uint64_t* line;
-  int64_t ids[kCacheLineIds];
+// The loads of the search. The protocol is that of buckets.h with one rule more, which publish.cuh has: between the
+// time a position is emptied and the time it gets a new owner, all lookups have ended that were running. So the ids may
+// be loaded ahead, all four at once, and what must come in order is the word, with acquire, and after it the id again.
+struct GpuBucketLoads {
+  const uint64_t* bucket;
+  int64_t ids[kCacheBucketIds];
 
   EMBERLINE_DEVICE int64_t id(int at) const { return ids[at]; }
-  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire(line + kCacheLineIds + at); }
+  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire(bucket + kCacheBucketIds + at); }
   EMBERLINE_DEVICE bool stays(int at, int64_t id) const {
-    return load_relaxed(reinterpret_cast<const int64_t*>(line) + at) == id;
+    return load_relaxed(reinterpret_cast<const int64_t*>(bucket) + at) == id;
   }
 };
 
-struct CardLines {
-  const uint64_t* lines;
-  uint64_t line_count;
+struct GpuBuckets {
+  const uint64_t* buckets;
+  uint64_t bucket_count;
 
-  EMBERLINE_DEVICE uint64_t count() const { return line_count; }
-  EMBERLINE_DEVICE CardLineLoads loads(uint64_t index) const {
-    const uint64_t* line = lines + index * (2 * kCacheLineIds);
-    const IdPair first = load_pair_relaxed(reinterpret_cast<const int64_t*>(line));
-    const IdPair second = load_pair_relaxed(reinterpret_cast<const int64_t*>(line) + 2);
-    return {line, {first.low, first.high, second.low, second.high}};
+  EMBERLINE_DEVICE uint64_t count() const { return bucket_count; }
+  EMBERLINE_DEVICE GpuBucketLoads loads(uint64_t index) const {
+    const uint64_t* bucket = buckets + index * (2 * kCacheBucketIds);
+    const IdPair first = load_pair_relaxed(reinterpret_cast<const int64_t*>(bucket));
+    const IdPair second = load_pair_relaxed(reinterpret_cast<const int64_t*>(bucket) + 2);
+    return {bucket, {first.low, first.high, second.low, second.high}};
   }
 };
 
 // What a replica says of an id: the slot of its row; kAskHost, or another number above every slot, where the host has
 // to be asked; 0 where no table that is asked has an entry. chain: the numbers of `length` differences, which are asked
 // first.
-template <class Lines>
-EMBERLINE_DEVICE uint32_t find_entry(const Lines& lines, const int64_t* chain, int length, const Feature& feature,
+template <class Buckets>
+EMBERLINE_DEVICE uint32_t find_entry(const Buckets& buckets, const int64_t* chain, int length, const Feature& feature,
                                      int64_t id) {
   for (int at = 0; at <= length; ++at) {
     uint32_t table = feature.table;
     if (at < length) table += static_cast<uint32_t>(chain[at]) * feature.base_tables;
     const uint64_t mixed = mix_owner(id, table_salt(table));
-    const Match match = find_unless_moving(lines, id, table, mixed);
+    const Match match = find_unless_moving(buckets, id, table, mixed);
     if (match.at >= 0) return word::slot(match.word);
   }
   return 0;
 }
 
 EMBERLINE_DEVICE uint32_t find_own_entry(const int64_t* header, const Feature& feature, int64_t id) {
-  return find_entry(CardLines{feature.lines, feature.line_count}, header + kChainWord, feature.chain, feature, id);
+  return find_entry(GpuBuckets{feature.buckets, feature.bucket_count}, header + kChainWord, feature.chain, feature, id);
 }
 
 // Whether it is a lookup's turn to leave a mark of use. Turns begin elsewhere in every batch and feature, so that a
@@ -205,7 +204,7 @@ EMBERLINE_DEVICE bool leaves_mark(const Lookup& lookup, int64_t number, int64_t 
   return (turn & static_cast<uint64_t>(lookup.use_mask)) == 0;
 }
 
-// Where a kernel looks: on its own card. RowsAcross (lookup_across.cuh) is the other one. Held: what a lane knows of a
+// Where a kernel looks: on its own GPU. RowsAcross (lookup_across.cuh) is the other one. Held: what a lane knows of a
 // row that it found, 0 without one.
 struct OwnRows {
   using Held = uint32_t;  // the slot

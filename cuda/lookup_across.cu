@@ -2,7 +2,7 @@
 // this GPU does not have is read in the memory of the one whose part it is (lookup_across.cuh). The same grid, table of
 // features, lists and bits; outputs are float32.
 //
-// Bytes, for a row of another GPU: 8 of the id, two sectors of its line here, which has not got it, two there and the
+// Bytes, for a row of another GPU: 8 of the id, two sectors of its bucket here, which has not got it, two there and the
 // row in sectors, over NVLink. 128 fp16 values are 64 + 256 bytes across: at 450 GB/s each way, and some 80 % of it for
 // sectors at random, 1.1 G such rows a second and GPU, a twentieth of what its own memory gives and ten times what the
 // host does.

@@ -1,10 +1,10 @@
 // Where lookups look on GPUs that share rows: on their own, then on the one whose part the id is (part_of of
-// cache_line.cuh), by addresses of that GPU's memory.
+// cache_bucket.cuh), by addresses of that GPU's memory.
 //
 // Of a feature (lookup.cuh), the words that a lookup on one GPU leaves alone:
 //   11 what the GPUs have of its table, or 0     12 how many share it, and the number of this one << 32
-// Of a table there are, for each GPU, five int64: {lines, their number, slab, highest slot, use marks or 0}, lines 0
-// where there is nothing; stride, type and dim are the feature's.
+// Of a table there are, for each GPU, five int64: {buckets, their number, slab, highest slot, use marks or 0}, buckets
+// 0 where there is nothing; stride, type and dim are the feature's.
 //
 // In the header of a batch, word 11 is the offset of the chains of the GPUs: nine int64 for each, {length, or -1: it
 // does not know the batch's snapshot; numbers}.
@@ -23,28 +23,28 @@ constexpr int kPeerChainWords = 1 + kMostChain;
 constexpr int kPeerWords = 5;
 constexpr int kPeerChainsWord = 11;
 
-// As CardLineLoads and CardLines, of another GPU's memory.
-struct PeerLineLoads {
-  const uint64_t* line;
-  int64_t ids[kCacheLineIds];
+// As GpuBucketLoads and GpuBuckets, of another GPU's memory.
+struct PeerBucketLoads {
+  const uint64_t* bucket;
+  int64_t ids[kCacheBucketIds];
 
   EMBERLINE_DEVICE int64_t id(int at) const { return ids[at]; }
-  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire_system(line + kCacheLineIds + at); }
+  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire_system(bucket + kCacheBucketIds + at); }
   EMBERLINE_DEVICE bool stays(int at, int64_t id) const {
-    return load_relaxed_system(reinterpret_cast<const int64_t*>(line) + at) == id;
+    return load_relaxed_system(reinterpret_cast<const int64_t*>(bucket) + at) == id;
   }
 };
 
-struct PeerLines {
-  const uint64_t* lines;
-  uint64_t line_count;
+struct PeerBuckets {
+  const uint64_t* buckets;
+  uint64_t bucket_count;
 
-  EMBERLINE_DEVICE uint64_t count() const { return line_count; }
-  EMBERLINE_DEVICE PeerLineLoads loads(uint64_t index) const {
-    const uint64_t* line = lines + index * (2 * kCacheLineIds);
-    const IdPair first = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(line));
-    const IdPair second = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(line) + 2);
-    return {line, {first.low, first.high, second.low, second.high}};
+  EMBERLINE_DEVICE uint64_t count() const { return bucket_count; }
+  EMBERLINE_DEVICE PeerBucketLoads loads(uint64_t index) const {
+    const uint64_t* bucket = buckets + index * (2 * kCacheBucketIds);
+    const IdPair first = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(bucket));
+    const IdPair second = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(bucket) + 2);
+    return {bucket, {first.low, first.high, second.low, second.high}};
   }
 };
 
@@ -70,9 +70,9 @@ struct RowsAcross {
     const int64_t* peer = peers + part * kPeerWords;
     const uint32_t own_part = static_cast<uint32_t>(static_cast<uint64_t>(words[kPartsWord]) >> 32);
     if (part == own_part || chain[0] < 0 || peer[0] == 0) return 0;
-    const PeerLines lines{address<const uint64_t>(peer[0]), static_cast<uint64_t>(peer[1])};
+    const PeerBuckets buckets{address<const uint64_t>(peer[0]), static_cast<uint64_t>(peer[1])};
     const int length = static_cast<int>(clamp(chain[0], int64_t{0}, int64_t{kMostChain}));
-    const uint32_t slot = find_entry(lines, chain + 1, length, feature, id);
+    const uint32_t slot = find_entry(buckets, chain + 1, length, feature, id);
     if (slot == 0 || slot > static_cast<uint32_t>(peer[3])) return 0;
     uint8_t* uses = address<uint8_t>(peer[4]);
     if (uses != nullptr && leaves_mark(lookup, number, id_number)) store_relaxed_system(uses + slot, 1);

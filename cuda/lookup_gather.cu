@@ -3,21 +3,21 @@
 // arithmetic, lookup.cuh the layout of what is read; this file only says who does which part.
 //
 // Grid: y is the feature; the warps of all x stride over its output, 32 rows at a time. No shared memory, nothing
-// allocated, nothing waits: sizes are the launch's or are read on the card, so a graph may hold it.
+// allocated, nothing waits: sizes are the launch's or are read on the GPU, so a graph may hold it.
 //
-// Bytes, for an id that hits: 8 of the id, two sectors of 32 of its line (and a second look at one of them, from the
+// Bytes, for an id that hits: 8 of the id, two sectors of 32 of its bucket (and a second look at one of them, from the
 // second-level cache), its row in sectors, and its row of the output: 128 fp16 values as float32 are 8 + 64 + 256 + 512
 // = 840 bytes, at 85 % of 4.8 TB/s 4.9 G ids a second, and 13,312 ids in 3 us, which is less than a launch and three
 // loads one after the other (some 6 us). 16 values of fp32: 8 + 64 + 64 + 64 = 200 bytes, where the sectors that are
-// under way bind first. A table of a chain that has no entry for the id is one more line, two sectors. At 128 registers
-// two blocks fit on a multiprocessor: 16 warps with four units of 16 bytes a lane are 32 KB under way while rows are
-// copied, and 512 searches while they are looked for; 4.8 TB/s at 700 ns asks for 25 KB. Held to 80 registers (three
-// blocks) the kernel spills on sm_80.
+// under way bind first. A table of a chain that has no entry for the id is one more bucket, two sectors. At 128
+// registers two blocks fit on a multiprocessor: 16 warps with four units of 16 bytes a lane are 32 KB under way while
+// rows are copied, and 512 searches while they are looked for; 4.8 TB/s at 700 ns asks for 25 KB. Held to 80 registers
+// (three blocks) the kernel spills on sm_80.
 //
 // Versions:
-//   v1  an id a lane in the search, a tile as wide as the row in the copy; the ways of a line in turn; no GPU has
+//   v1  an id a lane in the search, a tile as wide as the row in the copy; the ways of a bucket in turn; no GPU has
 //       measured it
-//   v2  the ways of a line by a mask (probe_line of cache_line.cuh); no GPU has measured it. To be tried:
+//   v2  the ways of a line by a mask (probe_bucket of cache_bucket.cuh); no GPU has measured it. To be tried:
 //       the words by plain loads where no publish can run meanwhile (an acquire empties the first-level cache); the
 //       whole line by one load of a tile of eight lanes; a kernel for each row type, which would take fewer registers
 //

@@ -4,7 +4,7 @@
 //
 // The shape of a feature (lookup.cuh) is its pooling. The output is (rows, D) float32; rows past the batch and empty
 // bags are zeros. States, a byte for each bag: 1 where a row is missing. Such a bag has the sum of its hits (a mean is
-// divided by all ids), and its missing ids are entries of the list: late_rows.cuh adds them.
+// divided by all ids), and its missing ids are entries of the list: missed_rows.cuh adds them.
 //
 // A tile takes as many ids of its bag at a time as it has lanes, and each lane searches for one; then every lane sums
 // its columns, four rows under way. A row wider than 32 units is summed in several passes over ids that were searched

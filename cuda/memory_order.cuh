@@ -1,15 +1,15 @@
-// Loads and stores of memory that a card's other kernels change meanwhile: with the order that the protocol asks for,
-// and never from a first-level cache that has not heard of the change. PTX on a card, the compiler's atomics on a host.
+// Loads and stores of memory that a GPU's other kernels change meanwhile: with the order that the protocol asks for,
+// and never from a first-level cache that has not heard of the change. PTX on a GPU, the compiler's atomics on a host.
 //
-// Of a card's own memory the order holds for the threads of that card; the loads and stores that end in _system are for
-// memory that another card reads or changes. A release is always the system's: it stands for whoever acquires.
+// Of a GPU's own memory the order holds for the threads of that GPU; the loads and stores that end in _system are for
+// memory that another GPU reads or changes. A release is always the system's: it stands for whoever acquires.
 #pragma once
 
 #include "host_device.cuh"
 
 namespace emberline {
 
-// Two of the ids of a line, by one load of 16 bytes. Each is a word of its own; the two are not one.
+// Two of the ids of a bucket, by one load of 16 bytes. Each is a word of its own; the two are not one.
 struct IdPair {
   int64_t low, high;
 };

@@ -1,16 +1,16 @@
-// How a replica of a cache's index and rows on a card is changed: the host's cache (storage/native/cache) decides and
-// lists, the card applies. Lookups run on other streams meanwhile and take no lock.
+// How a replica of a cache's index and rows on a GPU is changed: the host's cache (storage/native/cache) decides and
+// lists, the GPU applies. Lookups run on other streams meanwhile and take no lock.
 //
 // Two lists:
-//   rows     two int64 {slot, number of a row in staging}: copies the row into the slot. Staging lies in the card's own
+//   rows     two int64 {slot, number of a row in staging}: copies the row into the slot. Staging lies in the GPU's own
 //            memory or in pinned memory; rows begin `stride` bytes apart there as in the slab, the padding is copied
 //            too.
-//   stores   two int64 {line * 8 + k, value}: k from 0 to 3 is an id of the line, 4 to 7 a word with its flags.
+//   stores   two int64 {bucket * 8 + k, value}: k from 0 to 3 is an id of the bucket, 4 to 7 a word with its flags.
 // A slot, and a place in the index, comes at most once in a list; within a list nothing has an order. Each list is a
 // launch of its own, one after the other on one stream, so that what a list stores is visible before anything of the
 // next one.
 //
-// Protocol. A reader (lookup.cuh) takes the ids of a line, then a word with acquire, then its id again, then the row.
+// Protocol. A reader (lookup.cuh) takes the ids of a bucket, then a word with acquire, then its id again, then the row.
 // It is right because the host, for a set of changes, launches in this order:
 //
 //   1  rows     for new owners and for rows that changed, into slots that no lookup can hold
@@ -37,13 +37,13 @@
 // worth a store.
 #pragma once
 
-#include "cache_line.cuh"
+#include "cache_bucket.cuh"
 #include "memory_order.cuh"
 
 namespace emberline {
 
 constexpr int kPublishWords = 2;
-constexpr int kLineWords = 2 * kCacheLineIds;
+constexpr int kBucketWords = 2 * kCacheBucketIds;
 
 struct alignas(16) RowQuad {
   uint32_t words[4];
@@ -78,13 +78,13 @@ EMBERLINE_HD void publish_rows_share(const int64_t* entries, const int64_t* coun
   }
 }
 
-EMBERLINE_DEVICE void publish_stores_share(const int64_t* entries, const int64_t* count, int64_t room, uint64_t* lines,
-                                           int64_t line_count, int64_t thread, int64_t threads) {
+EMBERLINE_DEVICE void publish_stores_share(const int64_t* entries, const int64_t* count, int64_t room,
+                                           uint64_t* buckets, int64_t bucket_count, int64_t thread, int64_t threads) {
   const int64_t given = *count < 0 ? 0 : *count < room ? *count : room;
   for (int64_t entry = thread; entry < given; entry += threads) {
     const int64_t at = entries[entry * kPublishWords];
-    if (at < 0 || at >= line_count * kLineWords) continue;  // our own bug
-    store_release(lines + at, static_cast<uint64_t>(entries[entry * kPublishWords + 1]));
+    if (at < 0 || at >= bucket_count * kBucketWords) continue;  // our own bug
+    store_release(buckets + at, static_cast<uint64_t>(entries[entry * kPublishWords + 1]));
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows as they are stored (storage/native/rows/codec.h), decoded on a card bit for bit as on a host (rows/scalar.h),
+// Rows as they are stored (storage/native/rows/codec.h), decoded on a GPU bit for bit as on a host (rows/scalar.h),
 // and float32 rounded to the two half precisions. Integer arithmetic throughout where a NaN could tell the difference.
 //
 // One row type more than the host has: fp8 is a float32 scale, then D values of E4M3 (four bits of exponent, bias 7,

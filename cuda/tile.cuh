@@ -1,4 +1,4 @@
-// The lanes of a warp that work on one thing. Code over a tile is written once: on a card each lane runs it, and a
+// The lanes of a warp that work on one thing. Code over a tile is written once: on a GPU each lane runs it, and a
 // value per lane is a register; on a host one thread runs it, `each` goes through the lanes, and a value per lane is an
 // array. So the tests of a host run every lane of a grid over the kernels' own code, step by step from one exchange to
 // the next.

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from serving.config import ServerConfig
 from serving.control.models import LocalModels
 from serving.event_loop import run_on_loop
-from serving.gpu.cards import find_gpus
 from serving.gpu.driver import Gpus
+from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server

@@ -186,11 +186,11 @@ class PageReader:
     Reads rows of any number of page files. Thread-safe.
 
     io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
-    lanes: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
+    page queues: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
     OSError where "uring" is refused.
     """
 
-    def __init__(self, *, io: str = "auto", depth: int = 64, lanes: int = 16, threads: int = 32) -> None: ...
+    def __init__(self, *, io: str = "auto", depth: int = 64, page_queues: int = 16, threads: int = 32) -> None: ...
     def read(
         self,
         requests: list[

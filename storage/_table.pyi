@@ -355,7 +355,7 @@ class CacheTable(RowSource):
         Exports as export_batch does, with the rows as they are encoded: uint8 (m, row_bytes).
         """
 
-class CardSet:
+class GpuSet:
     """
     Changes for a GPU, as cuda/publish.cuh orders them: rows, emptied, grace, ids, words.
 
@@ -373,16 +373,17 @@ class CardSet:
     @property
     def emptied(self) -> numpy.typing.NDArray[numpy.int64]:
         """
-        Entries (m, 2): line * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row changed.
+        Entries (m, 2): bucket * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row
+        changed.
         """
 
     @property
     def ids(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Entries (k, 2): line * 8 + place, id, of new owners."""
+        """Entries (k, 2): bucket * 8 + place, id, of new owners."""
 
     @property
     def words(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Entries (k, 2): line * 8 + 4 + place, word, of the new owners."""
+        """Entries (k, 2): bucket * 8 + 4 + place, word, of the new owners."""
 
     def put_rows(
         self,
@@ -397,7 +398,7 @@ class CardSet:
         entries (n, 2): slot, number; rows (n, stride) in the order of their numbers, with zeros behind each.
         """
 
-class CardCache:
+class GpuCache:
     """
     The host's side of a cache in GPU memory: what is there, where, and which changes the GPU lacks.
 
@@ -417,7 +418,7 @@ class CardCache:
         """The highest slot; the lowest is 1."""
 
     @property
-    def line_count(self) -> int: ...
+    def bucket_count(self) -> int: ...
     @property
     def changed_rows(self) -> int:
         """Number of rows in the set that is being collected."""
@@ -576,12 +577,12 @@ class CardCache:
         logarithmic use counts (m,).
         """
 
-    def lines(self) -> numpy.typing.NDArray[numpy.uint8]:
+    def buckets(self) -> numpy.typing.NDArray[numpy.uint8]:
         """
-        Returns the index as the GPU has it after the last complete set: (line_count * 64,). Words have no counts.
+        Returns the index as the GPU has it after the last complete set: (bucket_count * 64,). Words have no counts.
         """
 
-    def take_set(self, threads: int = 1) -> CardSet:
+    def take_set(self, threads: int = 1) -> GpuSet:
         """
         Returns the changes since the last set. Raises RuntimeError while that one is not complete.
         """

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from benchmarks.catalog import Run
-from benchmarks.gpu.device import Card, Limits, find_card, measure_limits
+from benchmarks.gpu.device import Gpu, Limits, find_gpu, measure_limits
 from benchmarks.gpu.world import FULL, QUICK, TOY, Sizes, World
 from benchmarks.machine import available_bytes
 from benchmarks.measure import Contestant, Samples, median
 from benchmarks.report import Report, Row, figure
 
 SESSIONS = (1, 2, 4, 8)
-# A card is not slowed down by what other processors of a large machine do; the threads that drive it are, a little.
+# A GPU is not slowed down by what other processors of a large machine do; the threads that drive it are, a little.
 _QUIET_SHARE = 0.25
 
 
@@ -85,7 +85,7 @@ class Bench:
 
     run: Run
     settings: Settings
-    card: Card
+    gpu: Gpu
     _limits: Limits | None = field(default=None, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     _world: World | None = field(default=None, repr=False)
@@ -93,10 +93,10 @@ class Bench:
 
     @classmethod
     def open(cls, run: Run, settings: Settings) -> Bench:
-        """Finds the card. Raises ConfigError when there is none."""
-        card = find_card(simulated=settings.simulated)
+        """Finds the GPU. Raises ConfigError when there is none."""
+        gpu = find_gpu(simulated=settings.simulated)
         torch.set_num_threads(1)  # as in a session: the processor only checks scores here
-        return cls(run, settings, card)
+        return cls(run, settings, gpu)
 
     def at_end(self, ending: Callable[[], None]) -> None:
         """Called by `close`, the last one first."""
@@ -136,9 +136,9 @@ class Bench:
 
     @property
     def limits(self) -> Limits:
-        """Of the card; measured once."""
+        """Of the GPU; measured once."""
         if self._limits is None:
-            self._limits = measure_limits(self.card)
+            self._limits = measure_limits(self.gpu)
             self.remark(str(self._limits))
         return self._limits
 
@@ -175,7 +175,7 @@ class Bench:
         counts: bool = False,
         **named: Any,
     ) -> None:
-        """A row from pairs; of a simulation without a target. counts: what is counted is as true there as on a card."""
+        """A row from pairs; of a simulation without a target. counts: what is counted is as true there as on a GPU."""
         wanted = target if counts else self.target(target)
         self.run.report.pairs(self.claim(claim), ours, other, against, target=wanted, **named)
 

@@ -1,6 +1,6 @@
-"""What the host does for a delta of rows that lie on a card, part by part: the card is one that does nothing.
+"""What the host does for a delta of rows that lie on a GPU, part by part: the GPU is one that does nothing.
 
-The card is full before each delta, and each delta changes other rows.
+The GPU is full before each delta, and each delta changes other rows.
 
 python -m benchmarks.gpu.delta_parts --rows 4000000 --changed 1000000
 """
@@ -22,10 +22,10 @@ import torch
 
 from benchmarks.gpu.tier_world import TABLE, MadeDelta
 from benchmarks.machine import machine_line
-from storage._table import CardCache
+from storage._table import GpuCache
 from storage.hbm.base_rows import SnapshotRows
-from storage.hbm.cards import cards_of
 from storage.hbm.device import Device, DeviceMemory, GpuInfo, KernelCall
+from storage.hbm.gpus import gpus_of
 from storage.hbm.publisher import Publisher
 from storage.hbm.replica import bytes_of
 from storage.hbm.tier import HbmTier
@@ -37,21 +37,21 @@ _TOTAL = 1 << 40
 _WATCHED = [
     (SnapshotRows, "ids"),
     (SnapshotRows, "take"),
-    (CardCache, "find"),
-    (CardCache, "insert_absent"),
-    (CardCache, "adopt"),
-    (CardCache, "erase"),
-    (CardCache, "erase_table"),
-    (CardCache, "take_set"),
+    (GpuCache, "find"),
+    (GpuCache, "insert_absent"),
+    (GpuCache, "adopt"),
+    (GpuCache, "erase"),
+    (GpuCache, "erase_table"),
+    (GpuCache, "take_set"),
     (Publisher, "_put_rows"),
     (Publisher, "_put_stores"),
 ]
 
 
-class IdleCard:
+class IdleGpu:
     """A Device whose copies and kernels take no time and do nothing."""
 
-    info = GpuInfo(0, "a card that does nothing", (9, 0), _TOTAL)
+    info = GpuInfo(0, "a GPU that does nothing", (9, 0), _TOTAL)
 
     def enter_thread(self) -> None:
         """Nothing."""
@@ -129,12 +129,10 @@ class Parts:
 def main() -> None:
     """Prints medians, and the smallest and the largest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4_000_000, help="that the card has room for")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="that the GPU has room for")
     parser.add_argument("--changed", type=int, default=1_000_000, help="rows of the delta")
     parser.add_argument("--dim", type=int, default=64, help="float32 values of a row")
-    parser.add_argument(
-        "--spare", type=int, default=0, help="rows that the card has room for beside those of the table"
-    )
+    parser.add_argument("--spare", type=int, default=0, help="rows that the GPU has room for beside those of the table")
     parser.add_argument("--repeats", type=int, default=9)
     chosen = parser.parse_args()
     print(machine_line())
@@ -153,12 +151,12 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeat
         for start in range(0, total, _BLOCK):
             ids = np.arange(start, min(start + _BLOCK, total), dtype=np.int64)
             store.dram[0].insert_or_assign(ids, block[: len(ids)])
-        tier = cards_of(store).open(IdleCard(), bytes_of(4 * dim, rows + spare))
-        assert cards_of(store).wait_filled(240)
-        for worker in cards_of(store)._workers.values():
+        tier = gpus_of(store).open(IdleGpu(), bytes_of(4 * dim, rows + spare))
+        assert gpus_of(store).wait_filled(240)
+        for worker in gpus_of(store)._workers.values():
             worker.close()
         tier.settle_after_s = 0.0
-        print(f"{tier.stats().rows:,} rows on the card, {changed:,} x {4 * dim} B changed")
+        print(f"{tier.stats().rows:,} rows on the GPU, {changed:,} x {4 * dim} B changed")
         took: dict[str, list[float]] = {}
         everything, random = np.arange(total, dtype=np.int64), np.random.default_rng(5)
         for step in range(repeats + 1):
@@ -166,7 +164,7 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeat
             assert tier.replica is not None
             cache = tier.replica.slab(0).cache
             resident = everything[cache.find(0, everything) != 0]
-            assert spare or cache.free() == 0, f"the card has room for {cache.free():,} rows more"
+            assert spare or cache.free() == 0, f"the GPU has room for {cache.free():,} rows more"
             ids = np.sort(random.choice(resident, changed, replace=False))
             number = store.stage(MadeDelta(ids, dim, step + 1), spill=False)
             parts = Parts()
@@ -180,7 +178,7 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeat
             _prepare(tier, 0)
             _settle(tier)
             store.discard(number)
-            if step == 0:  # memory is touched for the first time, and a full card has to make room
+            if step == 0:  # memory is touched for the first time, and a full GPU has to make room
                 print(f"the first delta: prepare {parts.took['prepare'] * 1e3:.0f} ms")
             for name, seconds in parts.took.items() if step > 0 else ():
                 took.setdefault(name, []).append(seconds * 1e3)
@@ -192,13 +190,13 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeat
 
 def _prepare(tier: HbmTier, mask: int) -> None:
     if not tier.prepare(mask):
-        raise AssertionError(f"the card does not take mask {mask:b}: {tier.trouble}")
+        raise AssertionError(f"the GPU does not take mask {mask:b}: {tier.trouble}")
 
 
 def _settle(tier: HbmTier) -> None:
     view = tier._view
     assert view is not None
-    view.differences[0].use.last = time.monotonic()  # a lane would have asked for it
+    view.differences[0].use.last = time.monotonic()  # a session would have asked for it
     if not tier.settle():
         raise AssertionError("the base did not take the difference over")
 

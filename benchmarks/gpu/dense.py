@@ -1,4 +1,4 @@
-"""The dense part on a card: graphs beside operators one by one, sessions beside one, a batch's time. No lookups."""
+"""The dense part on a GPU: graphs beside operators one by one, sessions beside one, a batch's time. No lookups."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def dense_runs(
 ) -> Iterator[list[list[DenseRuns]]]:
     """For each batch size, `count` sessions' dense parts over one copy of the weights."""
     graph = bench.world.graph(precision)
-    model = bench.world.device_model(bench.card, precision, batches, graphs=graphs)
+    model = bench.world.device_model(bench.gpu, precision, batches, graphs=graphs)
     with _closing(model) as opened:
         made: list[list[DenseRuns]] = []
         for batch in batches:
             made.append([])
             for number in range(count):
-                made[-1].append(DenseRuns(bench.card, model, graph, batch, seed=number))
+                made[-1].append(DenseRuns(bench.gpu, model, graph, batch, seed=number))
                 opened.append(made[-1][-1])
         yield made
 
@@ -59,12 +59,12 @@ def _closing(model: DeviceModel) -> Iterator[list[DenseRuns]]:
 
 @contextmanager
 def inputs_there(bench: Bench) -> Iterator[None]:
-    """Meanwhile nothing is copied to the card: the inputs of the last batch lie there."""
-    bench.card.driver.leaves_out_copies = True
+    """Meanwhile nothing is copied to the GPU: the inputs of the last batch lie there."""
+    bench.gpu.driver.leaves_out_copies = True
     try:
         yield
     finally:
-        bench.card.driver.leaves_out_copies = False
+        bench.gpu.driver.leaves_out_copies = False
 
 
 def graphs(bench: Bench) -> None:
@@ -97,16 +97,17 @@ def graphs(bench: Bench) -> None:
 
 
 def sessions(bench: Bench) -> None:
-    """Threads with a lane each over one copy of the weights: copies in, graphs, copies out; inputs lie in staging."""
+    """Threads with a session each over one copy of the weights: copies in, graphs, copies out; inputs lie in
+    staging."""
     batch = bench.sizes.batch
-    bus = bench.limits.to_card / bench.sizes.row_bytes()
+    bus = bench.limits.to_gpu / bench.sizes.row_bytes()
     for precision in _SESSION_PRECISIONS:
-        with dense_runs(bench, precision, [batch], count=max(SESSIONS)) as ((*lanes,),):
-            rates = {f"{count} sessions": rate_of(bench, lanes[:count]) for count in SESSIONS}
+        with dense_runs(bench, precision, [batch], count=max(SESSIONS)) as ((*sessions,),):
+            rates = {f"{count} sessions": rate_of(bench, sessions[:count]) for count in SESSIONS}
             samples = bench.interleave(rates, max_s=12.0)
             with inputs_there(bench):
                 alone = bench.interleave(
-                    {f"{count} sessions": rate_of(bench, lanes[:count], copies=False) for count in (1, 4)}, max_s=4.0
+                    {f"{count} sessions": rate_of(bench, sessions[:count], copies=False) for count in (1, 4)}, max_s=4.0
                 )
         samples.add("the bus", always(bus))
         what = f"{precision}, batch {batch}"
@@ -129,19 +130,19 @@ def always(value: float) -> Callable[[Mapping[str, float]], float]:
     return lambda figures: value
 
 
-def rate_of(bench: Bench, lanes: Sequence[DenseRuns], *, copies: bool = True) -> Contestant:
-    """Samples a second of these lanes, each on a thread of its own. copies: to the card too."""
-    works = [each.whole if copies else each.launch for each in lanes]
+def rate_of(bench: Bench, sessions: Sequence[DenseRuns], *, copies: bool = True) -> Contestant:
+    """Samples a second of these sessions, each on a thread of its own. copies: to the GPU too."""
+    works = [each.whole if copies else each.launch for each in sessions]
     piece_s = bench.seconds(0.3, 0.1)
-    return together([entered(each, work, piece_s) for each, work in zip(lanes, works, strict=True)])
+    return together([entered(each, work, piece_s) for each, work in zip(sessions, works, strict=True)])
 
 
-def entered(lane: DenseRuns, work: Callable[[], None], piece_s: float) -> Contestant:
-    """Samples a second of one lane, on the thread that calls."""
-    measured = per_second(lambda number: work(), lane.rows, piece_s=piece_s)
+def entered(session: DenseRuns, work: Callable[[], None], piece_s: float) -> Contestant:
+    """Samples a second of one session, on the thread that calls."""
+    measured = per_second(lambda number: work(), session.rows, piece_s=piece_s)
 
     def run(turn: int) -> float:
-        lane.enter_thread()
+        session.enter_thread()
         return measured(turn)
 
     return run
@@ -151,14 +152,14 @@ def latency(bench: Bench) -> None:
     """From launch to results, and from packed inputs to results, of one idle session, batch after batch."""
     batch = bench.sizes.batch
     for precision in PRECISIONS:
-        with dense_runs(bench, precision, [batch]) as ((lane,),):
+        with dense_runs(bench, precision, [batch]) as ((session,),):
             what = f"{precision}, batch {batch}, one idle session"
             with inputs_there(bench):
-                p50s, p99s = _percentiles(bench, lane.launch)
+                p50s, p99s = _percentiles(bench, session.launch)
             _latency_rows(bench, f"launch to result, {what}", p50s, p99s, judged=True)
-            p50s, p99s = _percentiles(bench, lane.whole)
+            p50s, p99s = _percentiles(bench, session.whole)
             _latency_rows(bench, f"packed inputs to result, {what}", p50s, p99s, judged=False)
-            bench.remark(_where_time_goes(bench, lane, what))
+            bench.remark(_where_time_goes(bench, session, what))
 
 
 def _percentiles(bench: Bench, work: Callable[[], None]) -> tuple[list[float], list[float]]:
@@ -184,20 +185,20 @@ def _latency_rows(bench: Bench, what: str, p50s: list[float], p99s: list[float],
     bench.pairs(f"{what}: p99", p99s, p50s, "p50", unit="us", target=other, less_is_better=True)
 
 
-def _where_time_goes(bench: Bench, lane: DenseRuns, what: str) -> str:
-    """By the card's events: the copy in, and the graph, whose end is the copy of the results."""
-    driver = bench.card.driver
+def _where_time_goes(bench: Bench, session: DenseRuns, what: str) -> str:
+    """By the GPU's events: the copy in, and the graph, whose end is the copy of the results."""
+    driver = bench.gpu.driver
     calls = bench.times(500, 200, 10)
     driver.read_times()
     driver.is_timing = True
     try:
         for _ in range(calls):
-            lane.whole()
+            session.whole()
     finally:
         driver.is_timing = False
     times = driver.read_times()
     words = [f"{name} {np.median(each):.1f} us" for name, each in times.items()]
-    bus_us = bench.sizes.row_bytes() * lane.rows / bench.limits.to_card * 1e6
+    bus_us = bench.sizes.row_bytes() * session.rows / bench.limits.to_gpu * 1e6
     return (
         f"by CUDA events, {what}: {', '.join(words)} (the results' copy is the graph's last node); "
         f"the bus needs {bus_us:.1f} us for the inputs"
@@ -207,14 +208,14 @@ def _where_time_goes(bench: Bench, lane: DenseRuns, what: str) -> str:
 def compiler(bench: Bench) -> None:
     """The same graph by kernels that torch's compiler writes, captured like the others."""
     if bench.is_simulated:
-        bench.remark("runner compile: left out, it needs a card")
+        bench.remark("runner compile: left out, it needs a GPU")
         return
     from serving.gpu.runners import RUNNERS
 
     sizes = bench.sizes
     for precision in ("bf16", "fp32"):
         graph = bench.world.graph(precision)
-        model = bench.world.device_model(bench.card, precision, sizes.batches, label=f"{precision} compiled")
+        model = bench.world.device_model(bench.gpu, precision, sizes.batches, label=f"{precision} compiled")
         with _closing(model) as opened:
             began = time.monotonic()
             with TORCH_LOCK:  # the compiler is not made for several threads
@@ -241,4 +242,4 @@ def compiler(bench: Bench) -> None:
 
 
 def _each_batch(bench: Bench, model: DeviceModel, graph: DenseGraph) -> list[DenseRuns]:
-    return [DenseRuns(bench.card, model, graph, batch) for batch in bench.sizes.batches]
+    return [DenseRuns(bench.gpu, model, graph, batch) for batch in bench.sizes.batches]

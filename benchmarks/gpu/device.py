@@ -1,4 +1,4 @@
-"""The card under measure: a driver that is watched, and what the card itself can do, measured in the same run."""
+"""The GPU under measure: a driver that is watched, and what the GPU itself can do, measured in the same run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.errors import ConfigError
 from storage.hbm.device import Device, KernelCall
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-# A limit is what a card reached once.
+# A limit is what a GPU reached once.
 _TRIES, _CALLS = 5, 5
 
 
@@ -33,8 +33,8 @@ class Clock(Protocol):
         """Between two moments that are over."""
 
 
-class CardClock:
-    """The card's own: CUDA events."""
+class GpuClock:
+    """The GPU's own: CUDA events."""
 
     def mark(self, stream: Stream) -> Any:
         """See Clock."""
@@ -60,9 +60,9 @@ class HostClock:
 
 
 class WatchedDriver:
-    """A driver that counts, can time copies and launches, and can leave copies to the card out. Any thread.
+    """A driver that counts, can time copies and launches, and can leave copies to the GPU out. Any thread.
 
-    counts: of captures. leaves_out_copies: nothing is copied to the card; what was there stays. is_timing: whether
+    counts: of captures. leaves_out_copies: nothing is copied to the GPU; what was there stays. is_timing: whether
     copies and launches are timed, by names that `read_times` has.
     """
 
@@ -206,7 +206,7 @@ class WatchedDriver:
 
 
 class WatchedGpus:
-    """The cards of this process, each with a driver that is watched."""
+    """The GPUs of this process, each with a driver that is watched."""
 
     def __init__(self, gpus: Gpus, clock: Clock) -> None:
         self.infos = gpus.infos
@@ -223,8 +223,8 @@ class WatchedGpus:
 
 
 @dataclass
-class Card:
-    """The first card. device: where torch has its memory."""
+class Gpu:
+    """The first GPU. device: where torch has its memory."""
 
     gpus: WatchedGpus
     driver: WatchedDriver
@@ -234,62 +234,62 @@ class Card:
     def __str__(self) -> str:
         memory = self.driver.memory()
         capability = ".".join(map(str, self.driver.info.capability))
-        name = "a simulated card" if self.is_simulated else self.driver.info.name
+        name = "a simulated GPU" if self.is_simulated else self.driver.info.name
         return f"{name}, sm {capability}, {memory.total / 2**30:.0f} GiB ({memory.free / 2**30:.0f} free)"
 
 
-def find_card(*, simulated: bool) -> Card:
-    """The card to measure. Raises ConfigError that says why there is none."""
+def find_gpu(*, simulated: bool) -> Gpu:
+    """The GPU to measure. Raises ConfigError that says why there is none."""
     if simulated:
         # From a checkout only, and never followed by a type checker: tests are no part of the packages.
         made: Gpus = importlib.import_module("tests.simulated_gpu").SimulatedGpus()
-        return _card(WatchedGpus(made, HostClock()), torch.device("cpu"), True)
-    from serving.gpu.cards import find_gpus
+        return _gpu(WatchedGpus(made, HostClock()), torch.device("cpu"), True)
+    from serving.gpu.gpus import find_gpus
 
     gpus = find_gpus()
     if gpus.why_none:
         raise ConfigError(
             f"no GPU can be measured: {gpus.why_none}. --simulated shows what would be measured, at toy sizes"
         )
-    return _card(WatchedGpus(gpus, CardClock()), torch.device("cuda", gpus.infos[0].index), False)
+    return _gpu(WatchedGpus(gpus, GpuClock()), torch.device("cuda", gpus.infos[0].index), False)
 
 
-def _card(gpus: WatchedGpus, device: torch.device, is_simulated: bool) -> Card:
+def _gpu(gpus: WatchedGpus, device: torch.device, is_simulated: bool) -> Gpu:
     driver = gpus.driver(gpus.infos[0].index)
     driver.enter_thread()
-    return Card(gpus, driver, device, is_simulated)
+    return Gpu(gpus, driver, device, is_simulated)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a card reached. copy, to_card, from_card: bytes a second, `copy` counting what is read and what is written.
+    """What a GPU reached. copy, to_gpu, from_gpu: bytes a second, `copy` counting what is read and what is written.
 
     flops: operations a second of a large product, by precision.
     """
 
     copy: float
-    to_card: float
-    from_card: float
+    to_gpu: float
+    from_gpu: float
     flops: dict[str, float]
 
     def __str__(self) -> str:
         products = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in self.flops.items())
         return (
-            f"the card's limits, measured here: copies within {self.copy / 1e9:,.0f} GB/s (read and written), to the "
-            f"card {self.to_card / 1e9:.1f} GB/s, from it {self.from_card / 1e9:.1f} GB/s; products: {products} TFLOP/s"
+            f"the GPU's limits, measured here: copies within {self.copy / 1e9:,.0f} GB/s (read and written), to the "
+            f"GPU {self.to_gpu / 1e9:.1f} GB/s, from it {self.from_gpu / 1e9:.1f} GB/s; products: {products} TFLOP/s"
         )
 
 
-def measure_limits(card: Card) -> Limits:
-    """The best of a few tries, each of some milliseconds, on a card that does nothing else."""
-    size, side, bus = (1 << 20, 64, 1 << 18) if card.is_simulated else (1 << 30, 8192, 1 << 26)
-    host = torch.zeros(bus, dtype=torch.uint8, pin_memory=not card.is_simulated)
-    there = torch.zeros(bus, dtype=torch.uint8, device=card.device)
+def measure_limits(gpu: Gpu) -> Limits:
+    """The best of a few tries, each of some milliseconds, on a GPU that does nothing else."""
+    size, side, bus = (1 << 20, 64, 1 << 18) if gpu.is_simulated else (1 << 30, 8192, 1 << 26)
+    host = torch.zeros(bus, dtype=torch.uint8, pin_memory=not gpu.is_simulated)
+    there = torch.zeros(bus, dtype=torch.uint8, device=gpu.device)
     return Limits(
-        copy=_copy_rate(card.device, size),
-        to_card=bus / _least_seconds(card.device, lambda: there.copy_(host, non_blocking=True)),
-        from_card=bus / _least_seconds(card.device, lambda: host.copy_(there, non_blocking=True)),
-        flops={precision: _product_rate(card.device, side, precision) for precision in PRECISIONS},
+        copy=_copy_rate(gpu.device, size),
+        to_gpu=bus / _least_seconds(gpu.device, lambda: there.copy_(host, non_blocking=True)),
+        from_gpu=bus / _least_seconds(gpu.device, lambda: host.copy_(there, non_blocking=True)),
+        flops={precision: _product_rate(gpu.device, side, precision) for precision in PRECISIONS},
     )
 
 
@@ -302,7 +302,7 @@ def _product_rate(device: torch.device, side: int, precision: str) -> float:
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right, result = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
     with torch.inference_mode(), matmul_precision(precision == "tf32"):
-        # Ones are kind to the card's clock: the rate is an upper bound, as a limit is to be.
+        # Ones are kind to the GPU's clock: the rate is an upper bound, as a limit is to be.
         return 2.0 * side**3 / _least_seconds(device, lambda: torch.mm(left, right, out=result))
 
 

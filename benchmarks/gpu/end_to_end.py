@@ -55,7 +55,7 @@ def _end_to_end(bench: Bench, hbm_share: float) -> None:
     served = _served(bench, hbm_share)
     requests = served.requests(bench.times(_POOL, 16, 4), batch)
     _check(served, requests[0], batch)
-    bus = bench.limits.to_card / (8 * SPARSE + 4 * DENSE if hbm_share else bench.sizes.row_bytes())
+    bus = bench.limits.to_gpu / (8 * SPARSE + 4 * DENSE if hbm_share else bench.sizes.row_bytes())
     for count in SESSIONS if not bench.settings.quick else (1, 4):
         served.model.resize(count)
         served.model.group.wait_warm()
@@ -69,8 +69,8 @@ def _one_count(
     batches = [served.model.parts.features(columns, batch) for columns in requests]
     seen: list[np.ndarray] = []
     asked = served.asked()
-    with dense_runs(bench, _PRECISION, [batch], count=count) as (lanes,):
-        alone = [LookupAlone(served, lane, batches) for lane in lanes]
+    with dense_runs(bench, _PRECISION, [batch], count=count) as (sessions,):
+        alone = [LookupAlone(served, session, batches) for session in sessions]
 
         def whole(turn: int) -> float:
             with callers(served, count, requests) as load:
@@ -83,7 +83,7 @@ def _one_count(
         contestants: dict[str, Contestant] = {
             "ours": whole,
             "lookups": together([each.contestant(bench.seconds(0.3, 0.15)) for each in alone]),
-            "dense": rate_of(bench, lanes),
+            "dense": rate_of(bench, sessions),
         }
         samples = bench.interleave(contestants, max_s=15.0)
     samples.add("bus", always(bus))
@@ -117,14 +117,14 @@ def _hits(bench: Bench, served: Served, before: tuple[int, int], what: str, plac
 
 
 class LookupAlone:
-    """What a session looks up, into the same pinned memory, without the card."""
+    """What a session looks up, into the same pinned memory, without the GPU."""
 
-    def __init__(self, served: Served, lane: DenseRuns, batches: Sequence[FeatureBatch]) -> None:
+    def __init__(self, served: Served, session: DenseRuns, batches: Sequence[FeatureBatch]) -> None:
         published = served.world.published
         graph = published.manifest.graph
         self._lookup = StagedLookup(published.spec, served.store, graph, range(len(graph.inputs)))
-        self._views = lane.lane.begin(lane.rows)
-        self._batches, self._rows = batches, lane.rows
+        self._views = session.session.begin(session.rows)
+        self._batches, self._rows = batches, session.rows
 
     def run(self, number: int) -> LookupResult:
         """One batch."""
@@ -136,7 +136,7 @@ class LookupAlone:
 
 
 def new_weights(bench: Bench) -> None:
-    """Dense weights of a delta, brought to the card and served under load; what batches beside them take."""
+    """Dense weights of a delta, brought to the GPU and served under load; what batches beside them take."""
     batch = bench.sizes.batch
     sessions = 2 if bench.is_simulated else _DELTA_SESSIONS
     served = _served(bench, 1.0)
@@ -149,7 +149,7 @@ def new_weights(bench: Bench) -> None:
     with callers(served, sessions, requests, hear=watch.hear) as load:
 
         def deltas(seconds: float, least: int) -> list[tuple[float, float, float]]:
-            """Weights every quarter of a second; milliseconds to the card, to the switch, to the first answer."""
+            """Weights every quarter of a second; milliseconds to the GPU, to the switch, to the first answer."""
             took: list[tuple[float, float, float]] = []
             ends = time.monotonic() + seconds
             while time.monotonic() < ends or len(took) < least:
@@ -157,29 +157,29 @@ def new_weights(bench: Bench) -> None:
                 began = time.perf_counter()
                 graph = served.world.other_weights(served.graph, number % 50)
                 snapshot = served.snapshot(graph, number)
-                with device.banks.pinned(graph) as bank:
-                    bench.card.driver.synchronize(bank.ready)
+                with device.weight_slots.pinned(graph) as weight_slot:
+                    bench.gpu.driver.synchronize(weight_slot.ready)
                 there = time.perf_counter()
                 answered = watch.expect(snapshot)
-                served.model.line.switch(snapshot)
+                served.model.history.switch(snapshot)
                 switched = time.perf_counter()
                 answered.wait(30.0)
                 took.append(tuple((at - began) * 1000 for at in (there, switched, watch.at)))  # type: ignore[arg-type]
                 time.sleep(min(_DELTA_EVERY_S, seconds))
             return took
 
-        bench.card.driver.enter_thread()
-        deltas(0.0, 4)  # every bank has been used then
-        captures = bench.card.driver.counts["capture"]
+        bench.gpu.driver.enter_thread()
+        deltas(0.0, 4)  # every weight slot has been used then
+        captures = bench.gpu.driver.counts["capture"]
         quiet, beside, times = [], [], []
         for _ in range(bench.repeats):
             quiet.append(float(np.percentile(load.window(bench.seconds(1.5, 0.6), least=20)[1], 99)) / 1000)
             start = time.perf_counter()
             times += deltas(bench.seconds(1.5, 0.6), 2)
             beside.append(float(np.percentile(load.answered.within(start, time.perf_counter()), 99)) / 1000)
-        captured = bench.card.driver.counts["capture"] - captures
-    mib = device.banks.layout.bytes / 2**20
-    bus_ms = device.banks.layout.bytes / bench.limits.to_card * 1000
+        captured = bench.gpu.driver.counts["capture"] - captures
+    mib = device.weight_slots.layout.bytes / 2**20
+    bus_ms = device.weight_slots.layout.bytes / bench.limits.to_gpu * 1000
     what = f"new weights, {mib:.1f} MiB, beside {sessions} sessions"
     served_ms = [each[2] for each in times]
     bench.pairs(
@@ -190,7 +190,7 @@ def new_weights(bench: Bench) -> None:
         f"{what}: graphs captured", [captured], [0], "none", unit="graphs", target=1.0, counts=True, less_is_better=True
     )
     there, switched = (float(np.median([each[place] for each in times])) for place in (0, 1))
-    bench.remark(f"{what}, {len(times)} times: on the card after {there:.1f} ms, switched after {switched:.1f} ms")
+    bench.remark(f"{what}, {len(times)} times: on the GPU after {there:.1f} ms, switched after {switched:.1f} ms")
 
 
 class FirstAnswer:

@@ -1,4 +1,4 @@
-"""Times of launches by the card's own clock: an event before and after each, all launches of a repeat under way."""
+"""Times of launches by the GPU's own clock: an event before and after each, all launches of a repeat under way."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def largest(names: Sequence[str]) -> Callable[[Mapping[str, float]], float]:
 
 
 def forget() -> None:
-    """Gives the memory of what nobody holds any more back to the card, so that the next table has room."""
+    """Gives the memory of what nobody holds any more back to the GPU, so that the next table has room."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

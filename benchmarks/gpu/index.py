@@ -1,7 +1,7 @@
-"""The index of a card's cache, made on the card itself by torch: 100 million ids need neither a list nor a copy.
+"""The index of a GPU's cache, made on the GPU itself by torch: 100 million ids need neither a list nor a copy.
 
 Slot s holds the row of id s * _SPREAD, modulo 2^64. Ids are put in as the host's cache puts them in: into their first
-line, else their second, else in the place of another that goes to its own other line. N ids, L lines.
+bucket, else their second, else in the place of another that goes to its own other bucket. N ids, L buckets.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-IDS_OF_LINE = 4
-LINE_BYTES = 64
-# Bytes of the card that making an index takes for each id, beside the lines.
+IDS_OF_BUCKET = 4
+BUCKET_BYTES = 64
+# Bytes of the GPU that making an index takes for each id, beside the buckets.
 WORK_BYTES = 12
-_LINE_WORDS = 8
+_BUCKET_WORDS = 8
 _SPREAD = -0x61C8864680B583EB
 # Ids that are put in at a time.
 _CHUNK = 1 << 23
@@ -28,12 +28,12 @@ _OVERFLOW = 1 << 56
 
 @dataclass(frozen=True)
 class Index:
-    """lines: (L, 8) int64, as cuda/cache_line.cuh has them. rows: slots 1 to `rows` were put in.
+    """buckets: (L, 8) int64, as cuda/cache_bucket.cuh has them. rows: slots 1 to `rows` were put in.
 
-    has_place: (rows + 1,) bool, by slot. in_second: share of the ids that stand in their second line.
+    has_place: (rows + 1,) bool, by slot. in_second: share of the ids that stand in their second bucket.
     """
 
-    lines: Tensor
+    buckets: Tensor
     rows: int
     has_place: Tensor
     in_second: float
@@ -44,64 +44,64 @@ def ids_of(slots: Tensor) -> Tensor:
     return slots * _SPREAD
 
 
-def lines_for(rows: int) -> int:
+def buckets_for(rows: int) -> int:
     """As many as a cache of this capacity has: three of four positions are taken."""
     return max(2, (rows + 2) // 3)
 
 
 def mix(values: Tensor) -> Tensor:
-    """As mix of cuda/line.cuh, in int64."""
+    """As mix of cuda/bucket.cuh, in int64."""
     values = (values ^ _shifted(values, 30)) * -0x40A7B892E31B1A47
     values = (values ^ _shifted(values, 27)) * -0x6B2FB644ECCEEE15
     return values ^ _shifted(values, 31)
 
 
-def two_lines(ids: Tensor, table: int, lines: int) -> tuple[Tensor, Tensor]:
-    """First and second line (n,) int64 of ids; lines below 2^31."""
+def two_buckets(ids: Tensor, table: int, buckets: int) -> tuple[Tensor, Tensor]:
+    """First and second bucket (n,) int64 of ids; buckets below 2^31."""
     salt = mix(torch.tensor(_signed(table * 0xA0761D6478BD642F), dtype=torch.int64))
     mixed = mix((ids ^ int(salt)) + _signed(0x9E3779B97F4A7C15))
-    first = _multiply_high(mixed, lines)
-    second = _multiply_high((mixed << 32) | _shifted(mixed, 32), lines)
-    return first, torch.where(second == first, (second + 1) % lines, second)
+    first = _multiply_high(mixed, buckets)
+    second = _multiply_high((mixed << 32) | _shifted(mixed, 32), buckets)
+    return first, torch.where(second == first, (second + 1) % buckets, second)
 
 
 def make_index(rows: int, zeros: Callable[[int], Tensor], table: int = 0) -> Index:
-    """Puts ids in. zeros: gives so many bytes of the card, uint8, all 0; the index begins at a multiple of 64."""
-    count = lines_for(rows)
-    lines = zeros(count * LINE_BYTES).view(torch.int64).view(count, _LINE_WORDS)
-    places = _Places(rows, table, count, lines.device)
+    """Puts ids in. zeros: gives so many bytes of the GPU, uint8, all 0; the index begins at a multiple of 64."""
+    count = buckets_for(rows)
+    buckets = zeros(count * BUCKET_BYTES).view(torch.int64).view(count, _BUCKET_WORDS)
+    places = _Places(rows, table, count, buckets.device)
     for start in range(1, rows + 1, _CHUNK):
-        places.insert(torch.arange(start, min(start + _CHUNK, rows + 1), dtype=torch.int64, device=lines.device))
-    has_place = torch.zeros(rows + 1, dtype=torch.bool, device=lines.device)
+        places.insert(torch.arange(start, min(start + _CHUNK, rows + 1), dtype=torch.int64, device=buckets.device))
+    has_place = torch.zeros(rows + 1, dtype=torch.bool, device=buckets.device)
     seconds = 0
-    step = max(1, _CHUNK // IDS_OF_LINE)
+    step = max(1, _CHUNK // IDS_OF_BUCKET)
     for begin in range(0, count, step):
         owners = places.owners[begin : begin + step].long()
         held = owners > 0
         ids = ids_of(owners)
-        block = lines[begin : begin + step]
-        block[:, :IDS_OF_LINE] = torch.where(held, ids, 0)
-        block[:, IDS_OF_LINE:] += torch.where(held, owners | table << 32 | _ONE_USE, 0)
-        first, _ = two_lines(ids, table, count)
-        own = torch.arange(begin, begin + len(block), device=lines.device)[:, None]
+        block = buckets[begin : begin + step]
+        block[:, :IDS_OF_BUCKET] = torch.where(held, ids, 0)
+        block[:, IDS_OF_BUCKET:] += torch.where(held, owners | table << 32 | _ONE_USE, 0)
+        first, _ = two_buckets(ids, table, count)
+        own = torch.arange(begin, begin + len(block), device=buckets.device)[:, None]
         away = torch.unique(first[held & (first != own)])
-        lines[away, IDS_OF_LINE] |= _OVERFLOW
+        buckets[away, IDS_OF_BUCKET] |= _OVERFLOW
         seconds += int((held & (first != own)).sum())
         has_place[owners[held]] = True
-    return Index(lines, rows, has_place, seconds / max(1, int(has_place.sum())))
+    return Index(buckets, rows, has_place, seconds / max(1, int(has_place.sum())))
 
 
 class _Places:
-    """owners: (L, 4) int32 slots, 0 for none; those of a line stand at its beginning."""
+    """owners: (L, 4) int32 slots, 0 for none; those of a bucket stand at its beginning."""
 
-    def __init__(self, rows: int, table: int, lines: int, device: torch.device) -> None:
-        self.owners = torch.zeros((lines, IDS_OF_LINE), dtype=torch.int32, device=device)
-        self._taken = torch.zeros(lines, dtype=torch.int64, device=device)
-        self._table, self._lines = table, lines
+    def __init__(self, rows: int, table: int, buckets: int, device: torch.device) -> None:
+        self.owners = torch.zeros((buckets, IDS_OF_BUCKET), dtype=torch.int32, device=device)
+        self._taken = torch.zeros(buckets, dtype=torch.int64, device=device)
+        self._table, self._buckets = table, buckets
 
     def insert(self, slots: Tensor) -> None:
         """What finds no place is left out."""
-        first, second = two_lines(ids_of(slots), self._table, self._lines)
+        first, second = two_buckets(ids_of(slots), self._table, self._buckets)
         rest = self._put(slots, first)
         slots = slots[rest]
         targets = second[rest]
@@ -113,34 +113,34 @@ class _Places:
             slots, targets = self._swap(slots, targets, move)
 
     def _put(self, slots: Tensor, targets: Tensor) -> Tensor:
-        """Into free positions of their lines; returns the numbers of those for which there was none."""
+        """Into free positions of their buckets; returns the numbers of those for which there was none."""
         order = torch.argsort(targets, stable=True)
-        lines = targets[order]
-        number = torch.arange(len(lines), device=lines.device)
-        is_first = torch.ones(len(lines), dtype=torch.bool, device=lines.device)
-        is_first[1:] = lines[1:] != lines[:-1]
-        at = self._taken[lines] + number - torch.where(is_first, number, 0).cummax(0).values
-        fits = at < IDS_OF_LINE
-        self.owners[lines[fits], at[fits]] = slots[order][fits].int()
-        self._taken.index_add_(0, lines[fits], torch.ones_like(lines[fits]))
+        buckets = targets[order]
+        number = torch.arange(len(buckets), device=buckets.device)
+        is_first = torch.ones(len(buckets), dtype=torch.bool, device=buckets.device)
+        is_first[1:] = buckets[1:] != buckets[:-1]
+        at = self._taken[buckets] + number - torch.where(is_first, number, 0).cummax(0).values
+        fits = at < IDS_OF_BUCKET
+        self.owners[buckets[fits], at[fits]] = slots[order][fits].int()
+        self._taken.index_add_(0, buckets[fits], torch.ones_like(buckets[fits]))
         return order[~fits]
 
     def _swap(self, slots: Tensor, targets: Tensor, move: int) -> tuple[Tensor, Tensor]:
-        """One for each full line takes another's position; those go on to their other lines."""
+        """One for each full bucket takes another's position; those go on to their other buckets."""
         order = torch.argsort(targets, stable=True)
-        lines = targets[order]
-        wins = torch.ones(len(lines), dtype=torch.bool, device=lines.device)
-        wins[1:] = lines[1:] != lines[:-1]
-        winners, where = slots[order][wins], lines[wins]
+        buckets = targets[order]
+        wins = torch.ones(len(buckets), dtype=torch.bool, device=buckets.device)
+        wins[1:] = buckets[1:] != buckets[:-1]
+        winners, where = slots[order][wins], buckets[wins]
         held = self.owners[where].long()
-        first, second = two_lines(ids_of(held), self._table, self._lines)
+        first, second = two_buckets(ids_of(held), self._table, self._buckets)
         others = torch.where(first == where[:, None], second, first)
         # One that finds room at once, if there is one.
-        has_room = self._taken[others] < IDS_OF_LINE
+        has_room = self._taken[others] < IDS_OF_BUCKET
         at = torch.where(has_room.any(1), has_room.int().argmax(1), _shifted(mix(winners + move), 62))[:, None]
         losers, to = held.gather(1, at)[:, 0], others.gather(1, at)[:, 0]
         self.owners[where, at[:, 0]] = winners.int()
-        return torch.cat((slots[order][~wins], losers)), torch.cat((lines[~wins], to))
+        return torch.cat((slots[order][~wins], losers)), torch.cat((buckets[~wins], to))
 
 
 def _shifted(values: Tensor, by: int) -> Tensor:

@@ -1,4 +1,4 @@
-// What a card gives when nothing is looked for: rows by their numbers, written out or added up. A row is 2^shift pieces
+// What a GPU gives when nothing is looked for: rows by their numbers, written out or added up. A row is 2^shift pieces
 // of 16 bytes. The lookups of cuda/ are measured beside these; nothing else uses them.
 //
 // Sums are taken word by word as integers: what is added costs nothing beside what is read.

@@ -1,4 +1,4 @@
-"""What a card reaches with rows that need not be looked for: plain kernels and torch's operators, given row numbers."""
+"""What a GPU reaches with rows that need not be looked for: plain kernels and torch's operators, given row numbers."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.gpu.device import Card
+from benchmarks.gpu.device import Gpu
 from benchmarks.gpu.replica import Lookups
 from storage.hbm.device import Stream
 from storage.hbm.kernel_sources import THREADS
-from storage.hbm.kernels import OPTIONS, Kernels, card_arch, compile_source
+from storage.hbm.kernels import OPTIONS, Kernels, compile_source, gpu_arch
 
 SOURCE = Path(__file__).with_name("limits.cu")
 NAMES = ("limit_gather", "limit_pool")
 PIECE_BYTES = 16
-# Enough for every multiprocessor of a large card; threads stride over what is more.
+# Enough for every multiprocessor of a large GPU; threads stride over what is more.
 _BLOCKS_AT_MOST = 4096
 
 Launch = Callable[[int], None]
 
 
 class PlainKernels:
-    """Of one card; on a simulated one torch does the same."""
+    """Of one GPU; on a simulated one torch does the same."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         """Compiles them. Raises ConfigError without CuPy or NVRTC."""
-        self._card = card
+        self._gpu = gpu
         self._kernels: Kernels | None = None
         self._functions: dict[str, int] = {}
-        if card.is_simulated:
+        if gpu.is_simulated:
             return
-        info = card.driver.info
-        cubin, _ = compile_source(SOURCE.stem, card_arch(info.capability), {SOURCE.name: SOURCE.read_bytes()}, OPTIONS)
+        info = gpu.driver.info
+        cubin, _ = compile_source(SOURCE.stem, gpu_arch(info.capability), {SOURCE.name: SOURCE.read_bytes()}, OPTIONS)
         # An attribute: there is no module of this name.
         from cupy.cuda import driver
 

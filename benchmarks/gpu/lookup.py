@@ -1,8 +1,8 @@
-"""Claims: lookups on a card of which every id hits, beside what it reaches with rows that need not be looked for,
+"""Claims: lookups on a GPU of which every id hits, beside what it reaches with rows that need not be looked for,
 beside torch's nn.EmbeddingBag and FBGEMM given row numbers, and a small lookup in a CUDA graph.
 
-100 million rows, or as many as fit into the card's memory, are made on the card itself, under an index that is filled
-as the cache's; nothing of them crosses the bus. What a card reaches without an index is measured in the same run, by
+100 million rows, or as many as fit into the GPU's memory, are made on the GPU itself, under an index that is filled
+as the cache's; nothing of them crosses the bus. What a GPU reaches without an index is measured in the same run, by
 plain kernels (limits.cu) over the same rows, in the order of the same batches.
 
     python -m benchmarks.gpu.lookup                  # on the first GPU: about three minutes
@@ -23,7 +23,7 @@ _MODULE = "benchmarks.gpu.lookup_parts"
 PARTS = {
     "gather": Part(_MODULE, "gather", 90.0, "main", "rows written out, uniform ids, beside a gather by row numbers"),
     "pool": Part(_MODULE, "pool", 120.0, "main", "sums of bags, uniform and Zipf ids, beside torch and FBGEMM"),
-    "across": Part(_MODULE, "across", 40.0, "main", "rows looked for as another card's"),
+    "across": Part(_MODULE, "across", 40.0, "main", "rows looked for as another GPU's"),
     "small": Part(_MODULE, "small", 60.0, "main", "4,096 ids in a CUDA graph"),
     "search": Part(_MODULE, "search", 60.0, "main", "the search by a mask beside its first version"),
 }
@@ -33,7 +33,7 @@ SUITE = Suite(
     PARTS,
     FULL_S,
     QUICK_S,
-    "of the table on the card (default 100,000,000, or what fits; quick 10,000,000)",
+    "of the table on the GPU (default 100,000,000, or what fits; quick 10,000,000)",
 )
 measure = SUITE.measure
 main = SUITE.main

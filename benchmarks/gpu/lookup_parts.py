@@ -1,4 +1,4 @@
-"""Lookups of which every id hits, over a replica that the card made: what `gpu_lookup` measures."""
+"""Lookups of which every id hits, over a replica that the GPU made: what `gpu_lookup` measures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.gpu.bench import Bench, latency_us
 from benchmarks.gpu.dense import always
 from benchmarks.gpu.events import Launch, Timed, forget, largest
 from benchmarks.gpu.limits import PlainKernels, embedding_bag, fbgemm, index_select
-from benchmarks.gpu.replica import CardRows, Lookups, Shape, fitting_rows
+from benchmarks.gpu.replica import GpuRows, Lookups, Shape, fitting_rows
 from benchmarks.gpu.search import InTurn
 from benchmarks.measure import Contestant, Samples
 from serving.gpu.driver import Graph
@@ -22,7 +22,7 @@ SMALL_IDS = 4096
 # Launches in one graph, so that the interpreter is not what is measured.
 IN_A_GRAPH = 50
 WIDE, NARROW, TINY = Shape(128, "fp32"), Shape(32, "fp16"), Shape(16, "fp16")
-# Of what the card reaches by row numbers.
+# Of what the GPU reaches by row numbers.
 OF_GATHER = {WIDE: 0.80, NARROW: 0.45}
 OF_POOLED = 0.65
 # FBGEMM on an H100, 10 tables, 1.05 M keys, d128 fp32, Zipf(1.05): the best that somebody published.
@@ -32,26 +32,26 @@ OVER_TORCH, OVER_FBGEMM = 2.0, 1.0
 SMALL_US = 15.0
 SKEWS = {"uniform": "uniform", "zipf": "Zipf(1.05)"}
 GIDS = 1e-9
-# So that no batch finds its rows in the card's caches: eight of them touch 64 MB of ids alone.
+# So that no batch finds its rows in the GPU's caches: eight of them touch 64 MB of ids alone.
 _BATCHES = 8
 
 
 def gather(bench: Bench) -> None:
     """Rows of a million ids, decoded and written out."""
-    plain = PlainKernels(bench.card)
+    plain = PlainKernels(bench.gpu)
     for shape, target in OF_GATHER.items():
         _gather(bench, plain, shape, target)
 
 
 def pool(bench: Bench) -> None:
     """Sums of bags of a million ids in all."""
-    plain = PlainKernels(bench.card)
+    plain = PlainKernels(bench.gpu)
     for shape in (WIDE, TINY):
         for skew in SKEWS:
             _pool(bench, plain, shape, skew)
 
 
-# One kind of batches each: what they hold of the card's memory is gone before the next.
+# One kind of batches each: what they hold of the GPU's memory is gone before the next.
 
 
 def _gather(bench: Bench, plain: PlainKernels, shape: Shape, target: float) -> None:
@@ -101,9 +101,9 @@ def _pool(bench: Bench, plain: PlainKernels, shape: Shape, skew: str) -> None:
 
 
 def across(bench: Bench) -> None:
-    """Rows that are looked for as another card's, beside the same as its own: what the search takes, without a link."""
+    """Rows that are looked for as another GPU's, beside the same as its own: what the search takes, without a link."""
     if bench.is_simulated:
-        bench.remark("rows of another card: left out, it needs a card")
+        bench.remark("rows of another GPU: left out, it needs a GPU")
         return
     rows = _rows(bench, WIDE)
     length = bench.times(BAG, BAG, TOY_BAG)
@@ -111,10 +111,8 @@ def across(bench: Bench) -> None:
     other = _lookups(bench, rows, "uniform", length, across=True)
     timed = {"ours": _timed(bench, other, other.launch), "own": _timed(bench, lookups, lookups.launch)}
     samples = _race(bench, lookups, timed, limits=("own",))
-    what = (
-        f"{lookups.bags:,} bags of {length} ids, uniform, {rows.index.rows:,} rows, {WIDE}, summed, as another card's"
-    )
-    bench.compare(what, samples, "own", unit="G ids/s", scale=GIDS, note="the same card's memory: no link")
+    what = f"{lookups.bags:,} bags of {length} ids, uniform, {rows.index.rows:,} rows, {WIDE}, summed, as another GPU's"
+    bench.compare(what, samples, "own", unit="G ids/s", scale=GIDS, note="the same GPU's memory: no link")
     bench.run.settle(samples)
 
 
@@ -125,7 +123,7 @@ def small(bench: Bench) -> None:
     the interpreter can, which takes about as long as the lookup.
     """
     rows = _rows(bench, WIDE)
-    driver = bench.card.driver
+    driver = bench.gpu.driver
     ids = bench.times(SMALL_IDS, SMALL_IDS, 64)
     count = bench.times(IN_A_GRAPH, IN_A_GRAPH, 3)
     lookups = Lookups(rows, count, ids, skew="uniform")
@@ -158,11 +156,12 @@ def small(bench: Bench) -> None:
 
 
 def search(bench: Bench) -> None:
-    """The search in a line by a mask beside its first version, the four ways in turn: large batches and small ones."""
+    """The search in a bucket by a mask beside its first version, the four ways in turn: large batches and small
+    ones."""
     if bench.is_simulated:
-        bench.remark("the search by a mask beside ways in turn: left out, it needs a card")
+        bench.remark("the search by a mask beside ways in turn: left out, it needs a GPU")
         return
-    in_turn = InTurn(bench.card)
+    in_turn = InTurn(bench.gpu)
     rows = _rows(bench, WIDE)
     for length in (None, BAG):
         lookups = _lookups(bench, rows, "uniform", length)
@@ -189,7 +188,7 @@ def search(bench: Bench) -> None:
 
 def _captured(bench: Bench, lookups: Lookups, launch: Launch, count: int) -> Graph:
     """A graph of so many launches, of a batch each. Kernels are loaded before: once, outside of it."""
-    driver = bench.card.driver
+    driver = bench.gpu.driver
     lookups.launch_counted(0)
     launch(0)
     done = driver.new_event()
@@ -204,7 +203,7 @@ def _captured(bench: Bench, lookups: Lookups, launch: Launch, count: int) -> Gra
 
 
 def _launch(bench: Bench, graph: Graph, lookups: Lookups, number: int) -> None:
-    bench.card.driver.launch(graph, lookups.stream)
+    bench.gpu.driver.launch(graph, lookups.stream)
 
 
 def _each(timed: Timed, count: int, turn: int) -> float:
@@ -212,9 +211,9 @@ def _each(timed: Timed, count: int, turn: int) -> float:
     return timed.run(turn) / count
 
 
-def _rows(bench: Bench, shape: Shape) -> CardRows:
-    """The rows of a shape, one at a time on the card; all are under one index, made for the widest."""
-    kept = cast(CardRows | None, bench.kept.get("rows"))
+def _rows(bench: Bench, shape: Shape) -> GpuRows:
+    """The rows of a shape, one at a time on the GPU; all are under one index, made for the widest."""
+    kept = cast(GpuRows | None, bench.kept.get("rows"))
     if kept is not None and kept.shape == shape:
         return kept
     index = None if kept is None else kept.index
@@ -222,21 +221,21 @@ def _rows(bench: Bench, shape: Shape) -> CardRows:
     del kept
     forget()
     wanted = bench.settings.rows or bench.times(ROWS, QUICK_ROWS, TOY_ROWS)
-    count = fitting_rows(wanted, bench.card.driver.memory().free, WIDE.row_bytes) if index is None else index.rows
-    rows = CardRows.make(bench.card, shape, count, index)
+    count = fitting_rows(wanted, bench.gpu.driver.memory().free, WIDE.row_bytes) if index is None else index.rows
+    rows = GpuRows.make(bench.gpu, shape, count, index)
     bench.kept["rows"] = rows
     made = rows.index
     share = 100 * float(made.has_place.sum()) / made.rows
     bench.remark(
-        f"the index: {made.rows:,} rows in {len(made.lines):,} lines, {share:.2f} % have a place, "
-        f"{100 * made.in_second:.0f} % of these in their second line"
+        f"the index: {made.rows:,} rows in {len(made.buckets):,} buckets, {share:.2f} % have a place, "
+        f"{100 * made.in_second:.0f} % of these in their second bucket"
     )
     if count < wanted:
-        bench.remark(f"{count:,} rows instead of {wanted:,}: more of {WIDE} do not fit into this card's memory")
+        bench.remark(f"{count:,} rows instead of {wanted:,}: more of {WIDE} do not fit into this GPU's memory")
     return rows
 
 
-def _lookups(bench: Bench, rows: CardRows, skew: str, length: int | None, *, across: bool = False) -> Lookups:
+def _lookups(bench: Bench, rows: GpuRows, skew: str, length: int | None, *, across: bool = False) -> Lookups:
     """Checked ones."""
     forget()
     ids = bench.times(IDS, IDS, TOY_IDS)
@@ -248,7 +247,7 @@ def _lookups(bench: Bench, rows: CardRows, skew: str, length: int | None, *, acr
 
 def _timed(bench: Bench, lookups: Lookups, launch: Launch, calls: int = 40) -> Timed:
     times = bench.times(calls, calls // 2, 3)
-    return Timed(bench.card.driver, lookups.stream, launch, times=times, run_up=max(1, times // 4))
+    return Timed(bench.gpu.driver, lookups.stream, launch, times=times, run_up=max(1, times // 4))
 
 
 def _race(bench: Bench, lookups: Lookups, timed: Mapping[str, Timed], *, limits: tuple[str, ...]) -> Samples:
@@ -267,14 +266,14 @@ def _times(bench: Bench, what: str, timed: Timed) -> None:
 def _fbgemm(bench: Bench, lookups: Lookups) -> Launch | None:
     """None where there is no FBGEMM for a GPU."""
     if bench.is_simulated:
-        bench.remark("FBGEMM: left out, it needs a card")
+        bench.remark("FBGEMM: left out, it needs a GPU")
         return None
     try:
-        launch, rows = fbgemm(lookups, bench.card.driver.memory().free)
+        launch, rows = fbgemm(lookups, bench.gpu.driver.memory().free)
     except (ImportError, AttributeError, RuntimeError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        bench.remark(f"FBGEMM: left out, it is not installed for this card: {why}")
+        bench.remark(f"FBGEMM: left out, it is not installed for this GPU: {why}")
         return None
     if rows <= lookups.rows.index.rows:
-        bench.remark(f"FBGEMM: {rows:,} rows, which is what is left of the card's memory beside ours")
+        bench.remark(f"FBGEMM: {rows:,} rows, which is what is left of the GPU's memory beside ours")
     return launch

@@ -44,15 +44,15 @@ LOOKUP_BYTES_S = 12e9
 # random, below which memory gives no less; pieces between.
 STREAM, PIECES, BETWEEN = 0.85, 0.60, 0.72
 PIECE_BYTES = 64
-# Second-level cache: bytes that hold rows and lines, bytes a second, a load that it answers; a load from memory.
+# Second-level cache: bytes that hold rows and buckets, bytes a second, a load that it answers; a load from memory.
 NEAR_BYTES, NEAR, NEAR_US, FAR_US = 40e6, 5.5e12, 0.3, 0.7
-# Warps of our kernels on a multiprocessor (128 registers), and rows of one lane that are under way at once.
-WARPS, AHEAD, LANES = 16, 4, 32
-# Ways of a line, which the first version of the search took in turn.
+# Warps of our kernels on a multiprocessor (128 registers), and rows of one session that are under way at once.
+WARPS, AHEAD, SESSIONS = 16, 4, 32
+# Ways of a bucket, which the first version of the search took in turn.
 WAYS = 4
 IN_SECOND = 0.15
-LINE_BYTES = 64
-# torch's EmbeddingBag: 1,024 blocks of eight warps, a lane for each value, one row after the other.
+BUCKET_BYTES = 64
+# torch's EmbeddingBag: 1,024 blocks of eight warps, a session for each value, one row after the other.
 TORCH_WARPS = 8192
 # FBGEMM by row numbers, of the pooled limit.
 FBGEMM_SHARE = 0.75
@@ -90,9 +90,9 @@ TOLD = (
         "assumed; in a row from 256 bytes on",
     ),
     ("a load from memory / the second-level cache", f"{FAR_US} / {NEAR_US} us", "assumed"),
-    ("rows and lines that cache holds, its rate", f"{NEAR_BYTES / 1e6:.0f} MB, {NEAR / 1e12:g} TB/s", "assumed"),
-    ("warps a multiprocessor, rows under way a lane", f"{WARPS}, {AHEAD}", "128 registers; the kernels"),
-    ("ids in their second line", f"{100 * IN_SECOND:.0f} %", "measured on a processor"),
+    ("rows and buckets that cache holds, its rate", f"{NEAR_BYTES / 1e6:.0f} MB, {NEAR / 1e12:g} TB/s", "assumed"),
+    ("warps a multiprocessor, rows under way a session", f"{WARPS}, {AHEAD}", "128 registers; the kernels"),
+    ("ids in their second bucket", f"{100 * IN_SECOND:.0f} %", "measured on a processor"),
     ("torch's EmbeddingBag", f"{TORCH_WARPS:,} warps", "its source"),
     ("FBGEMM, of the pooled limit", f"{FBGEMM_SHARE:g}", "assumed"),
     ("a missed row / an id, of a thread", f"{MISS_US} / {ID_US} us", "measured on a processor"),

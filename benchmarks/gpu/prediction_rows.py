@@ -31,6 +31,7 @@ from benchmarks.gpu.measured import Found, Line
 from benchmarks.gpu.prediction_assumptions import (
     AHEAD,
     BETWEEN,
+    BUCKET_BYTES,
     BUS,
     FAR_US,
     FBGEMM_SHARE,
@@ -39,8 +40,6 @@ from benchmarks.gpu.prediction_assumptions import (
     ID_US,
     IN_SECOND,
     INDEX_US,
-    LANES,
-    LINE_BYTES,
     LIST_BYTES,
     LISTS_US,
     MISS_US,
@@ -51,6 +50,7 @@ from benchmarks.gpu.prediction_assumptions import (
     PIECE_BYTES,
     PIECES,
     POLICY_POINT,
+    SESSIONS,
     SHEETS,
     STREAM,
     TORCH_WARPS,
@@ -67,8 +67,8 @@ from benchmarks.gpu.tier_parts import (
     MISS_BAGS,
     MISS_BYTES,
     MISS_DIM,
-    MISS_LANES,
     MISS_LENGTH,
+    MISS_THREADS,
     NVE_RATE,
     P99_BESIDE,
     VISIBLE_MS,
@@ -106,26 +106,26 @@ def limit(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rate
 
 
 def lookup(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rate:
-    """The same, looked for: a line more for each id, two for some; or the loads that can be under way."""
-    by_bytes = _by_bytes(sheet, shape, written, near, (1 + IN_SECOND) * LINE_BYTES)
+    """The same, looked for: a bucket more for each id, two for some; or the loads that can be under way."""
+    by_bytes = _by_bytes(sheet, shape, written, near, (1 + IN_SECOND) * BUCKET_BYTES)
     warp_us = search_us(near) + copy_us(shape, near)
-    by_loads = Rate(sheet.units * WARPS * LANES / warp_us * 1e6, f"loads: {LANES} ids a warp in {warp_us:.1f} us")
+    by_loads = Rate(sheet.units * WARPS * SESSIONS / warp_us * 1e6, f"loads: {SESSIONS} ids a warp in {warp_us:.1f} us")
     return min(by_bytes, by_loads, key=lambda rate: rate.ids)
 
 
 def search_us(near: float = 0.0, ways: int = 1) -> float:
-    """Of a warp: its ids, their lines, word and second look, the flags, and the second line of the one that has to.
+    """Of a warp: its ids, their buckets, word and second look, the flags, and the second bucket of the one that has to.
 
-    ways: that a line's words are looked at in turn.
+    ways: that a bucket's words are looked at in turn.
     """
     far_us = near * NEAR_US + (1 - near) * FAR_US
     return 2 * far_us + 2 * ways * NEAR_US + NEAR_US + far_us + 2 * ways * NEAR_US
 
 
 def copy_us(shape: Shape, near: float = 0.0) -> float:
-    """Of a warp: 32 rows, four under way in every lane."""
+    """Of a warp: 32 rows, four under way in every session."""
     units = max(1, shape.row_bytes // 16)
-    steps = max(1, min(LANES, units) // AHEAD)
+    steps = max(1, min(SESSIONS, units) // AHEAD)
     return steps * (near * NEAR_US + (1 - near) * FAR_US)
 
 
@@ -135,31 +135,31 @@ def torch_bag(shape: Shape, near: float = 0.0) -> float:
 
 
 def small_us(shape: Shape) -> float:
-    """A graph of two nodes; every id has a warp's lane at once."""
+    """A graph of two nodes; every id has a warp's session at once."""
     return 2 * NODE_US + 2 * NEAR_US + search_us() + copy_us(shape)
 
 
 def miss_share() -> float:
-    """Of the lookups, with a tenth of the rows on the card."""
+    """Of the lookups, with a tenth of the rows on the GPU."""
     rows = MISS_BYTES / (4 * MISS_DIM)
     return 1 - hottest(rows / 10, rows) + POLICY_POINT
 
 
 def miss_batch_us(sheet: Sheet) -> float:
-    """A lane's batch with misses: the host's part, the bus, the card."""
+    """A session's batch with misses: the host's part, the bus, the GPU."""
     ids = MISS_BAGS * MISS_LENGTH
     host = ids * (ID_US + miss_share() * MISS_US)
     bus = ids * (8 + miss_share() * (16 + 4 * MISS_DIM)) / BUS * 1e6
-    card = ids / lookup(sheet, WIDE, 4 * MISS_DIM / MISS_LENGTH, near_share(WIDE, MISS_BYTES / 5120)).ids * 1e6
-    return host + bus + card + 4 * NODE_US
+    gpu = ids / lookup(sheet, WIDE, 4 * MISS_DIM / MISS_LENGTH, near_share(WIDE, MISS_BYTES / 5120)).ids * 1e6
+    return host + bus + gpu + 4 * NODE_US
 
 
-def miss_rate(sheet: Sheet, lanes: int) -> Rate:
-    """Ids a second of some lanes."""
+def miss_rate(sheet: Sheet, sessions: int) -> Rate:
+    """Ids a second of some sessions."""
     ids = MISS_BAGS * MISS_LENGTH
     bus = BUS / (8 + miss_share() * (16 + 4 * MISS_DIM))
     return min(
-        Rate(lanes * ids / miss_batch_us(sheet) * 1e6, "the host"), Rate(bus, "the bus"), key=lambda rate: rate.ids
+        Rate(sessions * ids / miss_batch_us(sheet) * 1e6, "the host"), Rate(bus, "the bus"), key=lambda rate: rate.ids
     )
 
 
@@ -170,8 +170,8 @@ def visible_ms() -> float:
 
 
 def near_share(shape: Shape, rows: float) -> float:
-    """Of Zipf lookups, those whose line and row the second-level cache has."""
-    return hottest(NEAR_BYTES / (shape.row_bytes + LINE_BYTES), rows)
+    """Of Zipf lookups, those whose bucket and row the second-level cache has."""
+    return hottest(NEAR_BYTES / (shape.row_bytes + BUCKET_BYTES), rows)
 
 
 def row_lines() -> list[Line]:
@@ -265,7 +265,7 @@ def _small() -> list[Line]:
             f"{SMALL_IDS:,} ids, {WIDE}, the search by a mask, over ways in turn",
             "",
             (f"{before / small_us(WIDE):.1f}x",) * len(SHEETS),
-            f"search {search_us(ways=WAYS):.1f} us in turn: the lanes of a warp want different ways",
+            f"search {search_us(ways=WAYS):.1f} us in turn: the sessions of a warp want different ways",
             Found(f"the search by a mask, {SMALL_IDS:,} ids, .*", "in turn"),
         ),
     ]
@@ -273,18 +273,18 @@ def _small() -> list[Line]:
 
 def _tiers() -> list[Line]:
     found = []
-    for lanes in MISS_LANES:
-        rates = [miss_rate(sheet, lanes) for sheet in SHEETS]
+    for sessions in MISS_THREADS:
+        rates = [miss_rate(sheet, sessions) for sheet in SHEETS]
         ids = MISS_BAGS * MISS_LENGTH
         found.append(
             Line(
-                f"a tenth of {MISS_BYTES / 1e9:.0f} GB on the card, {MISS_BAGS} x {MISS_LENGTH}, Zipf(1.05), "
-                f"{lanes} lanes",
-                f">= {NVE_RATE / 1e6:.0f} M ids/s" if lanes == MISS_LANES[-1] else "",
+                f"a tenth of {MISS_BYTES / 1e9:.0f} GB on the GPU, {MISS_BAGS} x {MISS_LENGTH}, Zipf(1.05), "
+                f"{sessions} sessions",
+                f">= {NVE_RATE / 1e6:.0f} M ids/s" if sessions == MISS_THREADS[-1] else "",
                 tuple(f"{rate.ids / 1e6:.0f} M ids/s" for rate in rates),
                 f"{rates[0].by}: {100 * miss_share():.1f} % missed, {MISS_US:g} us each: "
-                f"{ids * miss_share() * MISS_US / 1e3:.1f} of the {miss_batch_us(H200) / 1e3:.1f} ms of a lane's batch",
-                Found(rf".* rows on the card, .*, {lanes} lanes", "bound", "ours"),
+                f"{ids * miss_share() * MISS_US / 1e3:.1f} of the {miss_batch_us(H200) / 1e3:.1f} ms of a batch",
+                Found(rf".* rows on the GPU, .*, {sessions} sessions", "bound", "ours"),
             )
         )
     bus_ms = DELTA_ROWS * (4 * DELTA_DIM + LIST_BYTES) / BUS * 1e3
@@ -302,29 +302,29 @@ def _tiers() -> list[Line]:
             f"the same: p99 of a lookup of {beside:,} ids, over p99 without",
             f"<= {P99_BESIDE:g}x",
             ("1.3x",) * len(SHEETS),
-            "a copy of 4 MiB on the bus before a lane's, 0.08 ms, and the interpreter, in turns",
+            "a copy of 4 MiB on the bus before a session's, 0.08 ms, and the interpreter, in turns",
             Found("delta of .* p99 of a lookup", "without", "ratio"),
         ),
         Line(
-            "the same: lookups that the card could not answer",
+            "the same: lookups that the GPU could not answer",
             "0",
             ("0",) * len(SHEETS),
             "no reader waits; also so in the simulation",
-            Found("delta of .* lookups that the card could not answer", "none", "ours"),
+            Found("delta of .* lookups that the GPU could not answer", "none", "ours"),
         ),
     ]
     return found
 
 
-def _by_bytes(sheet: Sheet, shape: Shape, written: float, near: float, lines: float) -> Rate:
+def _by_bytes(sheet: Sheet, shape: Shape, written: float, near: float, buckets: float) -> Rate:
     row = max(PIECE_BYTES, shape.row_bytes)
     straight = (8 + written) / STREAM
-    far = (1 - near) * (row / share_of_rows(shape.row_bytes) + lines / PIECES) + straight
+    far = (1 - near) * (row / share_of_rows(shape.row_bytes) + buckets / PIECES) + straight
     far_rate = sheet.memory / far
-    near_rate = NEAR / (8 + written + shape.row_bytes + lines) if near else math.inf
-    total = 8 + written + row + lines
+    near_rate = NEAR / (8 + written + shape.row_bytes + buckets) if near else math.inf
+    total = 8 + written + row + buckets
     if near_rate < far_rate:
-        return Rate(near_rate, f"{8 + written + shape.row_bytes + lines:.0f} B an id through the second-level cache")
+        return Rate(near_rate, f"{8 + written + shape.row_bytes + buckets:.0f} B an id through the second-level cache")
     rest = f"at {100 * total / far:.0f} % of the memory's rate" if not near else "those that are not cached from memory"
     return Rate(far_rate, f"{total:.0f} B an id, {rest}")
 

@@ -18,6 +18,7 @@ from benchmarks.gpu.dense import FOUR_OVER_ONE, GRAPH_TARGETS, P50_US, P99_OVER_
 from benchmarks.gpu.end_to_end import PLACES
 from benchmarks.gpu.measured import Found, Line
 from benchmarks.gpu.prediction_assumptions import (
+    BUCKET_BYTES,
     BUS,
     CALL_US,
     COPY,
@@ -27,7 +28,6 @@ from benchmarks.gpu.prediction_assumptions import (
     INTERPRETER_US,
     ITEM,
     KERNELS,
-    LINE_BYTES,
     LOOKUP_BYTES_S,
     MISS_US,
     NODE_US,
@@ -42,7 +42,7 @@ from benchmarks.gpu.world import FULL
 from benchmarks.timeline import Span, svg
 
 # A line of the index and a row are read; as fp32 it is written, and the line that it goes to is fetched first.
-_LOOKUP_BYTES = LINE_BYTES + 2 * FULL.dim + 2 * 4 * FULL.dim
+_LOOKUP_BYTES = BUCKET_BYTES + 2 * FULL.dim + 2 * 4 * FULL.dim
 # Where rows are in the GPU's memory, ids cross the bus instead, and dense values.
 _ID_BYTES = 8 * SPARSE + 4 * DENSE
 
@@ -52,7 +52,7 @@ def copy_us(batch: int) -> float:
     return batch * FULL.row_bytes() / BUS * 1e6
 
 
-def card_us(precision: str, batch: int) -> float:
+def gpu_us(precision: str, batch: int) -> float:
     """The graph's kernels, one after the other."""
     products = FULL.flops(batch) / FLOPS[precision] * 1e6
     moved = FULL.moved_bytes(batch, ITEM[precision]) / COPY * 1e6
@@ -61,12 +61,12 @@ def card_us(precision: str, batch: int) -> float:
 
 def graph_us(precision: str, batch: int) -> float:
     """From launch to result with a CUDA graph."""
-    return card_us(precision, batch) + CALL_US
+    return gpu_us(precision, batch) + CALL_US
 
 
 def eager_us(precision: str, batch: int) -> float:
-    """The same, operator by operator: the host or the card holds it up."""
-    return max(KERNELS[precision] * OPERATOR_US + EAGER_US, card_us(precision, batch)) + CALL_US
+    """The same, operator by operator: the host or the GPU holds it up."""
+    return max(KERNELS[precision] * OPERATOR_US + EAGER_US, gpu_us(precision, batch)) + CALL_US
 
 
 def session_rate(precision: str, sessions: int, batch: int) -> float:
@@ -134,7 +134,7 @@ def _graphs() -> list[Line]:
     for precision in FLOPS:
         for size, target in GRAPH_TARGETS.items():
             graph, eager = graph_us(precision, size), eager_us(precision, size)
-            held = "host" if eager - CALL_US > card_us(precision, size) else "GPU"
+            held = "host" if eager - CALL_US > gpu_us(precision, size) else "GPU"
             by = (
                 f"{graph:.0f} us ({KERNELS[precision]} x {NODE_US} us, products "
                 f"{FULL.flops(size) / FLOPS[precision] * 1e6:.0f} us) beside {eager:.0f} us, held by the {held}"
@@ -164,7 +164,7 @@ def _sessions() -> list[Line]:
     place = Found(f"launch to result, bf16, batch {batch}, one idle session: p99", "p50")
     target = f">= {1 / P99_OVER_P50:.2f}x"
     found.append(_line("launch to result: p50 over p99", target, "0.83x", "nothing waits, a core each", place))
-    place = Found(f"idle gaps of the card, 4 sessions, bf16, batch {batch}", "", "ours")
+    place = Found(f"idle gaps of the GPU, 4 sessions, bf16, batch {batch}", "", "ours")
     by = "the bus is never free: copies follow each other"
     found.append(_line("idle gaps, 4 sessions", f"<= {IDLE_PERCENT:.0f} %", "2 %", by, place))
     return found
@@ -204,7 +204,7 @@ def _weights() -> list[Line]:
             "new weights: graphs captured",
             "0",
             "0",
-            "three banks, captured at the start; also so in the simulation",
+            "three weight slots, captured at the start; also so in the simulation",
             Found("new weights, .* graphs captured", "", "ours"),
         ),
     ]
@@ -226,7 +226,7 @@ def _soak() -> list[Line]:
 
 
 def predicted_spans(sessions: int = 2, batches: int = 4) -> list[Span]:
-    """Sessions beside each other: lookups on their threads, copies on one bus, graphs on one card."""
+    """Sessions beside each other: lookups on their threads, copies on one bus, graphs on one GPU."""
     batch = FULL.batch
     spans: list[Span] = []
     free = [lookup_us(batch) * number / sessions for number in range(sessions)]

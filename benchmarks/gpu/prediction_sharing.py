@@ -1,12 +1,12 @@
 """Prediction, not measured: where several GPUs find rows, each with what is asked of it alone, and with
 `hbm_placement: shard`.
 
-The real cache policy of each card, its index and its counts, over the same traffic; no GPU, no rows, no time: what is
-counted is where ids are found. A card tells its policy what a lane would (serving/gpu/card_lookup.py): what was missed
-on every card, to the card whose part it is; every eighth use as a mark; of every sixteenth batch a sample.
+The real cache policy of each GPU, its index and its counts, over the same traffic; no GPU, no rows, no time: what is
+counted is where ids are found. A GPU tells its policy what a session would (serving/gpu/lookup.py): what was missed
+on every GPU, to the GPU whose part it is; every eighth use as a mark; of every sixteenth batch a sample.
 
     python -m benchmarks.gpu.prediction_sharing
-    python -m benchmarks.gpu.prediction_sharing --cards 8 --share 0.01
+    python -m benchmarks.gpu.prediction_sharing --GPUs 8 --share 0.01
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.traffic import BATCH, Array, Popularity, production_reuse, random_ids, zipf
-from storage._table import CardCache
+from storage._table import GpuCache
 from storage.hbm.sharing import Placement
 
 _TABLE = 0
@@ -28,10 +28,10 @@ _MARKS_EVERY_ROWS = 20
 
 
 @dataclass
-class Card:
+class Gpu:
     """part: its own, of so many. lookups, misses: that its policy has not heard of."""
 
-    cache: CardCache
+    cache: GpuCache
     part: int
     parts: int
     lookups: int = 0
@@ -61,83 +61,83 @@ class Card:
             self.lookups = self.hits = 0
 
 
-class Cards:
-    """placement: None for cards that each have what is asked of them."""
+class Gpus:
+    """placement: None for GPUs that each have what is asked of them."""
 
     def __init__(self, count: int, rows: int, placement: Placement | None) -> None:
         parts = 1 if placement is None else count
-        self.cards = [Card(CardCache(_ROW, rows, 1), number if parts > 1 else 0, parts) for number in range(count)]
+        self.gpus = [Gpu(GpuCache(_ROW, rows, 1), number if parts > 1 else 0, parts) for number in range(count)]
         self._placement = placement
         self._batches = 0
         self._rng = np.random.default_rng(2)
 
     def look_up(self, number: int, ids: Array) -> tuple[int, int]:
-        """A batch on one card: how many ids it has itself, and how many another one has."""
-        card, self._batches = self.cards[number], self._batches + 1
-        slots = card.cache.find(_TABLE, ids)
-        self._mark(card, slots)
+        """A batch on one GPU: how many ids it has itself, and how many another one has."""
+        gpu, self._batches = self.gpus[number], self._batches + 1
+        slots = gpu.cache.find(_TABLE, ids)
+        self._mark(gpu, slots)
         own = int(np.count_nonzero(slots))
         missed, across = ids[slots == 0], 0
         if self._placement is None:
-            card.offer(np.unique(missed))
-            card.passed(len(ids), own)
+            gpu.offer(np.unique(missed))
+            gpu.passed(len(ids), own)
             return own, 0
         parts = self._placement.parts(_TABLE, missed)
-        for part, other in enumerate(self.cards):
+        for part, other in enumerate(self.gpus):
             its = missed[parts == part]
-            if other is not card:
+            if other is not gpu:
                 there = other.cache.find(_TABLE, its)
                 self._mark(other, there)
                 across += int(np.count_nonzero(there))
                 its = its[there == 0]
             other.offer(np.unique(its))
-        if self._batches % (_SAMPLED_BATCHES * len(self.cards)) < len(self.cards):
+        if self._batches % (_SAMPLED_BATCHES * len(self.gpus)) < len(self.gpus):
             sample = ids[::_SAMPLED_IDS].copy()
             sample = sample[self._placement.parts(_TABLE, sample) != number]
-            card.cache.use(_TABLE, sample)
-            card.offer(sample)
-        self.cards[self._batches % len(self.cards)].passed(len(ids), own + across)
+            gpu.cache.use(_TABLE, sample)
+            gpu.offer(sample)
+        self.gpus[self._batches % len(self.gpus)].passed(len(ids), own + across)
         return own, across
 
-    def _mark(self, card: Card, slots: Array) -> None:
-        card.marks[slots[self._rng.random(len(slots)) < 1 / _USE_EVERY]] = 1
+    def _mark(self, gpu: Gpu, slots: Array) -> None:
+        gpu.marks[slots[self._rng.random(len(slots)) < 1 / _USE_EVERY]] = 1
 
 
-def measure(traffic: Popularity, cards: int, rows: int, placement: Placement | None, batches: int) -> tuple[Array, int]:
-    """Shares of ids that were on the card itself, and on another one, in the last quarter; how many distinct rows the
-    cards hold.
+def measure(traffic: Popularity, gpus: int, rows: int, placement: Placement | None, batches: int) -> tuple[Array, int]:
+    """Shares of ids that were on the GPU itself, and on another one, in the last quarter; how many distinct rows the
+    GPUs hold.
     """
-    group = Cards(cards, rows, placement)
+    group = Gpus(gpus, rows, placement)
     ids = random_ids(traffic.count)
     rng = np.random.default_rng(3)
     found = np.zeros(2)
     for batch in range(batches):
-        own, across = group.look_up(batch % cards, ids[traffic.ranks(rng, BATCH)])
+        own, across = group.look_up(batch % gpus, ids[traffic.ranks(rng, BATCH)])
         if batch >= batches * 3 // 4:
             found += own, across
     held = np.zeros(len(ids), np.bool_)
-    for card in group.cards:
-        held |= card.cache.find(_TABLE, ids) != 0
+    for gpu in group.gpus:
+        held |= gpu.cache.find(_TABLE, ids) != 0
     return found / (BATCH * (batches - batches * 3 // 4)), int(held.sum())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cards", type=int, default=4)
+    parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table")
-    parser.add_argument("--share", type=float, default=0.025, help="of the rows that fit on one card")
+    parser.add_argument("--share", type=float, default=0.025, help="of the rows that fit on one GPU")
     parser.add_argument("--batches", type=int, default=2400)
     options = parser.parse_args()
     room = int(options.rows * options.share)
     print("prediction, not measured on any GPU")
-    print(f"{options.cards} cards with room for {room:,} of {options.rows:,} rows each")
+    print(f"{options.gpus} GPUs with room for {room:,} of {options.rows:,} rows each")
     print(
-        f"{'traffic':<18} {'placement':<10} {'own card':>8} {'another':>8} {'host':>8} {'rows held':>10}   best static"
+        f"{'traffic':<18} {'placement':<10} {'own gpu':>8} {'another':>8} {'host':>8} {'rows held':>10}   best static"
     )
     for traffic in (zipf(options.rows), production_reuse(options.rows)):
-        for name, placement in (("replicate", None), ("shard", Placement(tuple(range(options.cards))))):
-            (own, across), held = measure(traffic, options.cards, room, placement, options.batches)
-            best = traffic.best_static(room if placement is None else room * options.cards)
+        for name, placement in (("replicate", None), ("shard", Placement(tuple(range(options.gpus))))):
+            (own, across), held = measure(traffic, options.gpus, room, placement, options.batches)
+            best = traffic.best_static(room if placement is None else room * options.gpus)
             line = f"{traffic.name:<18} {name:<10} {own:8.3f} {across:8.3f} {1 - own - across:8.3f} {held:10,}"
             print(f"{line}   {1 - best:.3f} to the host")
 

@@ -1,4 +1,4 @@
-"""Rows on a card that it made itself, batches of ids that lie there, and the lookups over them. N ids, D dim.
+"""Rows on a GPU that it made itself, batches of ids that lie there, and the lookups over them. N ids, D dim.
 
 Slot s has the row (7 s + 13 d) modulo 251, less 125: whole numbers, so that sums are exact in whatever order they are
 taken, and a lookup that gives another row is seen.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.device import Card
-from benchmarks.gpu.index import LINE_BYTES, WORK_BYTES, Index, ids_of, lines_for, make_index
+from benchmarks.gpu.device import Gpu
+from benchmarks.gpu.index import BUCKET_BYTES, WORK_BYTES, Index, buckets_for, ids_of, make_index
 from benchmarks.traffic import ZIPF
 from serving.gpu.driver import Stream
 from storage.hbm import lookup_kernels
@@ -29,13 +29,13 @@ from storage.hbm.sharing import PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS, 
 from storage.specs import TableSpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-# Of the card's free memory; the rest is for batches, outputs and libraries.
+# Of the GPU's free memory; the rest is for batches, outputs and libraries.
 _SHARE = 0.85
 # Values that are made at a time.
 _BLOCK = 1 << 26
 _ALIGNMENT = 128
-# Where all rows are another card's: parts that have them, the number of one that has none, lines of an empty index.
-_PARTS, _NO_PART, _NO_LINES = 2, 9, 2
+# Where all rows are another GPU's: parts that have them, the number of one that has none, buckets of an empty index.
+_PARTS, _NO_PART, _NO_BUCKETS = 2, 9, 2
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,30 @@ class Shape:
 
 
 def fitting_rows(wanted: int, free_bytes: int, row_bytes: int) -> int:
-    """As many rows as wanted, or as fit into the free memory of a card with their lines and what making them takes."""
-    each = row_bytes + LINE_BYTES / 3 + WORK_BYTES
+    """As many rows as wanted, or as fit into the free memory of a GPU with their buckets and what making them takes."""
+    each = row_bytes + BUCKET_BYTES / 3 + WORK_BYTES
     return max(1, min(wanted, int(free_bytes * _SHARE / each)))
 
 
-class CardRows:
+class GpuRows:
     """An index, and a slab of rows under it. One thread."""
 
-    def __init__(self, card: Card, shape: Shape, index: Index, slab: Tensor) -> None:
-        self.card, self.shape, self.index, self.slab = card, shape, index, slab
+    def __init__(self, gpu: Gpu, shape: Shape, index: Index, slab: Tensor) -> None:
+        self.gpu, self.shape, self.index, self.slab = gpu, shape, index, slab
 
     @classmethod
-    def make(cls, card: Card, shape: Shape, rows: int, index: Index | None = None) -> CardRows:
+    def make(cls, gpu: Gpu, shape: Shape, rows: int, index: Index | None = None) -> GpuRows:
         """index: one of so many rows, that another slab has too. Raises DeviceOutOfMemory."""
-        driver = card.driver
+        driver = gpu.driver
         stream = driver.new_stream("make rows")
         if index is None:
-            lines = driver.device(lines_for(rows) * LINE_BYTES)
+            buckets = driver.device(buckets_for(rows) * BUCKET_BYTES)
             made: list[Index] = []
-            _run(card, stream, lambda: made.append(make_index(rows, lambda size: lines[:size])), writes=[lines])
+            _run(gpu, stream, lambda: made.append(make_index(rows, lambda size: buckets[:size])), writes=[buckets])
             index = made[0]
         slab = driver.device((rows + 1) * shape.row_bytes)
-        _run(card, stream, lambda: _fill(slab, shape), writes=[slab])
-        return cls(card, shape, index, slab)
+        _run(gpu, stream, lambda: _fill(slab, shape), writes=[slab])
+        return cls(gpu, shape, index, slab)
 
     @property
     def values(self) -> Tensor:
@@ -87,9 +87,9 @@ class CardRows:
 
     def words(self) -> list[int]:
         """The first words of a feature (cuda/lookup.cuh); no use is marked."""
-        lines, shape = self.index.lines, self.shape
+        buckets, shape = self.index.buckets, self.shape
         sizes = [self.index.rows, shape.row_bytes, ROW_TYPES[shape.row_type], shape.dim, 0, 0]
-        return [lines.data_ptr(), len(lines), self.slab.data_ptr(), *sizes]
+        return [buckets.data_ptr(), len(buckets), self.slab.data_ptr(), *sizes]
 
     def slots(self, count: int, skew: str, generator: torch.Generator) -> Tensor:
         """(count,) int64 slots that are there, drawn "uniform" or by "zipf", what is hot lying anywhere."""
@@ -118,13 +118,13 @@ def expected_rows(slots: Tensor, dim: int) -> Tensor:
 class Lookups:
     """All batches of one kind: `bags` bags of `length` ids; bags None: the rows themselves, of the row's own type.
 
-    ids: of a batch. slots: by batch, what plain kernels are given. across: the card has none of the rows itself, and
+    ids: of a batch. slots: by batch, what plain kernels are given. across: the GPU has none of the rows itself, and
     reads them as those of another one, which lie in its own memory all the same. One thread.
     """
 
     def __init__(
         self,
-        rows: CardRows,
+        rows: GpuRows,
         batches: int,
         ids: int,
         *,
@@ -133,24 +133,24 @@ class Lookups:
         seed: int = 1,
         across: bool = False,
     ) -> None:
-        card = rows.card
+        gpu = rows.gpu
         self.rows, self.ids, self.length, self.across = rows, ids, length, across
         self.bags = 0 if length is None else ids // length
         self.slots: list[Tensor] = []
-        self._card = card
-        self.stream = card.driver.new_stream("lookups")
+        self._gpu = gpu
+        self.stream = gpu.driver.new_stream("lookups")
         size = DTYPES[rows.shape.row_type].itemsize if length is None else 4
-        self.output = card.driver.device((self.bags or ids) * rows.shape.dim * size)
-        self._features = card.driver.device(FEATURE_WORDS * 8)
-        self._misses = card.driver.device(16 * ids)
-        self._peers = card.driver.device(8 * PEER_WORDS * _PARTS)
-        self._no_lines = card.driver.device(LINE_BYTES * _NO_LINES)
-        self.miss_count = card.driver.device(16)
+        self.output = gpu.driver.device((self.bags or ids) * rows.shape.dim * size)
+        self._features = gpu.driver.device(FEATURE_WORDS * 8)
+        self._misses = gpu.driver.device(16 * ids)
+        self._peers = gpu.driver.device(8 * PEER_WORDS * _PARTS)
+        self._no_lines = gpu.driver.device(BUCKET_BYTES * _NO_BUCKETS)
+        self.miss_count = gpu.driver.device(16)
         generator = torch.Generator(rows.slab.device).manual_seed(seed)
         self._packed: list[Tensor] = []
         for number in range(batches):
-            packed = card.driver.device(self._chains_at + 8 * PEER_CHAIN_WORDS * _PARTS)
-            slots = card.driver.device(8 * ids)
+            packed = gpu.driver.device(self._chains_at + 8 * PEER_CHAIN_WORDS * _PARTS)
+            slots = gpu.driver.device(8 * ids)
             self._packed.append(packed)
             self.slots.append(slots.view(torch.int64))
             self._run(lambda number=number: self._pack(number, skew, generator), writes=[packed, slots])  # type: ignore[misc]
@@ -159,7 +159,7 @@ class Lookups:
 
     def launch(self, number: int) -> None:
         """Puts the lookup of a batch on the stream, and nothing else; misses are appended to those before."""
-        self._card.driver.kernel(self.call(number), self.stream)
+        self._gpu.driver.kernel(self.call(number), self.stream)
 
     def call(self, number: int) -> KernelCall:
         """What `launch` puts on the stream."""
@@ -167,7 +167,7 @@ class Lookups:
 
     def launch_counted(self, number: int) -> None:
         """With what a session has before it: the count of misses begins at 0."""
-        self._card.driver.zero(self.miss_count, self.stream)
+        self._gpu.driver.zero(self.miss_count, self.stream)
         self.launch(number)
 
     def plain(self, work: Callable[[Tensor], Tensor | None]) -> Callable[[int], None]:
@@ -181,7 +181,7 @@ class Lookups:
             def run() -> None:
                 held[0] = work(slots)
 
-            self._card.driver.compute(run, self.stream, reads=[slots, self.rows.slab], writes=[self.output])
+            self._gpu.driver.compute(run, self.stream, reads=[slots, self.rows.slab], writes=[self.output])
 
         return launch
 
@@ -245,7 +245,7 @@ class Lookups:
         if self.across:
             peer = torch.tensor([*own[:4], 0] * _PARTS, dtype=torch.int64)
             self._peers.view(torch.int64).copy_(peer)
-            own[:2] = self._no_lines.data_ptr(), _NO_LINES
+            own[:2] = self._no_lines.data_ptr(), _NO_BUCKETS
             peers, shared = self._peers.data_ptr(), _PARTS | _NO_PART << 32
         words = [*own, 1, self.ids, peers, shared, 0, self.output.data_ptr(), 0]
         self._features.view(torch.int64).copy_(torch.tensor(words, dtype=torch.int64))
@@ -260,7 +260,7 @@ class Lookups:
             "miss_room": self.ids,
             "use_every": 0,
             "outputs": (self.output,),
-            "shared": (self.rows.index.lines, self.rows.slab, self._no_lines),
+            "shared": (self.rows.index.buckets, self.rows.slab, self._no_lines),
         }
         if self.length is not None:
             call = lookup_kernels.pool(rows=self.bags, **given)  # type: ignore[arg-type]
@@ -270,11 +270,11 @@ class Lookups:
         return across(call, self._peers) if self.across else call
 
     def _run(self, work: Callable[[], object], **parts: list[Tensor]) -> None:
-        _run(self._card, self.stream, work, **parts)
+        _run(self._gpu, self.stream, work, **parts)
 
 
 def _run(
-    card: Card,
+    gpu: Gpu,
     stream: Stream,
     work: Callable[[], object],
     *,
@@ -282,15 +282,15 @@ def _run(
     writes: list[Tensor] | None = None,
 ) -> None:
     """On the stream, and waits for it."""
-    done = card.driver.new_event()
+    done = gpu.driver.new_event()
 
     def run() -> None:
         work()
 
     # What is written in part only is kept for the rest.
-    card.driver.compute(run, stream, reads=[*(reads or []), *(writes or [])], writes=writes or [])
-    card.driver.record(done, stream)
-    card.driver.synchronize(done)
+    gpu.driver.compute(run, stream, reads=[*(reads or []), *(writes or [])], writes=writes or [])
+    gpu.driver.record(done, stream)
+    gpu.driver.synchronize(done)
 
 
 def _fill(slab: Tensor, shape: Shape) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.gpu.device import Card
+from benchmarks.gpu.device import Gpu
 from benchmarks.gpu.replica import Lookups
 from storage.hbm.kernel_sources import SOURCES
 from storage.hbm.kernels import OPTIONS, Kernels
@@ -16,9 +16,9 @@ COMPARED = ("lookup_gather", "lookup_pool")
 class InTurn:
     """Kernels of one GPU that search the four ways of a line one after the other."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         """Loads them. Raises ConfigError without CuPy or NVRTC, DeviceError."""
-        info = card.driver.info
+        info = gpu.driver.info
         self._kernels = Kernels(info.index, info.capability)
         self._functions: dict[str, int] = {}
         for source in COMPARED:

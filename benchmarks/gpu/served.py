@@ -23,7 +23,7 @@ from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import DenseGraph
 from storage.features import Column, column_from_numpy
-from storage.hbm.cards import cards_of
+from storage.hbm.gpus import gpus_of
 from storage.hbm.replica import bytes_of
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -49,7 +49,7 @@ def hbm_bytes(row_bytes: int, rows: int, share: float) -> int:
 
 
 class Served:
-    """The model in one precision, its sessions on the card. A context manager."""
+    """The model in one precision, its sessions on the GPU. A context manager."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Served:
 
     def asked(self) -> tuple[int, int]:
         """Ids that were looked up on the GPU so far, and those of them that it did not have."""
-        tables = [each for tier in cards_of(self.store).tiers.values() for each in tier.stats().tables]
+        tables = [each for tier in gpus_of(self.store).tiers.values() for each in tier.stats().tables]
         return sum(each.lookups for each in tables), sum(each.misses for each in tables)
 
     def snapshot(self, graph: DenseGraph, number: int) -> Snapshot:
@@ -142,15 +142,15 @@ class Served:
             list(pool.map(fill, range(SPARSE)))
 
     def _open(self, hbm_share: float) -> None:
-        published, folder, gpus = self.world.published, self.world.folder, self.bench.card.gpus
+        published, folder, gpus = self.world.published, self.world.folder, self.bench.gpu.gpus
         size = hbm_bytes(self.row_bytes, SPARSE * self.rows, hbm_share)
-        text = config_text(*self._config, gpu=self.bench.card.driver.info.index, hbm_bytes=size)
+        text = config_text(*self._config, gpu=self.bench.gpu.driver.info.index, hbm_bytes=size)
         (folder / "config.pbtxt").write_text(text, encoding="utf-8")
         config = read_model_config(folder).placed(gpus)
         self.graph = dense_graph(published, config.options)
         self.first = Snapshot.of_version(published, self.graph)
         self.model = LoadedModel(config, published, self.store, self.first, gpus=gpus)
-        if not cards_of(self.store).wait_filled(_START_S):
+        if not gpus_of(self.store).wait_filled(_START_S):
             raise AssertionError(f"the rows were not in the GPU's memory after {_START_S:.0f} s")
 
 

@@ -1,7 +1,7 @@
 """Claims: sessions on a GPU: CUDA graphs beside operators one by one, four sessions beside one, a batch's time, idle
-gaps of the card, the whole way with 26 tables in DRAM, new weights under load, a soak.
+gaps of the GPU, the whole way with 26 tables in DRAM, new weights under load, a soak.
 
-The card's own limits are measured in the same run. Every line is printed when it is there; a part that fails, hangs or
+The GPU's own limits are measured in the same run. Every line is printed when it is there; a part that fails, hangs or
 takes the process with it is reported, and the others go on in a new process.
 
     python -m benchmarks.gpu.sessions                              # on the first GPU: below eight minutes
@@ -34,7 +34,7 @@ PARTS = {
     "tenth": Part("benchmarks.gpu.end_to_end", "tenth_in_hbm", 120.0, "main", "a whole request, a tenth in HBM"),
     "weights": Part("benchmarks.gpu.end_to_end", "new_weights", 120.0, "main", "a delta's weights under load"),
     "trace": Part(
-        "benchmarks.gpu.trace", "trace", 120.0, "trace", "idle gaps of the card, by the profiler; the picture"
+        "benchmarks.gpu.trace", "trace", 120.0, "trace", "idle gaps of the GPU, by the profiler; the picture"
     ),
     "soak": Part(
         "benchmarks.gpu.soak", "soak", 90.0, "soak", "mixed batches, sessions and weights that change: memory, scores"

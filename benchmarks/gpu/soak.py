@@ -52,12 +52,12 @@ def soak(bench: Bench) -> None:
                 columns = requests[number % len(requests)]
                 parts = served.model.parts
                 parts.score([parts.features(columns, columns["ids"].rows)], snapshot)
-                served.model.line.switch(snapshot)
+                served.model.history.switch(snapshot)
                 due = time.monotonic() + step_s
                 judge.check(served, due)
                 time.sleep(max(0.0, due - time.monotonic()))
                 if number % len(_CYCLE) == 0:
-                    now = bench.card.driver.memory()
+                    now = bench.gpu.driver.memory()
                     memory.append((now.device, now.pinned, now.total - now.free))
             answered, rows = len(load.answered), judge.rows
         judge.check(served, time.monotonic() + 30.0)
@@ -88,7 +88,7 @@ def soak(bench: Bench) -> None:
 def _memory_rows(bench: Bench, what: str, memory: list[tuple[int, int, int]]) -> None:
     """The last quarter beside the first."""
     quarter = max(1, len(memory) // 4)
-    for place, name in enumerate(("device", "pinned", "all of the card's")):
+    for place, name in enumerate(("device", "pinned", "all of the GPU's")):
         parts = (memory[:quarter], memory[-quarter:])
         first, last = (float(np.median([each[place] for each in part])) for part in parts)
         bench.pairs(
@@ -97,7 +97,7 @@ def _memory_rows(bench: Bench, what: str, memory: list[tuple[int, int, int]]) ->
             [(first * _GROWTH + _SLACK_BYTES) / 2**20],
             "first quarter, 1 % and 1 MiB more",
             unit="MiB",
-            # torch keeps what it was given once, so what the card has in use settles late.
+            # torch keeps what it was given once, so what the GPU has in use settles late.
             target=1.0 if place < 2 else None,
             counts=True,
             less_is_better=True,

@@ -63,7 +63,7 @@ class Suite:
         parts = {
             name: replace(
                 part,
-                # A simulation has neither a profiler nor a card that could be lost.
+                # A simulation has neither a profiler nor a GPU that could be lost.
                 process="main" if settings.simulated else part.process,
                 limit_s=part.limit_s + (extra_s if name == "soak" else 0.0),
             )
@@ -89,7 +89,7 @@ class Suite:
         except EmberlineError as error:
             tell("refused", str(error))
             return 1
-        bench.remark(f"on {bench.card}")
+        bench.remark(f"on {bench.gpu}")
         for name in names:
             if run.left_s() <= 0.0:
                 break
@@ -107,7 +107,7 @@ class Suite:
             tell("end", [name, why])
             print(f"{name}: {why or 'done'} after {time.monotonic() - began:.0f} s", flush=True)
             if is_lost:
-                os._exit(LOST)  # whatever is still there hangs on the card
+                os._exit(LOST)  # whatever is still there hangs on the GPU
         bench.close()
         return 0
 

@@ -1,4 +1,4 @@
-"""Lookups of one pooled feature over a store with a card: what the card has, what it misses, and late rows added.
+"""Lookups of one pooled feature over a store with a GPU: what the GPU has, what it misses, and missed rows added.
 
 As a session does it, without anything dense: one copy in, one launch, one copy out; only a batch with misses asks the
 host and launches once more. B bags of L ids each, D dim.
@@ -17,8 +17,8 @@ from storage.features import Jagged
 from storage.hbm import lookup_kernels
 from storage.hbm.lookup_kernels import CHAIN_LENGTH_WORD, CHAIN_WORD, FEATURE_WORDS, PACKED_FEATURE_WORD, header_words
 from storage.hbm.replica import Replica
-from storage.hbm.sight import Sight
 from storage.hbm.tier import HbmTier
+from storage.hbm.visibility import VisibleSnapshot
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
 
@@ -34,13 +34,13 @@ _ID_MASK = (1 << lookup_kernels.FEATURE_SHIFT) - 1
 
 @dataclass(frozen=True)
 class Answer:
-    """misses: ids that the card did not have. from_host: the host did the batch."""
+    """misses: ids that the GPU did not have. from_host: the host did the batch."""
 
     misses: int
     from_host: bool
 
 
-class TierLane:
+class TierSession:
     """Of table 0. One thread at a time; its memory is all there from the start."""
 
     def __init__(self, driver: WatchedDriver, store: TieredStore, tier: HbmTier, bags: int, length: int) -> None:
@@ -65,7 +65,7 @@ class TierLane:
         self._found, self._host_found = self._both(_COUNT_BYTES + 16 * self._room)
         self._output, self._host_output = self._both(4 * bags * spec.dim)
         self._entries, self._host_entries = self._both(_COUNT_BYTES + 8 * _ADD_WORDS * min(bags, self._room))
-        self._late, self._host_late = self._both(4 * self._room * spec.dim)
+        self._late, self._host_missed = self._both(4 * self._room * spec.dim)
         self._generation = 0
         self._batch = 0
         # Ranges are the same in every batch.
@@ -80,11 +80,11 @@ class TierLane:
 
     def run(self, ids: Array, mask: int = 0) -> Answer:
         """ids: (B * L,). Returns when the sums are there. Raises DeviceError, StoreError."""
-        sight = self._reader.enter(mask)
-        if sight is None:
+        visible = self._reader.enter(mask)
+        if visible is None:
             return self._on_host(ids, mask)
         try:
-            misses = self._on_card(sight, ids)
+            misses = self._on_gpu(visible, ids)
         finally:
             self._reader.leave()
         if misses > self._room:
@@ -108,16 +108,16 @@ class TierLane:
         self._driver.enter_thread()
         self._wait()
 
-    def _on_card(self, sight: Sight, ids: Array) -> int:
+    def _on_gpu(self, visible: VisibleSnapshot, ids: Array) -> int:
         """Returns how many were missed."""
         driver, stream = self._driver, self.stream
-        if sight.replica.generation != self._generation:
-            self._write_feature(sight.replica)
+        if visible.replica.generation != self._generation:
+            self._write_feature(visible.replica)
         self._batch += 1
         words = self._host_packed.numpy()[: self._ids_at].view(np.int64)
         words[0], words[1] = self._batch, self.bags
-        words[CHAIN_LENGTH_WORD] = len(sight.chain)
-        words[CHAIN_WORD : CHAIN_WORD + len(sight.chain)] = sight.chain
+        words[CHAIN_LENGTH_WORD] = len(visible.chain)
+        words[CHAIN_WORD : CHAIN_WORD + len(visible.chain)] = visible.chain
         words[PACKED_FEATURE_WORD : PACKED_FEATURE_WORD + 4] = (self._ids_at, self.ids, self._ranges_at, 0)
         self._host_packed.numpy()[self._ids_at : self._ranges_at].view(np.int64)[:] = ids
         driver.copy(self._packed, self._host_packed, stream)
@@ -131,9 +131,9 @@ class TierLane:
                 misses=self._found[_COUNT_BYTES:],
                 miss_count=self._found[:8],
                 miss_room=self._room,
-                use_every=sight.replica.use_every,
+                use_every=visible.replica.use_every,
                 outputs=(self._output,),
-                shared=sight.replica.shared,
+                shared=visible.replica.shared,
             ),
             stream,
         )
@@ -151,11 +151,11 @@ class TierLane:
         return np.sort(entries[::2] & _ID_MASK)
 
     def _add_late(self, wanted: Array, late: Array, mask: int) -> None:
-        """Brings the rows of ids at the places `late` to the card, into their bags."""
+        """Brings the rows of ids at the places `late` to the GPU, into their bags."""
         driver, stream = self._driver, self.stream
-        # In the order of the batch, straight to where the card fetches them: few are asked for twice.
+        # In the order of the batch, straight to where the GPU fetches them: few are asked for twice.
         offsets = np.arange(len(late) + 1, dtype=np.int64)
-        staged = self._host_late[: 4 * len(late) * self._dim]
+        staged = self._host_missed[: 4 * len(late) * self._dim]
         into = staged.numpy().view(np.float32).reshape(len(late), 1, self._dim)
         self._single.lookup(len(late), [Jagged(wanted, offsets)], None, mask, [into])
         bags, first, count = np.unique(late // self.length, return_index=True, return_counts=True)
@@ -167,7 +167,7 @@ class TierLane:
         driver.copy(self._late[: staged.nbytes], staged, stream)
         driver.copy(self._entries[:size], self._host_entries[:size], stream)
         driver.kernel(
-            lookup_kernels.add_late(
+            lookup_kernels.add_missed(
                 features=self._features,
                 header=self._packed,
                 rows=self.bags,

@@ -1,4 +1,4 @@
-"""A store of one large table in DRAM with a card over it, and deltas of a chosen number of rows."""
+"""A store of one large table in DRAM with a GPU over it, and deltas of a chosen number of rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.tier_session import TierLane
+from benchmarks.gpu.tier_session import TierSession
 from benchmarks.traffic import expected_codes, zipf
 from storage.checkpoint.tables import Shard
-from storage.hbm.cards import cards_of
+from storage.hbm.gpus import gpus_of
 from storage.hbm.replica import bytes_of
 from storage.hbm.tier import HbmTier
 from storage.specs import TableSpec
@@ -22,8 +22,8 @@ from storage.tiers.tiered import StoreLimits, TieredStore
 Array = NDArray[np.int64]
 
 TABLE = "t"
-# Of the memory that is free on the host, and on the card.
-_OF_HOST, _OF_CARD = 0.5, 0.8
+# Of the memory that is free on the host, and on the GPU.
+_OF_HOST, _OF_GPU = 0.5, 0.8
 _INDEX_BYTES = 32
 # Rows that are made once and put in again under other ids: no lookup knows the difference.
 _BLOCK = 1 << 15
@@ -32,29 +32,29 @@ _SCATTER = 2_654_435_761
 _FILL_S = 240.0
 
 
-def fitting_table(wanted: int, row_bytes: int, host_free: int, card_free: int, card_share: float) -> int:
-    """Rows of a table: as wanted, or as many as fit into the host with `card_share` of them on the card."""
+def fitting_table(wanted: int, row_bytes: int, host_free: int, gpu_free: int, gpu_share: float) -> int:
+    """Rows of a table: as wanted, or as many as fit into the host with `gpu_share` of them on the GPU."""
     of_host = int(host_free * _OF_HOST) // (row_bytes + _INDEX_BYTES)
     each = bytes_of(row_bytes, 1 << 20) / (1 << 20)
-    return max(1, min(wanted, of_host, int(card_free * _OF_CARD / (each * card_share))))
+    return max(1, min(wanted, of_host, int(gpu_free * _OF_GPU / (each * gpu_share))))
 
 
 class TierWorld:
     """Ids 0 to rows - 1; rank r of a popularity is id r * _SCATTER modulo rows. A context manager.
 
-    fill_s: seconds until DRAM and the card were filled.
+    fill_s: seconds until DRAM and the GPU were filled.
     """
 
     def __init__(
-        self, bench: Bench, name: str, dim: int, wanted: int, *, card_share: float, popularity: str, spare: int = 0
+        self, bench: Bench, name: str, dim: int, wanted: int, *, gpu_share: float, popularity: str, spare: int = 0
     ) -> None:
-        """card_share: of the rows, on the card. spare: rows of deltas that there is room for beside them."""
+        """gpu_share: of the rows, on the GPU. spare: rows of deltas that there is room for beside them."""
         self.bench, self.dim = bench, dim
-        self.driver = bench.card.driver
+        self.driver = bench.gpu.driver
         row_bytes = 4 * dim
         free = self.driver.memory().free
-        self.rows = fitting_table(wanted, row_bytes, bench.host_bytes, free, card_share)
-        self.capacity = int(self.rows * card_share) + spare
+        self.rows = fitting_table(wanted, row_bytes, bench.host_bytes, free, gpu_share)
+        self.capacity = int(self.rows * gpu_share) + spare
         self.popularity = zipf(self.rows) if popularity == "zipf" else None
         began = time.monotonic()
         specs = [TableSpec(TABLE, dim, "fp32", rows=self.rows + 16 * spare)]
@@ -62,8 +62,8 @@ class TierWorld:
         self.store = TieredStore.open(bench.run.work / name, specs, dram_bytes=None, limits=limits)
         try:
             self._fill_dram()
-            self.tier: HbmTier = cards_of(self.store).open(self.driver, bytes_of(row_bytes, self.capacity))
-            self.is_filled = cards_of(self.store).wait_filled(_FILL_S)
+            self.tier: HbmTier = gpus_of(self.store).open(self.driver, bytes_of(row_bytes, self.capacity))
+            self.is_filled = gpus_of(self.store).wait_filled(_FILL_S)
         except BaseException:
             self.store.close()
             raise
@@ -75,9 +75,9 @@ class TierWorld:
     def __exit__(self, *_: object) -> None:
         self.store.close()
 
-    def lanes(self, count: int, bags: int, length: int) -> list[TierLane]:
+    def sessions(self, count: int, bags: int, length: int) -> list[TierSession]:
         """So many sessions' lookups."""
-        return [TierLane(self.driver, self.store, self.tier, bags, length) for _ in range(count)]
+        return [TierSession(self.driver, self.store, self.tier, bags, length) for _ in range(count)]
 
     def ids(self, rng: np.random.Generator, count: int) -> Array:
         """(count,) drawn by the popularity."""

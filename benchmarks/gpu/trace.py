@@ -1,6 +1,6 @@
-"""What a card does under load, operation by operation: idle gaps, where a batch's time goes, a picture.
+"""What a GPU does under load, operation by operation: idle gaps, where a batch's time goes, a picture.
 
-By torch's profiler on a card, by the trace of the simulation otherwise.
+By torch's profiler on a GPU, by the trace of the simulation otherwise.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from benchmarks.timeline import Span, between, idle_share, svg
 IDLE_PERCENT = 10.0
 _SESSIONS, _WINDOW_S, _PICTURE_US = 4, 2.0, 3000.0
 _PATIENCE_S = 30.0
-# What a trace calls kernels and copies on the card.
+# What a trace calls kernels and copies on the GPU.
 _CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "copy in", "gpu_memset": "other"}
 
 
 def trace(bench: Bench) -> None:
-    """The share of a window under load in which the card did nothing; a batch's parts on an idle card; a picture."""
+    """The share of a window under load in which the GPU did nothing; a batch's parts on an idle GPU; a picture."""
     precision, batch = "bf16", bench.sizes.batch
     if not bench.is_simulated:
         _prepare_profiler()
-    with dense_runs(bench, precision, [batch], count=_SESSIONS) as (lanes,):
-        lanes[0].check(precision)
-        one = recorded(bench, lambda: _repeat(lanes[0].whole, bench.times(200, 100, 5)))
+    with dense_runs(bench, precision, [batch], count=_SESSIONS) as (sessions,):
+        sessions[0].check(precision)
+        one = recorded(bench, lambda: _repeat(sessions[0].whole, bench.times(200, 100, 5)))
         bench.remark(f"{precision}, batch {batch}, one idle session, by the trace: {parts_of(one)}")
         shares: list[float] = []
         spans: list[Span] = []
         counted = 0
         seconds = bench.seconds(_WINDOW_S, 1.0)
         for _ in range(bench.times(3, 1, 1)):
-            with Load(lanes) as done:
+            with Load(sessions) as done:
                 time.sleep(bench.seconds(0.5, 0.2))
                 before = sum(done)
                 # The sessions end before anything is read: reading takes the interpreter for seconds.
@@ -54,7 +54,7 @@ def trace(bench: Bench) -> None:
             "the profiler itself slows launches down"
         )
         bench.pairs(
-            f"idle gaps of the card, {_SESSIONS} sessions, {precision}, batch {batch}",
+            f"idle gaps of the GPU, {_SESSIONS} sessions, {precision}, batch {batch}",
             shares,
             [IDLE_PERCENT] * len(shares),
             "bound",
@@ -66,7 +66,7 @@ def trace(bench: Bench) -> None:
 
 
 def recorded(bench: Bench, work: Callable[[], object], then: Callable[[], object] = lambda: None) -> list[Span]:
-    """What ran on the card meanwhile. then: called before that is read. Raises RuntimeError when nothing was seen."""
+    """What ran on the GPU meanwhile. then: called before that is read. Raises RuntimeError when nothing was seen."""
     if bench.is_simulated:
         return _simulated_spans(bench, work)
     path = bench.run.work / "trace.json"
@@ -77,7 +77,7 @@ def recorded(bench: Bench, work: Callable[[], object], then: Callable[[], object
     spans = spans_of(path)
     path.unlink()
     if not spans:
-        raise RuntimeError("the profiler saw nothing on the card: CUPTI may not be allowed here")
+        raise RuntimeError("the profiler saw nothing on the GPU: CUPTI may not be allowed here")
     return spans
 
 
@@ -100,7 +100,7 @@ def spans_of(path: Path) -> list[Span]:
 
 
 def middle(spans: Sequence[Span]) -> list[Span]:
-    """Nine tenths of a window: at its ends the profiler itself holds the card up."""
+    """Nine tenths of a window: at its ends the profiler itself holds the GPU up."""
     start, end = min(span.start for span in spans), max(span.end for span in spans)
     edge = 0.05 * (end - start)
     return between(spans, start + edge, end - edge)
@@ -110,7 +110,7 @@ def parts_of(spans: Sequence[Span]) -> str:
     """The median batch: each begins with the copy of its inputs."""
     starts = [span.start for span in spans if span.kind == "copy in"]
     if not starts:
-        return "no copy to the card was seen"
+        return "no copy to the GPU was seen"
     parts: dict[str, list[float]] = {"copy in": [], "kernels": [], "copy out": [], "gaps": []}
     counts: list[int] = []
     for start, following in zip(starts, [*starts[1:], float("inf")], strict=True):
@@ -125,14 +125,14 @@ def parts_of(spans: Sequence[Span]) -> str:
 
 
 class Load(list[int]):
-    """How many batches each lane did. A context manager: every lane runs on a thread of its own meanwhile."""
+    """How many batches each session did. A context manager: every session runs on a thread of its own meanwhile."""
 
-    def __init__(self, lanes: Sequence[DenseRuns]) -> None:
-        super().__init__([0] * len(lanes))
-        self._lanes = lanes
+    def __init__(self, sessions: Sequence[DenseRuns]) -> None:
+        super().__init__([0] * len(sessions))
+        self._sessions = sessions
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(len(lanes))]
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(len(sessions))]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -152,16 +152,16 @@ class Load(list[int]):
 
     def _run(self, number: int) -> None:
         try:
-            self._lanes[number].enter_thread()
+            self._sessions[number].enter_thread()
             while not self._stop.is_set():
-                self._lanes[number].whole()
+                self._sessions[number].whole()
                 self[number] += 1
         except BaseException as error:
             self._failures.append(error)
 
 
 def _wait(done: Load, seconds: float) -> None:
-    """For so long, and until every lane has done something."""
+    """For so long, and until every session has done something."""
     before = list(done)
     time.sleep(seconds)
     ends = time.monotonic() + _PATIENCE_S
@@ -182,11 +182,11 @@ def _prepare_profiler() -> None:
 
 def _simulated_spans(bench: Bench, work: Callable[[], object]) -> list[Span]:
     """A step for each operation, beside whatever nothing keeps apart from it."""
-    driver: Any = bench.card.driver.inner
+    driver: Any = bench.gpu.driver.inner
     known = len(driver.trace)
     work()
     if len(driver.trace) == known:
-        raise RuntimeError("nothing ran on the simulated card")
+        raise RuntimeError("nothing ran on the simulated GPU")
     kinds = {"launch": "graph", "compute": "kernel", "assemble": "kernel"}
     fresh = driver.trace[known:]
     numbers = {number: place for place, number in enumerate(sorted({ran.stream_number for ran in fresh}))}
@@ -210,11 +210,11 @@ def _draw(bench: Bench, spans: Sequence[Span]) -> None:
     if bench.is_simulated:
         first = min(span.start for span in spans)
         part, unit = between(spans, first, first + 12), "steps"
-        title = f"{_SESSIONS} sessions on a simulated card, in steps of one operation each: an order, no times"
+        title = f"{_SESSIONS} sessions on a simulated GPU, in steps of one operation each: an order, no times"
     else:
         part, unit = between(spans, half, half + _PICTURE_US), "us"
         title = (
-            f"{bench.card.driver.info.name}: {_SESSIONS} sessions, batch {bench.sizes.batch}, bf16, copies and graphs"
+            f"{bench.gpu.driver.info.name}: {_SESSIONS} sessions, batch {bench.sizes.batch}, bf16, copies and graphs"
         )
     path.write_text(svg(part, title, unit=unit), encoding="utf-8")
     bench.remark(f"the picture is in {path}")

@@ -1,4 +1,4 @@
-"""A DLRM for a GPU: published once, its dense part on the card in three precisions. B batch, D dim."""
+"""A DLRM for a GPU: published once, its dense part on the GPU in three precisions. B batch, D dim."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from benchmarks.dlrm_towers import DENSE, SPARSE, Towers
 from benchmarks.dlrm_world import spec
-from benchmarks.gpu.device import Card
+from benchmarks.gpu.device import Gpu
 from benchmarks.traffic import expected_codes, zipf
+from serving.gpu.context import ExecutionContext
 from serving.gpu.device_model import DeviceModel
-from serving.gpu.lane import GpuLane
 from serving.model_config.buckets import Bucket, GraphSettings
 from storage.checkpoint import DenseGraph, Golden, GraphInput, GraphOutput, TableData, open_version, write_version
 from storage.features import Column, column_from_numpy
@@ -68,7 +68,7 @@ class Sizes:
         return batch * (sum(2.0 * inputs * outputs for inputs, outputs in self.widths) + pairs)
 
     def moved_bytes(self, batch: int, item: int) -> float:
-        """The least that goes through the card's memory: weights and inputs once, each layer's results twice.
+        """The least that goes through the GPU's memory: weights and inputs once, each layer's results twice.
 
         item: bytes of a number in a product.
         """
@@ -125,13 +125,13 @@ class World:
         return graph.with_weights(moved)
 
     def device_model(
-        self, card: Card, precision: str, sizes: Sequence[int], *, graphs: bool = True, label: str = ""
+        self, gpu: Gpu, precision: str, sizes: Sequence[int], *, graphs: bool = True, label: str = ""
     ) -> DeviceModel:
-        """On the card, for batches of exactly these sizes. graphs: whether CUDA graphs are used."""
+        """On the GPU, for batches of exactly these sizes. graphs: whether CUDA graphs are used."""
         settings = GraphSettings(graphs, tuple(Bucket(size, size) for size in sizes) if graphs else None)
         return DeviceModel(
             f"{NAME} {label or precision}",
-            card.driver,
+            gpu.driver,
             self.graph(precision),
             self.entry,
             [],
@@ -193,31 +193,31 @@ class World:
 
 
 class DenseRuns:
-    """One session's dense part: a lane with one batch in its staging, again and again. One thread at a time."""
+    """One session's dense part: a session with one batch in its staging, again and again. One thread at a time."""
 
-    def __init__(self, card: Card, model: DeviceModel, graph: DenseGraph, rows: int, *, seed: int = 0) -> None:
+    def __init__(self, gpu: Gpu, model: DeviceModel, graph: DenseGraph, rows: int, *, seed: int = 0) -> None:
         """Runs it once: libraries are loaded and the graph is captured then."""
         self.rows = rows
-        self.lane = GpuLane(model)
-        self._card, self._model, self._graph = card, model, graph
+        self.session = ExecutionContext(model)
+        self._gpu, self._model, self._graph = gpu, model, graph
         rng = np.random.default_rng(seed)
         self._inputs = []
-        for view in self.lane.begin(rows):
+        for view in self.session.begin(rows):
             view[...] = rng.standard_normal(view.shape) * 0.1
             self._inputs.append(torch.from_numpy(view.copy()))
         self.outputs = self._finish()
 
     def enter_thread(self) -> None:
         """The calling thread drives it from now on."""
-        self._card.driver.enter_thread()
+        self._gpu.driver.enter_thread()
 
     def whole(self) -> None:
-        """Copies the packed inputs to the card, computes, has the results."""
-        self.lane.begin(self.rows)
+        """Copies the packed inputs to the GPU, computes, has the results."""
+        self.session.begin(self.rows)
         self._finish()
 
     def launch(self) -> None:
-        """Computes what lies on the card, and has the results; copies to the card are left out by the caller."""
+        """Computes what lies on the GPU, and has the results; copies to the GPU are left out by the caller."""
         self._finish()
 
     def check(self, precision: str) -> float:
@@ -232,8 +232,8 @@ class DenseRuns:
 
     def close(self) -> None:
         """Gives the memory back."""
-        self.lane.close()
+        self.session.close()
 
     def _finish(self) -> list[np.ndarray]:
-        with self._model.banks.pinned(self._graph) as bank:
-            return self.lane.finish(bank)
+        with self._model.weight_slots.pinned(self._graph) as weight_slot:
+            return self.session.finish(weight_slot)

@@ -134,7 +134,7 @@ def _instructions() -> Finding:
 def _disk_reads() -> Finding:
     from storage._pages import PageReader
 
-    if PageReader(io="auto", depth=1, lanes=1, threads=1).io == "uring":
+    if PageReader(io="auto", depth=1, page_queues=1, threads=1).io == "uring":
         return Finding("cold reads", "io_uring")
     return Finding(
         "cold reads",

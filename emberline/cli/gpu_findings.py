@@ -9,11 +9,11 @@ import torch
 
 from emberline.cli.finding import Finding
 from emberline.cli.sizes import human_bytes
-from serving.gpu.cards import Surroundings, driver_version, judge, look_around, version_text
 from serving.gpu.device_errors import first_line
 from serving.gpu.driver import GpuInfo
+from serving.gpu.gpus import Surroundings, driver_version, judge, look_around, version_text
 from storage.errors import EmberlineError
-from storage.hbm.kernels import Kernels, card_arch, compile_kernel
+from storage.hbm.kernels import Kernels, compile_kernel, gpu_arch
 
 # Bytes copied a few times within each GPU, and to it from pinned memory: a third of a second with the memory's pinning.
 PROBE_BYTES = 2**28
@@ -36,9 +36,9 @@ def findings_of(found: Surroundings, driver_release: str, measure: Callable[[int
     driver_release: as NVIDIA numbers it, "" when that is not known. measure: returns the rates of a GPU by its number.
     """
     infos, why_none = judge(found)
-    cards = found.infos
+    gpus = found.infos
     findings = [_torch(found), _driver(found, driver_release)]
-    findings += [_card(info) for info in cards] or [Finding("GPU", "none")]
+    findings += [_gpu(info) for info in gpus] or [Finding("GPU", "none")]
     findings += [_cupy(), _kernels(infos if not why_none else ())]
     if not why_none:
         findings += [_copies(info, measure) for info in infos]
@@ -93,7 +93,7 @@ def _driver(found: Surroundings, release: str) -> Finding:
     return Finding("GPU driver", f"{release}, {value}" if release else value)
 
 
-def _card(info: GpuInfo) -> Finding:
+def _gpu(info: GpuInfo) -> Finding:
     major, minor = info.capability
     value = f"{info.name}, sm_{major}{minor}, {human_bytes(info.total_bytes)}"
     try:
@@ -119,9 +119,9 @@ def _kernels(infos: Sequence[GpuInfo]) -> Finding:
             kernels = Kernels(info.index, info.capability, cache=None)
             kernels.load()
             kernels.load_lookups()
-            loaded.append(f"{card_arch(info.capability)} on GPU {info.index}")
+            loaded.append(f"{gpu_arch(info.capability)} on GPU {info.index}")
         if not loaded:
-            arch = card_arch(_CHECKED_CAPABILITY)
+            arch = gpu_arch(_CHECKED_CAPABILITY)
             compile_kernel("assemble", arch, None)
             return Finding("kernels", f"compile for {arch}; without a GPU nothing is loaded")
     except EmberlineError as error:
@@ -132,10 +132,10 @@ def _kernels(infos: Sequence[GpuInfo]) -> Finding:
 def _copies(info: GpuInfo, measure: Callable[[int], Rates]) -> Finding:
     name = f"GPU {info.index} copies"
     try:
-        within, to_card = measure(info.index)
+        within, to_gpu = measure(info.index)
     except Exception as error:
         return Finding(name, f"not measured: {first_line(error)}")
-    return Finding(name, f"{within / 1e9:.0f} GB/s within it, {to_card / 1e9:.1f} GB/s to it from pinned memory")
+    return Finding(name, f"{within / 1e9:.0f} GB/s within it, {to_gpu / 1e9:.1f} GB/s to it from pinned memory")
 
 
 def _peers(infos: Sequence[GpuInfo]) -> Finding:

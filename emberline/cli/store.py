@@ -51,7 +51,7 @@ def command() -> None:
 @command.command()
 @_PATH
 def show(path: Path) -> None:
-    """Show the tables of the stores in PATH: rows, bytes, changes that are not folded in, snapshot.
+    """Show the tables of the stores in PATH: rows, bytes, changes that are not compacted, snapshot.
 
     Rows are those of a table's page file; changes are rows that deltas wrote or removed since it was written.
     """

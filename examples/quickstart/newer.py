@@ -202,19 +202,19 @@ def learn_newer(
         parity = {place: _largest(scores, expected[: len(scores)]) for place, scores in after.items()}
         rollback_ms = command(server, models[0], "rollback")
         wait_served(server, models[0], first)
-        door = next(iter(before))
-        back = _largest(ask([models[0]])[door], before[door])
+        transport = next(iter(before))
+        back = _largest(ask([models[0]])[transport], before[transport])
         command(server, models[0], "resume")
         wait_served(server, models[0], newest)
-        forward = ask([models[0]])[door]
-        parity[models[0], f"{door[1]}, forward again"] = _largest(forward, expected[: len(forward)])
+        forward = ask([models[0]])[transport]
+        parity[models[0], f"{transport[1]}, forward again"] = _largest(forward, expected[: len(forward)])
         covered = load.is_running()
         if not covered:
             say("the load ended before the update did: not shown under load")
         figures_of_load = load.finish()
     return NewerFindings(
-        auc_before=auc_of(before[door]),
-        auc_after=auc_of(after[door]),
+        auc_before=auc_of(before[transport]),
+        auc_after=auc_of(after[transport]),
         delta_bytes=sum(delta.size_bytes for delta in published),
         delta_rows=sum(_rows(delta) for delta in published),
         train_rows=trained.rows,

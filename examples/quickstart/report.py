@@ -72,7 +72,7 @@ def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
         **findings.newer.to_json_value(),
         "all_shown": good,
         "comparisons": [entry.to_json_value() for entry in findings.comparisons],
-        "parity_by_door": {f"{name}: {door}": value for (name, door), value in findings.parity.items()},
+        "parity_by_transport": {f"{name}: {transport}": value for (name, transport), value in findings.parity.items()},
         "loadtest": findings.load,
         "model": model,
         "published_bytes": sum(entry.size for entry in findings.version.manifest.files),

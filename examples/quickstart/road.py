@@ -78,10 +78,12 @@ def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
         server = ServerProcess(repository, store, work / "server.log")
         stages.say(f"HTTP {server.url}, gRPC {server.grpc}, log {server.log}")
     with server:
-        with stages.stage("predict", f"{PARITY_ROWS:,} test rows through every door, against the trainer's scores"):
+        with stages.stage(
+            "predict", f"{PARITY_ROWS:,} test rows through every transport, against the trainer's scores"
+        ):
             parity = _parity(server, [config.model_name, small], parts["test"], scores)
-            for (model, door), difference in parity.items():
-                stages.say(f"{model:<18} {door:<12} largest difference {difference:.2g}")
+            for (model, transport), difference in parity.items():
+                stages.say(f"{model:<18} {transport:<12} largest difference {difference:.2g}")
         with stages.stage("load test", f"locust, 4 users of each kind, {seconds} s each, 32 rows a request"):
             load = _load_test(server, config.model_name, parts["test"], seconds, work / "loadtest.json")
             for kind, figures in load.items():
@@ -126,8 +128,8 @@ def _parity(
     found: dict[tuple[str, str], float] = {}
     requests = requests_of(server.url, models[0], data, PARITY_ROWS)
     for model in models:
-        for door, served in ask_all(server.url, server.grpc, model, requests):
-            found[model, door] = float(np.abs(served.astype(np.float64) - scores[: len(served)]).max())
+        for transport, served in ask_all(server.url, server.grpc, model, requests):
+            found[model, transport] = float(np.abs(served.astype(np.float64) - scores[: len(served)]).max())
     return found
 
 
@@ -139,9 +141,9 @@ def _newer(
 
     def ask(wanted: list[str]) -> dict[tuple[str, str], Array]:
         return {
-            (model, door): scores
+            (model, transport): scores
             for model in wanted
-            for door, scores in ask_all(server.url, server.grpc, model, requests)
+            for transport, scores in ask_all(server.url, server.grpc, model, requests)
         }
 
     found = learn_newer(

@@ -47,7 +47,7 @@ def check_devices(parts: ModelParts, snapshot: Snapshot, golden: Golden, precisi
             if isinstance(error, DeviceLost):
                 each.model.give_up(str(error))
                 if devices.first() is not None:
-                    continue  # another card passes or refuses it
+                    continue  # another GPU passes or refuses it
             if not devices.falls_back:
                 raise
             each.model.give_up(str(error))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from serving.engine.version_parts import VersionParts
-from serving.gpu.card_tables import CardTables, open_card_tables, prepare_cards
 from serving.gpu.device_model import DeviceModel
 from serving.gpu.driver import Driver, Gpus
 from serving.gpu.pipeline import GpuPipeline
+from serving.gpu.tables import GpuTables, open_gpu_tables, prepare_gpus
 from serving.model_config.instance_groups import Place
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.host import Pipeline
@@ -121,7 +121,7 @@ class Devices:
         sharing_of(self._parts.store).leave(self)
 
     def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
-        """Whether the version's cards share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
+        """Whether the version's GPUs share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
         parts, options = self._parts, config.options
         if gpus is None or not wanted or options.hbm_bytes == 0:
             return False
@@ -160,7 +160,7 @@ class Devices:
             busy_wait=busy_wait,
             eager_allowed=config.options.on_gpu_failure != "refuse",
         )
-        model.card = self._open_card(config, model, snapshot, shares_rows)
+        model.gpu = self._open_gpu(config, model, snapshot, shares_rows)
         replay = self._replays[index] = self._make(None, model, None)
         options = config.options
         tolerance = FP32_TOLERANCE if options.precision == "fp32" else options.precision_tolerance
@@ -171,21 +171,21 @@ class Devices:
             parts.name,
             model.driver.info,
             ", ".join(str(bucket.size) for bucket in model.buckets.all) or "no size",
-            model.banks.layout.bytes / 2**20,
+            model.weight_slots.layout.bytes / 2**20,
             memory.free / 2**20,
             memory.total / 2**20,
         )
 
-    def _open_card(
+    def _open_gpu(
         self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot, shares_rows: bool
-    ) -> CardTables | None:
-        """A cache of rows on the card. Without one the host looks up; that is an error only where `refuse` says so of
+    ) -> GpuTables | None:
+        """A cache of rows on the GPU. Without one the host looks up; that is an error only where `refuse` says so of
         one that was asked for.
         """
         parts, hbm_bytes = self._parts, config.options.hbm_bytes
         is_asked = bool(hbm_bytes) and config.options.on_gpu_failure == "refuse"
         try:
-            card = open_card_tables(
+            gpu = open_gpu_tables(
                 parts.name,
                 model.driver,
                 parts.spec,
@@ -196,9 +196,9 @@ class Devices:
                 hbm_bytes,
                 shares_rows=shares_rows,
             )
-            if card is not None:
-                prepare_cards(parts.store, snapshot.mask)
-            return card
+            if gpu is not None:
+                prepare_gpus(parts.store, snapshot.mask)
+            return gpu
         except DeviceLost:
             raise
         except (DeviceError, ConfigError) as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
-from serving.engine.requests import Answers, Door, InferenceResult, LoopDoor, QueuedRequest, ReplacedError
+from serving.engine.requests import Answers, InferenceResult, LoopSink, QueuedRequest, ReplacedError, ResponseSink
 from serving.engine.session import SessionParts
 from serving.engine.session_group import SessionGroup
 from serving.engine.statistics import ModelStatistics
@@ -22,7 +22,7 @@ from serving.model_config.instance_groups import Place
 from serving.model_config.options import ModelOptions
 from serving.model_config.queue_settings import QueueSettings
 from serving.pipeline.host import ScoringPipeline
-from serving.pipeline.snapshot import SnapshotLine
+from serving.pipeline.snapshot import SnapshotHistory
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature, SignatureChanged
 from storage.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -42,7 +42,7 @@ class Endpoint:
         version: str,
         signature: ModelSignature,
         proto: Any,
-        line: SnapshotLine,
+        history: SnapshotHistory,
         queue: QueueSettings,
         options: ModelOptions,
         make_pipeline: Callable[[Place], ScoringPipeline],
@@ -64,7 +64,7 @@ class Endpoint:
         self.proto = proto
         self.statistics = ModelStatistics()
         self.canary_statistics = ModelStatistics()
-        self.line = line
+        self.history = history
         self.queue_settings = queue
         self._snapshot_timeout_ns = int(options.min_snapshot_timeout_ms * 1e6)
         self.group = SessionGroup(
@@ -74,7 +74,7 @@ class Endpoint:
             signature.max_batch_size,
             options.pick,
             SessionParts(
-                line,
+                history,
                 (self.statistics, self.canary_statistics),
                 cores,
                 cores.account(owner or self.name, options.share),
@@ -141,7 +141,7 @@ class Endpoint:
 
     def takes_canary(self, routing_key: str) -> bool:
         """Whether a request with this key is answered by the canary; without a key, by chance."""
-        canary = self.line.canary
+        canary = self.history.canary
         return canary is not None and routing_point(self.name, routing_key) < canary[1]
 
     async def infer(
@@ -172,7 +172,7 @@ class Endpoint:
         call = self.call(
             columns,
             batch,
-            LoopDoor(loop),
+            LoopSink(loop),
             loop.create_future(),
             arrived_ns,
             timeout_us=timeout_us,
@@ -204,7 +204,7 @@ class Endpoint:
         self,
         columns: Mapping[str, Column],
         batch: int,
-        door: Door,
+        sink: ResponseSink,
         place: Any,
         arrived_ns: int,
         *,
@@ -213,7 +213,7 @@ class Endpoint:
         priority: int = 0,
         routing_key: str = "",
     ) -> QueuedRequest:
-        """A request as it will wait: its arm, its level, and until when. For doors of their own; see `infer`."""
+        """A request as it will wait: its arm, its level, and until when. For sinks of their own; see `infer`."""
         level = self.queue_settings.level_of(priority)
         settings = self.queue_settings.levels[level]
         bounds = (timeout_us, 0 if settings.delays else settings.timeout_us)
@@ -222,11 +222,11 @@ class Endpoint:
         return QueuedRequest(
             columns,
             batch,
-            door,
+            sink,
             place,
             arrived_ns,
             arrived_ns + timeout_ns if timeout_ns else 0,
-            canary=wants_canary and self.line.canary is not None,
+            canary=wants_canary and self.history.canary is not None,
             level=level,
             delay_at_ns=arrived_ns + settings.timeout_us * 1000 if settings.delays and settings.timeout_us else 0,
             priority=priority,
@@ -247,7 +247,7 @@ class Endpoint:
         sessions ended; while one is still at work, the store must stay open.
         """
         deadline = time.monotonic() + timeout_s
-        self.line.end()
+        self.history.end()
         self.group.close()
         ended = self.group.join(max(0.0, deadline - time.monotonic()))
         left = Answers()
@@ -263,21 +263,21 @@ class Endpoint:
         """The answer of a snapshot that covers `min_snapshot`."""
         until_ns = call.deadline_ns or call.arrived_ns + self._snapshot_timeout_ns
         while True:
-            if not await self.line.wait_for(min_snapshot, until_ns, call.canary):
+            if not await self.history.wait_for(min_snapshot, until_ns, call.canary):
                 raise ReplacedError
             result = await self._answer(call)
             # A rollback may have come between the wait and the batch; then there is another wait.
-            if self.line.covers(result.snapshot, min_snapshot):
+            if self.history.covers(result.snapshot, min_snapshot):
                 return result
             call = replace(call, place=asyncio.get_running_loop().create_future(), features=None)
 
     async def _answer(self, call: QueuedRequest) -> InferenceResult:
         """One way through the queue and a session. Raises ReplacedError when the queue is closed."""
         if call.batch == 0:
-            canary_arm = self.line.canary if call.canary else None
+            canary_arm = self.history.canary if call.canary else None
             return InferenceResult(
                 [np.zeros((0, *output.dims), WIRE_TYPES[output.dtype].numpy) for output in self.signature.outputs],
-                self.line.current if canary_arm is None else canary_arm[0],
+                self.history.current if canary_arm is None else canary_arm[0],
             )
         self.group.put(call)
         timer = None

@@ -11,16 +11,16 @@ from functools import partial
 
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
-from serving.engine.gate import Claims, GateReport, gate
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
-from serving.engine.requests import LoopDoor, QueuedRequest
+from serving.engine.requests import LoopSink, QueuedRequest
 from serving.engine.table_endpoint import TableEndpoint
+from serving.engine.validation import Claims, ValidationReport, validate
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
 from serving.gpu.driver import Gpus
 from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import ModelConfig, complete_model_config
-from serving.pipeline.snapshot import Snapshot, SnapshotLine
+from serving.pipeline.snapshot import Snapshot, SnapshotHistory
 from serving.protocol.signature import ModelSignature
 from storage.checkpoint import Golden, PublishedVersion
 from storage.errors import NotFound, Unavailable
@@ -96,10 +96,10 @@ class LoadedModel(Endpoint):
             str(published.version),
             signature,
             complete_model_config(config, signature),
-            SnapshotLine(config.name, snapshot, max_waiting=config.queue.max_size),
+            SnapshotHistory(config.name, snapshot, max_waiting=config.queue.max_size),
             config.queue,
             config.options,
-            lambda place: self.parts.pipeline(self._lookup_timeout_s, place, self.line.current),
+            lambda place: self.parts.pipeline(self._lookup_timeout_s, place, self.history.current),
             places=config.places,
             sessions=sessions,
             cores=self._cores,
@@ -110,7 +110,7 @@ class LoadedModel(Endpoint):
     @property
     def snapshot(self) -> str:
         """The id of the snapshot that is served; an answer says for itself which one it comes from."""
-        return self.line.current.id
+        return self.history.current.id
 
     @property
     def successor(self) -> LoadedModel | None:
@@ -162,16 +162,16 @@ class LoadedModel(Endpoint):
 
     def judge(
         self, candidate: Snapshot, golden: Golden, claims: Claims, options: ModelOptions, against: LoadedModel | None
-    ) -> GateReport:
+    ) -> ValidationReport:
         """Validates a snapshot that this version is to serve. Raises ParityError or GuardError with the reason.
 
         against: what is served now, whose recent requests are replayed on both; None: golden requests alone decide.
         """
         if against is None:
-            return gate(self.parts, None, candidate, golden, None, options=options, claims=claims)
-        current = against.line.acquire()
+            return validate(self.parts, None, candidate, golden, None, options=options, claims=claims)
+        current = against.history.acquire()
         try:
-            return gate(
+            return validate(
                 self.parts,
                 current,
                 candidate,
@@ -182,7 +182,7 @@ class LoadedModel(Endpoint):
                 current_parts=against.parts,
             )
         finally:
-            against.line.release(current)
+            against.history.release(current)
 
     def serve(
         self,
@@ -199,26 +199,26 @@ class LoadedModel(Endpoint):
         """
         self._point_at(snapshot, covered)
         if canary is not None:
-            self.line.announce(canary[1], canary[0])
-            self.line.set_canary(canary[0], canary[2])
-        elif self.line.canary is not None:
-            self.line.set_canary(None)
+            self.history.announce(canary[1], canary[0])
+            self.history.set_canary(canary[0], canary[2])
+        elif self.history.canary is not None:
+            self.history.set_canary(None)
         self._by_default = by_default
         if self._successor is not None:
             self._successor = None
-            self.line.reopen()
+            self.history.reopen()
 
     def stand_by(self, snapshot: Snapshot, covered: Iterable[str], successor: LoadedModel) -> None:
         """Keeps `snapshot` for a rollback; requests go to `successor`."""
         self._point_at(snapshot, covered)
-        if self.line.canary is not None:
-            self.line.set_canary(None)
+        if self.history.canary is not None:
+            self.history.set_canary(None)
         self.hand_over(successor)
 
     def hand_over(self, successor: LoadedModel) -> None:
         """From now on, requests that come too late for this version or wait for a newer one go to `successor`."""
         self._successor = weakref.ref(successor)
-        self.line.end()
+        self.history.end()
 
     def close(self, timeout_s: float) -> bool:
         """As every endpoint's; its tables' too."""
@@ -235,9 +235,9 @@ class LoadedModel(Endpoint):
 
     def _point_at(self, snapshot: Snapshot, covered: Iterable[str]) -> None:
         # Announced before the switch, so that nobody waits for what is served.
-        self.line.announce(covered, snapshot)
-        if self.line.current is not snapshot:
-            self.line.switch(snapshot)
+        self.history.announce(covered, snapshot)
+        if self.history.current is not snapshot:
+            self.history.switch(snapshot)
 
     def answered(self, call: QueuedRequest) -> None:
         """Keeps some requests for the live guard."""
@@ -245,8 +245,8 @@ class LoadedModel(Endpoint):
             return
         features = call.features if isinstance(call.features, FeatureBatch) else None
         record = partial(self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row)
-        if isinstance(call.door, LoopDoor) and not isinstance(call.columns, FlatColumns):
+        if isinstance(call.sink, LoopSink) and not isinstance(call.columns, FlatColumns):
             # After the answer has gone: nobody waits for the copy. Shared memory is not the request's any more then.
-            call.door.loop.call_soon(record)
+            call.sink.loop.call_soon(record)
         else:
             record()

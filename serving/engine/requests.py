@@ -48,8 +48,8 @@ class RequestCancelled(DeadlineExceeded):
         super().__init__(message)
 
 
-class Door(Protocol):
-    """Where requests came in, and their answers go out. Equal doors get the answers of a batch together."""
+class ResponseSink(Protocol):
+    """Where requests came in, and their answers go out. Equal sinks get the answers of a batch together."""
 
     def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
         """Takes answers, on whatever thread has them; it must be short."""
@@ -66,14 +66,14 @@ class Waiting(Protocol):
 class QueuedRequest:
     """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm.
 
-    place: what its door knows it by. priority: as asked for; level: of it, 0 the first. delay_at_ns: when it has
+    place: what its sink knows it by. priority: as asked for; level: of it, 0 the first. delay_at_ns: when it has
     waited longer than its level likes, 0 for never. features: what the session's feature engine made of it and others,
     its own from `first_row` on, once it was answered. queue: where it waits.
     """
 
     columns: Mapping[str, Column] = field(repr=False)
     batch: int
-    door: Door
+    sink: ResponseSink
     place: Any
     arrived_ns: int
     deadline_ns: int = 0
@@ -93,26 +93,26 @@ class QueuedRequest:
 
 
 class Answers:
-    """Answers of one batch on their way back: one wake-up for each door, not one a request."""
+    """Answers of one batch on their way back: one wake-up for each sink, not one a request."""
 
     def __init__(self) -> None:
-        self._by_door: dict[Door, list[tuple[QueuedRequest, Answer]]] = {}
+        self._by_sink: dict[ResponseSink, list[tuple[QueuedRequest, Answer]]] = {}
 
     def add(self, request: QueuedRequest, answer: Answer) -> None:
         """Notes an answer."""
-        self._by_door.setdefault(request.door, []).append((request, answer))
+        self._by_sink.setdefault(request.sink, []).append((request, answer))
 
     def send(self) -> None:
         """Hands them over."""
-        for door, answers in self._by_door.items():
+        for sink, answers in self._by_sink.items():
             try:
-                door.deliver(answers)
+                sink.deliver(answers)
             except Exception:
                 logger.exception("%d answers could not be handed over", len(answers))
 
 
 @dataclass(frozen=True, slots=True)
-class LoopDoor:
+class LoopSink:
     """Requests of an event loop of this process; their places are futures of that loop."""
 
     loop: asyncio.AbstractEventLoop

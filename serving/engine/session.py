@@ -19,7 +19,7 @@ from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.warm_up import WarmUp, failed
 from serving.model_config.instance_groups import Place
 from serving.pipeline.host import ScoringPipeline
-from serving.pipeline.snapshot import SnapshotLine
+from serving.pipeline.snapshot import SnapshotHistory
 from serving.pipeline.user_side import SidedFeatures
 from storage.errors import (
     ConfigError,
@@ -43,7 +43,7 @@ class SessionParts:
     each of them computes before its first request.
     """
 
-    line: SnapshotLine
+    history: SnapshotHistory
     statistics: tuple[ModelStatistics, ModelStatistics]
     cores: CoreShares
     account: CoreAccount
@@ -170,9 +170,9 @@ class Session:
 
     def _compute(self, warm_up: WarmUp) -> None:
         """Raises ConfigError naming the request that fails."""
-        line = self._parts.line
+        history = self._parts.history
         for _ in range(warm_up.count):
-            snapshot = line.acquire()
+            snapshot = history.acquire()
             try:
                 made = self.pipeline.features([(warm_up.columns, warm_up.batch)])
                 self.pipeline.score([features for features, _ in made], snapshot)
@@ -181,14 +181,14 @@ class Session:
             except Exception as error:
                 raise failed(warm_up, error) from error
             finally:
-                line.release(snapshot)
+                history.release(snapshot)
 
     def _work(self, batch: list[QueuedRequest], answers: Answers) -> None:
         taken_ns = time.monotonic_ns()
         waiting: list[QueuedRequest] = []
         for request in batch:
             if request.abandoned:
-                # Nobody waits, but its door may hold memory for it.
+                # Nobody waits, but its sink may hold memory for it.
                 answers.add(request, RequestCancelled())
             else:
                 waiting.append(request)
@@ -197,7 +197,7 @@ class Session:
             return
         input_ns = time.monotonic_ns() - taken_ns
         canary = requests[0].canary  # a batch is of one arm
-        snapshot = self._parts.line.acquire(canary)
+        snapshot = self._parts.history.acquire(canary)
         scores = None
         try:
             scores = self.pipeline.score(features, snapshot)
@@ -205,7 +205,7 @@ class Session:
             if len(requests) == 1:
                 raise
         finally:
-            self._parts.line.release(snapshot)
+            self._parts.history.release(snapshot)
         if scores is None:
             self._work_each(requests, answers)
             return

@@ -15,7 +15,7 @@ from serving.engine.endpoint import Endpoint
 from serving.model_config.options import ModelOptions
 from serving.model_config.queue_settings import QueueSettings
 from serving.pipeline.host import MadeFeatures, RawRequest, Scores, run_joined
-from serving.pipeline.snapshot import Snapshot, SnapshotLine
+from serving.pipeline.snapshot import Snapshot, SnapshotHistory
 from serving.pipeline.user_side import SidedFeatures
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.features import FeatureBatch, FeatureEngine, FeatureSpec, can_join, concat_batches
@@ -77,7 +77,7 @@ class TableOwner(Protocol):
         """The model's name."""
 
     version: str
-    line: SnapshotLine
+    history: SnapshotHistory
     queue_settings: QueueSettings
 
     @property
@@ -122,7 +122,7 @@ class TableEndpoint(Endpoint):
             model.version,
             signature,
             _config(signature),
-            model.line,
+            model.history,
             replace(model.queue_settings, merge=True),
             options,
             lambda _: TablePipeline(store, table.name, lookup_timeout_s),

@@ -11,8 +11,8 @@ import time
 from serving.event_loop import run_on_loop
 from serving.frontends.calls import EngineCalls
 from serving.frontends.child import Orders, say_ready, stop_event
-from serving.frontends.front_door import FrontDoor
-from serving.gpu.cards import find_gpus
+from serving.frontends.frontend_connection import FrontendConnection
+from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.http.app import LocalHttpControl
 from serving.http.control import control_app
@@ -50,7 +50,7 @@ class _Engine:
         self._orders = orders
         self._repository = ModelRepository(orders.config, gpus=find_gpus())
         self.loading = FirstLoad(self._repository, freeze_heap)
-        self._doors: set[FrontDoor] = set()
+        self._connections: set[FrontendConnection] = set()
 
     async def run(self) -> None:
         orders, config = self._orders, self._orders.config
@@ -75,19 +75,19 @@ class _Engine:
             deadline = time.monotonic() + config.drain_timeout_s
             self._repository.stop_loading()
             # Front ends drain now; the requests that they still hold are answered.
-            while self._doors and time.monotonic() < deadline:
+            while self._connections and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             loop.remove_reader(listener.fileno())
             metrics.should_exit = True
             await serving
         left = max(0.5, deadline - time.monotonic())
         await loop.run_in_executor(None, self.loading.close, left)
-        for door in list(self._doors):
-            door.close()
+        for connection in list(self._connections):
+            connection.close()
 
     def _accept(self, listener: socket.socket, calls: EngineCalls) -> None:
         try:
             end, _ = listener.accept()
         except OSError:
             return
-        self._doors.add(FrontDoor(end, self._repository, calls, self._doors.discard))
+        self._connections.add(FrontendConnection(end, self._repository, calls, self._connections.discard))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.control.models import Model
-from serving.frontends.engine_link import EngineLink, RemoteAnswer
+from serving.frontends.engine_connection import EngineConnection, RemoteAnswer
 from serving.frontends.signatures import signature_from_wire
 from serving.http.app import LIVE, READY
 from serving.http.messages import HttpRequest, HttpResponse, health_response
@@ -34,7 +34,9 @@ class RemoteModel:
     target: the engine's number for it. places: indexes of its inputs.
     """
 
-    def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
+    def __init__(
+        self, link: EngineConnection, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]
+    ) -> None:
         self._link = link
         self._models = models
         self.key = key
@@ -90,7 +92,9 @@ class RemoteModel:
 class RemoteIdentity(IdentityModel):
     """An identity model answered here; the engine knows whether it still is one, and counts."""
 
-    def __init__(self, link: EngineLink, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]) -> None:
+    def __init__(
+        self, link: EngineConnection, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]
+    ) -> None:
         identity = content["identity"]
         signature = signature_from_wire(content["signature"])
         super().__init__(signature, identity["version"], identity["delay_s"], self._tell)
@@ -114,7 +118,7 @@ class RemoteIdentity(IdentityModel):
 class RemoteRegions(OpenRegions):
     """Regions that are opened here as the engine has them. See serving.protocol.regions.Regions."""
 
-    def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
+    def __init__(self, link: EngineConnection, max_read: int, max_held: int = sys.maxsize) -> None:
         super().__init__(max_read, max_held)
         self._link = link
         self._generation = 0
@@ -168,7 +172,7 @@ class RemoteRegions(OpenRegions):
 class RemoteModels:
     """Keeps the models of one engine. max_read, max_held: as in OpenRegions."""
 
-    def __init__(self, link: EngineLink, max_read: int, max_held: int = sys.maxsize) -> None:
+    def __init__(self, link: EngineConnection, max_read: int, max_held: int = sys.maxsize) -> None:
         """max_read, max_held: as OpenRegions has them."""
         self._link = link
         self._regions = RemoteRegions(link, max_read, max_held)
@@ -226,7 +230,7 @@ _LIVE_S = 0.25
 class RemoteGrpcControl:
     """See serving.grpc.control.GrpcControl."""
 
-    def __init__(self, link: EngineLink) -> None:
+    def __init__(self, link: EngineConnection) -> None:
         self._link = link
 
     async def call(self, method: str, data: bytes) -> bytes:
@@ -237,7 +241,7 @@ class RemoteGrpcControl:
 class RemoteHttpControl:
     """Lets the engine answer everything but inference, and whether this process lives."""
 
-    def __init__(self, link: EngineLink) -> None:
+    def __init__(self, link: EngineConnection) -> None:
         self._link = link
         # Pending health requests by path. Concurrent callers share one answer: anyone may ask, as often as it likes.
         self._health: dict[str, asyncio.Task[HttpResponse]] = {}

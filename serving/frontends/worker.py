@@ -9,7 +9,7 @@ import time
 
 from serving.event_loop import run_on_loop
 from serving.frontends.child import Orders, say_ready, stop_event
-from serving.frontends.engine_link import EngineLink
+from serving.frontends.engine_connection import EngineConnection
 from serving.frontends.remote import RemoteGrpcControl, RemoteHttpControl, RemoteModels
 from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
@@ -40,7 +40,7 @@ async def _run(orders: Orders) -> None:
     gate, tls = Gate(config, orders.own_digest, processes=config.frontends), server_tls(config)
     # Bytes of one front end's requests that are in flight at once, their answers included.
     wanted = max(config.max_inflight_bytes, 2 * config.max_body_bytes)
-    link = EngineLink(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
+    link = EngineConnection(orders.engine_path, 1 << (wanted - 1).bit_length(), lambda: models.forget_all())
     models = RemoteModels(link, config.max_body_bytes, config.max_inflight_bytes)
     app = HttpApp(models, RemoteHttpControl(link), gate)
     control = RemoteGrpcControl(link)

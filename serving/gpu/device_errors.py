@@ -125,7 +125,7 @@ def first_line(error: BaseException) -> str:
     return said or type(error).__name__
 
 
-class CardState:
+class GpuState:
     """The state of one GPU. Thread-safe. lost: why it failed, "" as long as it works."""
 
     def __init__(self, info: GpuInfo, memory: Callable[[], tuple[int, int]]) -> None:
@@ -187,8 +187,8 @@ class Asking:
 
     __slots__ = ("_asked", "_capturing", "_pinned", "_state")
 
-    def __init__(self, state: CardState, asked: int = 0, *, pinned: bool = False, capturing: str = "") -> None:
-        """See CardState.translated. The object keeps nothing between calls, and serves any number at a time."""
+    def __init__(self, state: GpuState, asked: int = 0, *, pinned: bool = False, capturing: str = "") -> None:
+        """See GpuState.translated. The object keeps nothing between calls, and serves any number at a time."""
         self._state = state
         self._asked = asked
         self._pinned = pinned

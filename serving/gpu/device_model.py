@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from serving.gpu.card_tables import CardTables
 from serving.gpu.device_program import on_device
 from serving.gpu.driver import DeviceMemory, Driver
 from serving.gpu.matmul_precision import matmul_precision
 from serving.gpu.staging import InputLayout, OutputLayout
-from serving.gpu.weight_banks import WeightBanks
+from serving.gpu.tables import GpuTables
+from serving.gpu.weight_slots import WeightSlots
 from serving.model_config.buckets import Buckets, GraphSettings
 from storage.checkpoint import DenseGraph
 from storage.checkpoint.graph_program import Candidate, Forward, eager
@@ -55,7 +55,7 @@ class DeviceCounters:
 class DeviceModel:
     """One version's model on one GPU. Thread-safe.
 
-    card: looks up rows on the GPU, None where the host does; settled before there are sessions. runner: how the graph
+    GPU: looks up rows on the GPU, None where the host does; settled before there are sessions. runner: how the graph
     is computed; candidates: the runners it was compared with. buckets: sizes that graphs are for now. tf32: whether
     products may round their inputs so. given_up: why the GPU is not used for this version any more, "" as long as it
     is.
@@ -95,11 +95,11 @@ class DeviceModel:
         self.outputs = OutputLayout(entry.outputs)
         self.slots = graph.slots
         driver.enter_thread()
-        self.banks = WeightBanks(driver, graph)
+        self.weight_slots = WeightSlots(driver, graph)
         self._program = graph.program
-        self.device = self.banks.all[0].buffer.device
+        self.device = self.weight_slots.all[0].buffer.device
         self.module = on_device(graph.program.module, self.device)
-        self.card: CardTables | None = None
+        self.gpu: GpuTables | None = None
         self.runner = "eager"
         self.forward: Forward = eager(self.module)
         self.candidates: Sequence[Candidate] = ()
@@ -107,7 +107,7 @@ class DeviceModel:
     @property
     def looks_up(self) -> bool:
         """True if sessions look up on the GPU, so that finding rows and computing are two graphs."""
-        return self.card is not None
+        return self.gpu is not None
 
     def use(self, name: str, forward: Forward) -> None:
         """Captures later graphs of this, if possible; graphs captured before remain as they are."""
@@ -120,10 +120,10 @@ class DeviceModel:
 
     def close(self) -> None:
         """Frees the GPU's memory; no session and no replay uses it any more."""
-        if self.card is not None:
-            self.card.close()
-            self.card = None
-        self.banks.close()
+        if self.gpu is not None:
+            self.gpu.close()
+            self.gpu = None
+        self.weight_slots.close()
 
     def memory(self) -> DeviceMemory:
         """The memory of the GPU."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from serving.gpu.cards import known_gpus
 from serving.gpu.driver import GpuInfo
+from serving.gpu.gpus import known_gpus
 
 logger = logging.getLogger("emberline.serving")
 
@@ -44,10 +44,10 @@ class GpuGauges:
         find: returns the GPUs, None as long as they are not known. nvml: has the functions of pynvml; None: pynvml
         itself, if it is installed.
         """
-        self._find = find or _cards
+        self._find = find or _gpus
         self._given = nvml
         self._lock = threading.Lock()
-        self._cards: list[_Card] | None = None
+        self._gpus: list[_Gpu] | None = None
         self._read_at = 0.0
         self._last: list[GpuMetric] = []
 
@@ -55,20 +55,20 @@ class GpuGauges:
         """Returns the metrics that any GPU reports, as they were within the last second."""
         with self._lock:
             try:
-                if self._cards is None and (infos := self._find()) is not None:
-                    self._cards = self._look([info for info in infos if info.uuid])
-                if not self._cards:
+                if self._gpus is None and (infos := self._find()) is not None:
+                    self._gpus = self._look([info for info in infos if info.uuid])
+                if not self._gpus:
                     return []
                 now = time.monotonic()
                 if not self._last or now - self._read_at > _GOOD_FOR_S:
                     self._read_at = now
-                    self._last = _metrics(self._cards)
+                    self._last = _metrics(self._gpus)
             except Exception:
                 logger.debug("no metrics of GPUs", exc_info=True)
                 self._last = []
             return self._last
 
-    def _look(self, infos: list[GpuInfo]) -> list[_Card]:
+    def _look(self, infos: list[GpuInfo]) -> list[_Gpu]:
         if not infos:
             return []
         nvml = self._given
@@ -79,10 +79,10 @@ class GpuGauges:
         except Exception as error:
             logger.info("metrics of GPUs: memory alone, for NVML is not there: %s", error)
             nvml = None
-        return [_Card(info, nvml) for info in infos]
+        return [_Gpu(info, nvml) for info in infos]
 
 
-class _Card:
+class _Gpu:
     def __init__(self, info: GpuInfo, nvml: Any) -> None:
         self.uuid = info.uuid
         self._info = info
@@ -131,7 +131,7 @@ class _Card:
             return None
 
 
-def _metrics(cards: list[_Card]) -> list[GpuMetric]:
+def _metrics(gpus: list[_Gpu]) -> list[GpuMetric]:
     metrics = [
         GpuMetric("nv_gpu_utilization", "gauge", "Share of the time that the GPU computed, 0 to 1"),
         GpuMetric("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU"),
@@ -140,23 +140,23 @@ def _metrics(cards: list[_Card]) -> list[GpuMetric]:
         GpuMetric("nv_gpu_power_limit", "gauge", "Watts that the GPU may take"),
         GpuMetric("nv_energy_consumption", "counter", "Joules that the GPU took since the page was read first"),
     ]
-    for card in cards:
-        memory = card.memory()
+    for gpu in gpus:
+        memory = gpu.memory()
         told = (
-            card.utilization(),
+            gpu.utilization(),
             None if memory is None else str(memory[0]),
             None if memory is None else str(memory[1]),
-            card.watts("nvmlDeviceGetPowerUsage"),
-            card.watts("nvmlDeviceGetEnforcedPowerLimit"),
-            card.joules(),
+            gpu.watts("nvmlDeviceGetPowerUsage"),
+            gpu.watts("nvmlDeviceGetEnforcedPowerLimit"),
+            gpu.joules(),
         )
         for metric, value in zip(metrics, told, strict=True):
             if value is not None:
-                metric.values[card.uuid] = value
+                metric.values[gpu.uuid] = value
     return [metric for metric in metrics if metric.values]
 
 
-def _cards() -> Sequence[GpuInfo] | None:
+def _gpus() -> Sequence[GpuInfo] | None:
     gpus = known_gpus()
     if gpus is None:
         return None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from serving.gpu.card_lookup import CardLookup, CardScores
+from serving.gpu.context import ExecutionContext
 from serving.gpu.device_model import DeviceModel
-from serving.gpu.lane import GpuLane
+from serving.gpu.lookup import GpuLookup, GpuScores
 from serving.gpu.runners import choose_runner
 from serving.gpu.staged_lookup import StagedLookup
 from serving.pipeline.host import MadeFeatures, Pipeline, RawRequest, RequestFeatures, Scores, ScoringPipeline
@@ -63,10 +63,10 @@ class GpuPipeline:
         self._whole = StagedLookup(spec, store, graph, everything)
         self._user = StagedLookup(spec, store, graph, user_places)
         self._item = StagedLookup(spec, store, graph, [place for place in everything if place not in user_places])
-        self._lane = GpuLane(model)
-        self._card: CardLookup | None = None
-        if model.card is not None:
-            self._card = CardLookup(self._lane, model.card, lookup_timeout_s)
+        self._context = ExecutionContext(model)
+        self._gpu: GpuLookup | None = None
+        if model.gpu is not None:
+            self._gpu = GpuLookup(self._context, model.gpu, lookup_timeout_s)
 
     def prepare(self) -> None:
         """Captures the session's graphs, so that no request waits for it.
@@ -77,17 +77,17 @@ class GpuPipeline:
         if self._first is None:
             return
         try:
-            self._lane.capture_all(self._first.graph)
-            if self._card is not None:
-                self._card.capture_all(self._first.graph, self._first.mask)
+            self._context.capture_all(self._first.graph)
+            if self._gpu is not None:
+                self._gpu.capture_all(self._first.graph, self._first.mask)
         except DeviceError as error:
             if self._make_processor is None:
                 raise
             if isinstance(error, DeviceOutOfMemory):
                 # This concerns one session: others have what they need.
                 logger.warning("%s: a session is on the processor: %s", self.model.name, error)
-                self._card = None
-                self._lane.close()
+                self._gpu = None
+                self._context.close()
                 self._refused = error
             else:
                 self.model.give_up(str(error))
@@ -96,13 +96,13 @@ class GpuPipeline:
     def begin_requests(self) -> None:
         """Resets lookup counts, and lets the GPU's cache learn from requests."""
         self.counted[:] = 0
-        if self._card is not None:
-            self._card.tells = True
+        if self._gpu is not None:
+            self._gpu.tells = True
 
     def choose_runner(self, snapshot: Snapshot, names: Sequence[str], tolerance: float) -> None:
         """Keeps the fastest of some runners for the GPU, before sessions capture their graphs. Raises DeviceError."""
         if len(names) > 1 or "eager" not in names:
-            choose_runner(self.model, self._lane, snapshot.graph, names, tolerance)
+            choose_runner(self.model, self._context, snapshot.graph, names, tolerance)
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """Returns the features of requests, in their order. Raises InvalidInput naming the input at fault."""
@@ -123,7 +123,7 @@ class GpuPipeline:
         """Scores a batch with a user's row looked up, and moved to the GPU, once."""
 
         def fill() -> list[LookupResult]:
-            views = self._lane.begin(batch.item.batch, batch.rows, batch.user.batch)
+            views = self._context.begin(batch.item.batch, batch.rows, batch.user.batch)
             return [
                 self._item.run(batch.item, self._lookup_timeout_s, snapshot.mask, views),
                 self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, views),
@@ -133,13 +133,13 @@ class GpuPipeline:
 
     def close(self) -> None:
         """Frees the GPU's memory. Nothing else may be called then."""
-        self._lane.close()
-        self._card = None
-        del self._lane
+        self._context.close()
+        self._gpu = None
+        del self._context
 
     def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
         def fill() -> list[LookupResult]:
-            return [self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, self._lane.begin(batch.batch))]
+            return [self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, self._context.begin(batch.batch))]
 
         return self._score(batch, fill, snapshot, lambda processor: processor.score([batch], snapshot))
 
@@ -159,30 +159,30 @@ class GpuPipeline:
             model.check_usable()
             model.check_program(snapshot.graph)
             model.driver.enter_thread()
-            found = self._by_card(batch, snapshot)
+            found = self._by_gpu(batch, snapshot)
             if found is None:
                 found = self._by_host(fill, snapshot)
         except DeviceError as error:
             if isinstance(error, DeviceLost):
                 model.give_up(str(error))
-            return self._without_card(error, otherwise)
+            return self._without_gpu(error, otherwise)
         self.counted += found.by_table
         return Scores(found.outputs, found.counts, time.monotonic_ns() - started_ns)
 
-    def _by_card(self, batch: FeatureBatch | SidedBatch, snapshot: Snapshot) -> CardScores | None:
+    def _by_gpu(self, batch: FeatureBatch | SidedBatch, snapshot: Snapshot) -> GpuScores | None:
         """Scores with rows from the GPU; returns None where the host has to look them up."""
-        return None if self._card is None else self._card.score(batch, snapshot.mask, snapshot.graph)
+        return None if self._gpu is None else self._gpu.score(batch, snapshot.mask, snapshot.graph)
 
-    def _by_host(self, fill: Callable[[], list[LookupResult]], snapshot: Snapshot) -> CardScores:
+    def _by_host(self, fill: Callable[[], list[LookupResult]], snapshot: Snapshot) -> GpuScores:
         parts = fill()
-        with self.model.banks.pinned(snapshot.graph) as bank:
-            outputs = self._lane.finish(bank)
+        with self.model.weight_slots.pinned(snapshot.graph) as weight_slot:
+            outputs = self._context.finish(weight_slot)
         counts = LookupCounts()
         for each in parts:
             counts.add(each.counts)
-        return CardScores(outputs, counts, sum((each.by_table for each in parts[1:]), parts[0].by_table))
+        return GpuScores(outputs, counts, sum((each.by_table for each in parts[1:]), parts[0].by_table))
 
-    def _without_card(self, error: DeviceError, otherwise: Callable[[Pipeline], Scores]) -> Scores:
+    def _without_gpu(self, error: DeviceError, otherwise: Callable[[Pipeline], Scores]) -> Scores:
         if self._make_processor is None:
             raise error
         if isinstance(error, DeviceOutOfMemory) and error is not self._refused:

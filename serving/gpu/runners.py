@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import fx
 
+from serving.gpu.context import ExecutionContext
 from serving.gpu.device_model import DeviceModel
-from serving.gpu.lane import GpuLane
 from serving.pipeline.runners import describe, largest_difference
 from storage.checkpoint import DenseGraph
 from storage.checkpoint.graph_program import Candidate, Forward, Runner, eager
@@ -37,7 +37,9 @@ def compiled(module: fx.GraphModule) -> Forward:
 RUNNERS: Mapping[str, Runner] = {"eager": eager, "compile": compiled}
 
 
-def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: Sequence[str], tolerance: float) -> None:
+def choose_runner(
+    model: DeviceModel, context: ExecutionContext, graph: DenseGraph, names: Sequence[str], tolerance: float
+) -> None:
     """Lets graphs be captured of the fastest of the runners that agree with the eager one.
 
     graph: has weights to compute with. Runners are compared by the mean over two sizes of the time relative to the
@@ -45,7 +47,7 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
     """
     sizes = sorted({min(_ROWS, model.inputs.max_rows), model.inputs.max_rows})
     reference = eager(model.module)
-    expected, base = _measure(model, lane, graph, "eager", reference, sizes)
+    expected, base = _measure(model, context, graph, "eager", reference, sizes)
     found: list[tuple[Candidate, Forward]] = [(Candidate("eager", base), reference)] if "eager" in names else []
     for name in names:
         if name == "eager":
@@ -55,7 +57,7 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
             with TORCH_LOCK, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 forward = RUNNERS[name](model.module)
-                outputs, times = _measure(model, lane, graph, name, forward, sizes)
+                outputs, times = _measure(model, context, graph, name, forward, sizes)
         except DeviceLost:
             raise
         except (Unsupported, DeviceError, RuntimeError, OSError, ImportError) as error:
@@ -67,7 +69,7 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
         found.append((Candidate(name, {} if why_not else times, why_not), forward))
     good = [pair for pair in found if not pair[0].why_not] or [(Candidate("eager", base), reference)]
     best, forward = min(good, key=lambda pair: sum(pair[0].us[size] / base[size] for size in sizes))
-    lane.forget_graphs()
+    context.forget_graphs()
     model.use(best.name, forward)
     model.candidates = [candidate for candidate, _ in found]
     logger.info(
@@ -76,10 +78,10 @@ def choose_runner(model: DeviceModel, lane: GpuLane, graph: DenseGraph, names: S
 
 
 def _measure(
-    model: DeviceModel, lane: GpuLane, graph: DenseGraph, name: str, forward: Forward, sizes: Sequence[int]
+    model: DeviceModel, context: ExecutionContext, graph: DenseGraph, name: str, forward: Forward, sizes: Sequence[int]
 ) -> tuple[list[np.ndarray], dict[int, float]]:
     """Returns outputs for made-up inputs, the same for each runner; and microseconds of a batch, by its rows."""
-    lane.forget_graphs()
+    context.forget_graphs()
     model.use(name, forward)
     rng = np.random.default_rng(0)
     outputs: list[np.ndarray] = []
@@ -87,12 +89,12 @@ def _measure(
     for size in sizes:
         took: list[int] = []
         for turn in range(_WARM + _MEASURED):
-            for view in lane.begin(size):
+            for view in context.begin(size):
                 # Small numbers fit whatever an input means; one that indexes something stays in any range.
                 view[...] = rng.random(view.shape) if view.dtype.kind == "f" else 0
             started = time.perf_counter_ns()
-            with model.banks.pinned(graph) as bank:
-                made = lane.finish(bank)
+            with model.weight_slots.pinned(graph) as weight_slot:
+                made = context.finish(weight_slot)
             if turn >= _WARM:
                 took.append(time.perf_counter_ns() - started)
         outputs += made

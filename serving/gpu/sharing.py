@@ -1,6 +1,6 @@
 """What a session on a GPU adds to its lookups where GPUs share rows (`hbm_placement: shard`, storage.hbm.sharing).
 
-`CardLookup` and `CardKernels` have one hook for it, `sharing`, which is None where a GPU has rows of its own: the usual
+`GpuLookup` and `GpuKernels` have one hook for it, `sharing`, which is None where a GPU has rows of its own: the usual
 case.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serving.gpu.card_batch import CardForm, CardPacking, PackedIds
+from serving.gpu.batch import GpuForm, GpuPacking, PackedIds
 from storage.hbm.device import Device, KernelCall, Stream
 from storage.hbm.sharing import (
     MOST_GPUS,
@@ -21,8 +21,8 @@ from storage.hbm.sharing import (
     across,
     sharing_of,
 )
-from storage.hbm.sight import Sight
 from storage.hbm.tier import HbmTier
+from storage.hbm.visibility import VisibleSnapshot
 from storage.tiers.arrays import Ids
 from storage.tiers.tiered import TieredStore
 
@@ -39,7 +39,7 @@ class SessionSharing:
     reader: in place of the tier's own.
     """
 
-    def __init__(self, device: Device, store: TieredStore, tier: HbmTier, packing: CardPacking) -> None:
+    def __init__(self, device: Device, store: TieredStore, tier: HbmTier, packing: GpuPacking) -> None:
         """packing: with CHAINS_BYTES reserved. Raises DeviceError."""
         self._device = device
         self._sharing = sharing_of(store)
@@ -52,18 +52,18 @@ class SessionSharing:
         self._bound: SharedSight | None = None
         self._generations: tuple[int, ...] | None = None
 
-    def put_chains(self, form: CardForm, sight: Sight) -> None:
-        """The chains of other GPUs into a packed batch; behind `CardForm.put_chain`."""
-        chains = _shared(sight).peer_chains
+    def put_chains(self, form: GpuForm, visible: VisibleSnapshot) -> None:
+        """The chains of other GPUs into a packed batch; behind `GpuForm.put_chain`."""
+        chains = _shared(visible).peer_chains
         form.reserved[: len(chains)] = chains
         for at, header in form.headers:
             header[PEER_CHAINS_WORD] = self._packing.reserved_at - at if chains else 0
 
-    def bind(self, sight: Sight, stream: Stream) -> bool:
+    def bind(self, visible: VisibleSnapshot, stream: Stream) -> bool:
         """Puts a copy of what other GPUs have on the stream; the caller waits for it before the next batch. False, and
         no copy, where that is what it was: then the words of the features are the same, too.
         """
-        shared = self._bound = _shared(sight)
+        shared = self._bound = _shared(visible)
         if shared.generations == self._generations:
             return False
         words = [word for table in self._packing.table_of.tolist() for word in shared.peer_words(table)]
@@ -104,6 +104,6 @@ class SessionSharing:
         ]
 
 
-def _shared(sight: Sight) -> SharedSight:
-    assert isinstance(sight, SharedSight)
-    return sight
+def _shared(visible: VisibleSnapshot) -> SharedSight:
+    assert isinstance(visible, SharedSight)
+    return visible

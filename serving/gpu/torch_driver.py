@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 
-from serving.gpu.device_errors import Asking, CardState, first_line
+from serving.gpu.device_errors import Asking, GpuState, first_line
 from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from serving.gpu.torch_handles import Captured, CudaGraph, CudaPool, CudaStream, Exclusive, collector_paused
 from storage.errors import CaptureError, ConfigError, DeviceError
@@ -83,7 +83,7 @@ class TorchDriver:
         self.info = info
         self._device = torch.device("cuda", info.index)
         self._runtime: Any = importlib.import_module("cupy.cuda.runtime")
-        self._state = CardState(info, lambda: torch.cuda.mem_get_info(info.index))
+        self._state = GpuState(info, lambda: torch.cuda.mem_get_info(info.index))
         self._asking = Asking(self._state)
         self._free_streams: deque[int] = deque()
         self._device_bytes = _Tally()

@@ -80,23 +80,23 @@ _OF_SESSIONS: list[tuple[str, str, Callable[[SessionStatistics], float]]] = [
 # Labels: model, version, gpu.
 _OF_GPUS: list[tuple[str, str, str, Callable[[DeviceModel], int]]] = [
     ("gpu_padded_rows_total", "counter", "Rows of zeros that fill batches up", lambda g: g.counters.padded_rows),
-    ("gpu_copied_bytes_total", "counter", "Bytes of inputs copied to the card", lambda g: g.counters.copied_bytes),
-    ("gpu_weight_uploads_total", "counter", "Weights copied into a bank", lambda g: g.banks.uploads),
+    ("gpu_copied_bytes_total", "counter", "Bytes of inputs copied to the GPU", lambda g: g.counters.copied_bytes),
+    ("gpu_weight_uploads_total", "counter", "Weights copied into a weight slot", lambda g: g.weight_slots.uploads),
     ("gpu_on_processor_total", "counter", "Batches that the processor answered", lambda g: g.counters.on_processor),
-    ("gpu_given_up", "gauge", "1 when the card is not used any more", lambda g: int(bool(g.given_up))),
+    ("gpu_given_up", "gauge", "1 when the GPU is not used any more", lambda g: int(bool(g.given_up))),
 ]
-# Of a card's cache of rows. Labels: model, version, gpu; and with table.
+# Of a GPU's cache of rows. Labels: model, version, gpu; and with table.
 _OF_HBM: list[tuple[str, str, str, Callable[[HbmStats], int]]] = [
-    ("hbm_bytes", "gauge", "Memory that a card's cache of rows takes", lambda h: h.device_bytes),
-    ("hbm_capacity_rows", "gauge", "Rows that a card's cache has room for", lambda h: h.capacity_rows),
-    ("hbm_snapshots", "gauge", "Snapshots that a card's cache answers for", lambda h: h.snapshots),
-    ("hbm_evicted_total", "counter", "Rows that a card's cache let go for others", lambda h: h.evicted),
+    ("hbm_bytes", "gauge", "Memory that a GPU's cache of rows takes", lambda h: h.device_bytes),
+    ("hbm_capacity_rows", "gauge", "Rows that a GPU's cache has room for", lambda h: h.capacity_rows),
+    ("hbm_snapshots", "gauge", "Snapshots that a GPU's cache answers for", lambda h: h.snapshots),
+    ("hbm_evicted_total", "counter", "Rows that a GPU's cache let go for others", lambda h: h.evicted),
 ]
 _OF_HBM_TABLES: list[tuple[str, str, str, Callable[[HbmTableStats], int]]] = [
-    ("hbm_rows", "gauge", "Rows of a table on a card", lambda t: t.rows),
-    ("hbm_hits_total", "counter", "Ids of a table that a card had", lambda t: t.lookups - t.misses),
-    ("hbm_misses_total", "counter", "Ids of a table that a card was asked for and had not", lambda t: t.misses),
-    ("hbm_admitted_total", "counter", "Rows of a table that came to a card", lambda t: t.admitted),
+    ("hbm_rows", "gauge", "Rows of a table on a GPU", lambda t: t.rows),
+    ("hbm_hits_total", "counter", "Ids of a table that a GPU had", lambda t: t.lookups - t.misses),
+    ("hbm_misses_total", "counter", "Ids of a table that a GPU was asked for and had not", lambda t: t.misses),
+    ("hbm_admitted_total", "counter", "Rows of a table that came to a GPU", lambda t: t.admitted),
 ]
 # Label: model.
 _OF_UPDATES: list[tuple[str, str, str, Callable[[UpdateCounters], float]]] = [
@@ -171,10 +171,10 @@ def _hbm(lines: list[str], models: Iterable[LoadedModel]) -> None:
     known: list[tuple[HbmStats, list[str], str]] = []
     for model in models:
         for index, device in sorted(model.parts.devices.models.items()):
-            card = device.card
-            if card is not None:
-                names = [escaped(spec.name) for spec in card.store.tables]
-                known.append((card.tier.stats(), names, f'{_labels(model)},gpu="{index}"'))
+            gpu = device.gpu
+            if gpu is not None:
+                names = [escaped(spec.name) for spec in gpu.store.tables]
+                known.append((gpu.tier.stats(), names, f'{_labels(model)},gpu="{index}"'))
     if not known:
         return
     for name, kind, meaning, value in _OF_HBM:
@@ -253,14 +253,14 @@ def _labels(model: LoadedModel) -> str:
 
 
 def _served(model: LoadedModel) -> Iterator[tuple[Snapshot, str]]:
-    yield model.line.current, f'{_labels(model)},arm="main"'
-    canary = model.line.canary
+    yield model.history.current, f'{_labels(model)},arm="main"'
+    canary = model.history.canary
     if canary is not None:
         yield canary[0], f'{_labels(model)},arm="canary"'
 
 
 def _canary(model: LoadedModel) -> tuple[Snapshot | None, float]:
-    return model.line.canary or (None, 0.0)
+    return model.history.canary or (None, 0.0)
 
 
 def _head(lines: list[str], name: str, kind: str, meaning: str) -> None:

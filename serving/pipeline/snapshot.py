@@ -67,7 +67,7 @@ class _Waiter:
     future: asyncio.Future[bool]
 
 
-class SnapshotLine:
+class SnapshotHistory:
     """The snapshots of one loaded version. Any thread; every call but `wait_for` is short.
 
     max_waiting: requests that may wait for a snapshot at once.

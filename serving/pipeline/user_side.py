@@ -27,7 +27,7 @@ class SidedFeatures:
 class SidedBatch:
     """Several requests. user: of U users. item: of B rows. rows: (B,) int64, each row's user.
 
-    Every user has a row: a card looks up what rows name, the host all of it, and what they count must be the same.
+    Every user has a row: a GPU looks up what rows name, the host all of it, and what they count must be the same.
     """
 
     user: FeatureBatch

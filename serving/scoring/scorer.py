@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from serving.engine.gate import Claims, gate
 from serving.engine.replay import ModelParts
+from serving.engine.validation import Claims, validate
 from serving.model_config.options import ModelOptions
 from serving.pipeline.host import Pipeline
 from serving.pipeline.snapshot import Snapshot
@@ -34,7 +34,7 @@ _AHEAD = 2  # batches that wait or are worked on, for each thread
 
 
 class Scorer:
-    """A snapshot that is loaded and has passed the gate, ready to score; a context manager.
+    """A snapshot that is loaded and has passed the validation, ready to score; a context manager.
 
     folder: where its store goes, which may be deleted afterwards or given again. dram_bytes: what rows may take in
     memory, None for all. Raises CheckpointError, StoreError, and ParityError when golden requests get other scores.
@@ -99,7 +99,9 @@ class Scorer:
             )
         start = steps.index(self._store.at)  # more than 0 for one that is given again
         if start == 0:
-            gate(self._parts, None, snapshot, golden, None, options=options, claims=Claims.of_version(version.manifest))
+            validate(
+                self._parts, None, snapshot, golden, None, options=options, claims=Claims.of_version(version.manifest)
+            )
         for number, delta in enumerate(as_of.deltas):
             manifest = delta.manifest
             overlay = None if number < start else self._store.stage(delta)
@@ -115,7 +117,7 @@ class Scorer:
             if overlay is not None or number == len(as_of.deltas) - 1:
                 golden = delta.golden(self._parts.spec, self._parts.graph)
                 claims = Claims(manifest.dense_fingerprint) if overlay is None else Claims.of_delta(manifest, overlay)
-                gate(self._parts, None, snapshot, golden, None, options=options, claims=claims)
+                validate(self._parts, None, snapshot, golden, None, options=options, claims=claims)
             if overlay is not None:
                 self._store.merge(overlay, at=delta.snapshot, hurry=lambda: True)
         return snapshot

@@ -1,4 +1,4 @@
-"""Taking a delta, or a version that equals what is served, onto a line: everything up to the commit is invisible."""
+"""Taking a delta, or a version that equals what is served, onto a mount: everything up to the commit is invisible."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from serving.engine.gate import Claims, GateReport
+from serving.engine.validation import Claims, ValidationReport
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
 from serving.updates.catalog import Found
 from serving.updates.keep import collect, keep, kept_folder
-from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.lineage import Take, names
 from serving.updates.live_model import LiveModel
+from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot, StoreView
 from serving.updates.signatures import check_signature
 from serving.updates.state import CanaryState, ModelState
 from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
@@ -30,18 +30,18 @@ class Outdated(Exception):  # noqa: N818 - no error: an operator was faster
     """What was prepared no longer fits what is served; it is decided again."""
 
 
-def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
+def take_delta(model: LiveModel, mount: MountedStore, take: Take) -> None:
     """Verifies, stages, judges, records and shows a delta. Raises why not; nothing of it stays then."""
     found = take.found
     started = time.monotonic()
-    view = line.view
+    view = mount.view
     model.step("found")
     delta = open_delta(found.path)
     _check_same(delta, found)
-    _check_tables(delta, line)
+    _check_tables(delta, mount)
     model.step("verified")
     with model.taking(delta.snapshot):
-        entry, report, dropped = _stage_and_show(model, line, view, take)
+        entry, report, dropped = _stage_and_show(model, mount, view, take)
     _count(model, entry)
     logger.info(
         "%s: %s is visible after %.0f ms (%.0f ms of work): %d rows, %d removed; golden requests within %.2g; %s",
@@ -54,15 +54,15 @@ def take_delta(model: LiveModel, line: StoreLine, take: Take) -> None:
         report.golden_difference,
         report.guard,
     )
-    drop_entries(model, line, dropped)
+    drop_entries(model, mount, dropped)
 
 
 def _stage_and_show(
-    model: LiveModel, line: StoreLine, view: LineView, take: Take
-) -> tuple[StagedSnapshot, GateReport, tuple[StagedSnapshot, ...]]:
-    """The snapshot that a delta becomes, how it passed the gate, and the snapshots that it replaces."""
+    model: LiveModel, mount: MountedStore, view: StoreView, take: Take
+) -> tuple[StagedSnapshot, ValidationReport, tuple[StagedSnapshot, ...]]:
+    """The snapshot that a delta becomes, how it passed the validation, and the snapshots that it replaces."""
     found = take.found
-    lane = view.current.lane
+    loaded = view.current.loaded
     kept = kept_folder(model.store_root, found.snapshot)
     overlay: int | None = None
     try:
@@ -72,39 +72,39 @@ def _stage_and_show(
         _check_same(delta, found)
         model.step("linked")
         model.check_stop()
-        overlay = line.store.stage(delta)
+        overlay = mount.store.stage(delta)
         model.step("staged")
         model.check_stop()
-        entry = delta_entry(line, view, lane, delta, overlay, found.path)
-        report = judge_delta(model, lane, entry, delta, overlay)
+        entry = delta_entry(mount, view, loaded, delta, overlay, found.path)
+        report = judge_delta(model, loaded, entry, delta, overlay)
         model.step("validated")
         entry = timed(model, entry, found.path)
-        return entry, report, append_entry(model, line, view, entry, take)
+        return entry, report, append_entry(model, mount, view, entry, take)
     except BaseException:
         if overlay is not None:
-            line.store.discard(overlay)
+            mount.store.discard(overlay)
         shutil.rmtree(kept, ignore_errors=True)
         raise
 
 
 def judge_delta(
     model: LiveModel,
-    lane: Lane,
+    loaded: LoadedVersion,
     entry: StagedSnapshot,
     delta: PublishedDelta,
     overlay: int | None,
     *,
     live: bool = True,
-) -> GateReport:
-    """Lets the gate judge a delta's snapshot. live: also by the live guard, against what is served."""
-    golden = delta.golden(lane.model.parts.spec, lane.model.parts.graph)
+) -> ValidationReport:
+    """Lets the validation judge a delta's snapshot. live: also by the live guard, against what is served."""
+    golden = delta.golden(loaded.model.parts.spec, loaded.model.parts.graph)
     assert model.config is not None
     claims = Claims(delta.manifest.dense_fingerprint) if overlay is None else Claims.of_delta(delta.manifest, overlay)
-    return lane.model.judge(entry.snapshot, golden, claims, model.config.options, lane.model if live else None)
+    return loaded.model.judge(entry.snapshot, golden, claims, model.config.options, loaded.model if live else None)
 
 
 def delta_entry(
-    line: StoreLine, view: LineView, lane: Lane, delta: PublishedDelta, overlay: int, origin: Path
+    mount: MountedStore, view: StoreView, loaded: LoadedVersion, delta: PublishedDelta, overlay: int, origin: Path
 ) -> StagedSnapshot:
     """The snapshot that a staged delta makes of what `view` serves."""
     manifest = delta.manifest
@@ -113,34 +113,34 @@ def delta_entry(
         manifest.version,
         manifest.sequence,
         view.mask(view.served) | 1 << overlay,
-        lane.graph.with_weights(delta.weights()),
+        loaded.graph.with_weights(delta.weights()),
         manifest.created_unix_ms,
         origin,
     )
-    stats = line.store.overlay_stats()[overlay]
+    stats = mount.store.overlay_stats()[overlay]
     rows = sum(table.rows for table in manifest.tables)
     removed = sum(table.removed for table in manifest.tables)
     covered = view.current.covered_by_next()
-    return StagedSnapshot(snapshot, lane, "delta", overlay, rows, removed, stats.bytes, covered)
+    return StagedSnapshot(snapshot, loaded, "delta", overlay, rows, removed, stats.bytes, covered)
 
 
-def drop_entries(model: LiveModel, line: StoreLine, entries: tuple[StagedSnapshot, ...]) -> None:
+def drop_entries(model: LiveModel, mount: MountedStore, entries: tuple[StagedSnapshot, ...]) -> None:
     """Gives up snapshots that were left behind: what is kept of them now, their overlays once no batch uses them."""
     with model.lock:
-        line.left_behind += entries
+        mount.left_behind += entries
     model.merge_wake.set()
     collect_kept(model)
 
 
 def collect_kept(model: LiveModel) -> None:
-    """Deletes kept deltas and versions that no line needs for a restart."""
+    """Deletes kept deltas and versions that no mount needs for a restart."""
     with model.lock:
         if model.stopping.is_set():
-            return  # its lines are being taken apart: they say nothing of what is needed
-        wanted = {entry.id for line in model.lines for entry in line.view.entries}
+            return  # its mounts are being taken apart: they say nothing of what is needed
+        wanted = {entry.id for mount in model.mounts for entry in mount.view.entries}
         collect(model.store_root, wanted | model.keeping)
-        versions = {lane.published.snapshot for line in model.lines for lane in line.lanes.values()}
-        model.versions.collect(versions | {line.content.id for line in model.lines} | model.keeping)
+        versions = {loaded.published.snapshot for mount in model.mounts for loaded in mount.loaded_versions.values()}
+        model.versions.collect(versions | {mount.content.id for mount in model.mounts} | model.keeping)
     model.step("collected")
 
 
@@ -149,7 +149,7 @@ def check_version_signature(model: LiveModel, config: ModelConfig, published: Pu
     from serving.protocol.signature import ModelSignature
 
     with model.lock:
-        served = None if model.default is None else model.default.view.current.lane.model.signature
+        served = None if model.default is None else model.default.view.current.loaded.model.signature
         allowed = model.facts.allowed.get(str(published.version), ())
     if served is None:
         return
@@ -160,7 +160,7 @@ def check_version_signature(model: LiveModel, config: ModelConfig, published: Pu
 
 
 def append_entry(
-    model: LiveModel, line: StoreLine, view: LineView, entry: StagedSnapshot, take: Take
+    model: LiveModel, mount: MountedStore, view: StoreView, entry: StagedSnapshot, take: Take
 ) -> tuple[StagedSnapshot, ...]:
     """Commits a snapshot on top of what `view` serves, or as the canary; returns the entries that it replaces.
 
@@ -168,10 +168,10 @@ def append_entry(
     """
     with model.lock:
         facts = model.facts
-        now = line.view
+        now = mount.view
         if (
-            line.closed
-            or line not in model.lines
+            mount.closed
+            or mount not in model.mounts
             or now.current.id != view.current.id
             or facts.paused
             or facts.pinned
@@ -181,9 +181,9 @@ def append_entry(
             raise Outdated
         kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
         # The holds and the canary are those of what is served to who names no version.
-        facts = facts_after(facts, take, entry) if line is model.default else without_refusal(facts, take)
-        trial = line is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
-        model.commit(facts=facts, views={line: LineView((*kept, entry), now.served + (not trial))})
+        facts = facts_after(facts, take, entry) if mount is model.default else without_refusal(facts, take)
+        trial = mount is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
+        model.commit(facts=facts, views={mount: StoreView((*kept, entry), now.served + (not trial))})
         return dropped
 
 
@@ -219,8 +219,8 @@ def _check_same(delta: PublishedDelta, found: Found) -> None:
         raise ReadError(f"{found.path} was replaced while it was read; it is looked at again")
 
 
-def _check_tables(delta: PublishedDelta, line: StoreLine) -> None:
-    own = {spec.name: spec.dim for spec in line.store.tables}
+def _check_tables(delta: PublishedDelta, mount: MountedStore) -> None:
+    own = {spec.name: spec.dim for spec in mount.store.tables}
     for spec in delta.tables:
         if own.get(spec.name) != spec.dim:
             raise CheckpointError(

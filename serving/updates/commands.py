@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 
 from serving.model_config.instance_groups import MAX_SESSIONS
-from serving.updates.line import LineView, StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
+from serving.updates.mount import MountedStore, StagedSnapshot, StoreView
 from serving.updates.state import BudgetState, CanaryState, ModelState, SessionsState
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
@@ -20,15 +20,15 @@ _NAME = re.compile(r"[1-9][0-9]{0,17}(\.(0|[1-9][0-9]{0,17}))?")
 def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
     """Serves a retained snapshot again; what came after it is held."""
     with model.lock:
-        line = _line(model)
+        mount = _mount(model)
         _refuse_canary(model, "a rollback")
-        view = line.view
-        position = _find(line, to) if to else view.served - steps
+        view = mount.view
+        position = _find(mount, to) if to else view.served - steps
         if not to and steps < 1:
             raise InvalidInput(f"steps is {steps}, expected 1 or more", field="steps")
-        if position is None or position < 0 or not _is_reachable(line, position):
+        if position is None or position < 0 or not _is_reachable(mount, position):
             wanted = f"no snapshot {to[:80]!r} to go back to" if to else f"there is no snapshot {steps} back"
-            raise NotFound(f"model {model.name!r}: {wanted}; {_there(line)}")
+            raise NotFound(f"model {model.name!r}: {wanted}; {_there(mount)}")
         if position >= view.served:
             raise InvalidInput(
                 f"model {model.name!r} serves {view.current.name}; {to[:80]!r} is not before it, so it is no "
@@ -38,7 +38,7 @@ def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
         gone = view.entries[position + 1 :]
         held = tuple(dict.fromkeys((*model.facts.held, *(entry.id for entry in gone))))
         facts = model.facts.model_copy(update={"held": held})
-        model.commit(facts=facts, views={line: LineView(view.entries, position)})
+        model.commit(facts=facts, views={mount: StoreView(view.entries, position)})
         model.counters.rollbacks += 1
         _hold_waiters(model, gone, "it was rolled back")
 
@@ -53,8 +53,8 @@ def resume(model: LiveModel) -> None:
             model.keep_decision(model.facts.model_copy(update={"held": (), "paused": False, "pinned": False}))
             model.trouble = model.waiting = ""  # the next try says what there is to wait for
             return
-        line = _line(model)
-        facts, view = model.facts, line.view
+        mount = _mount(model)
+        facts, view = model.facts, mount.view
         model.accept_waiters(facts.held)
         running = model.canary_entry() is not None
         model.accept_waiters(entry.name for entry in view.entries)
@@ -62,29 +62,29 @@ def resume(model: LiveModel) -> None:
         # A canary goes on: only `promote` may show it to everybody.
         newest = view.served if running else len(view.entries) - 1
         facts = facts.model_copy(update={"held": (), "paused": False, "pinned": False})
-        model.commit(facts=facts, views={line: LineView(view.entries, newest)})
+        model.commit(facts=facts, views={mount: StoreView(view.entries, newest)})
         model.waiting = ""  # for what just ended; the next look at the folder says what there is to wait for
 
 
 def pause(model: LiveModel) -> None:
     """Takes nothing new."""
     with model.lock:
-        _line(model)
+        _mount(model)
         model.commit(facts=model.facts.model_copy(update={"paused": True}))
 
 
 def pin(model: LiveModel, to: str = "") -> None:
     """Serves a staged snapshot, the present one without `to`, and takes nothing new."""
     with model.lock:
-        line = _line(model)
-        view = line.view
-        position = _find(line, to) if to else view.served
-        if position is None or not _is_reachable(line, position):
-            raise NotFound(f"model {model.name!r}: no snapshot {to[:80]!r} to pin; {_there(line)}")
+        mount = _mount(model)
+        view = mount.view
+        position = _find(mount, to) if to else view.served
+        if position is None or not _is_reachable(mount, position):
+            raise NotFound(f"model {model.name!r}: no snapshot {to[:80]!r} to pin; {_there(mount)}")
         if position != view.served:
             _refuse_canary(model, "a pin to another snapshot")
         facts = model.facts.model_copy(update={"pinned": True})
-        model.commit(facts=facts, views={line: LineView(view.entries, position)})
+        model.commit(facts=facts, views={mount: StoreView(view.entries, position)})
 
 
 def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
@@ -92,21 +92,21 @@ def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
     if not (math.isfinite(fraction) and 0 < fraction <= 1):
         raise InvalidInput(f"fraction is {fraction}, expected more than 0 and at most 1", field="fraction")
     with model.lock:
-        line = _line(model)
+        mount = _mount(model)
         running = model.canary_entry()
         if running is not None:
             if to and to not in (running[1].id, running[1].name):
                 raise Conflict(f"model {model.name!r}: the canary {running[1].name} runs; promote or stop it first")
             wanted = CanaryState(fraction=fraction, snapshot=running[1].id)
         else:
-            position = _find(line, to) if to else None
-            if position is not None and position == line.view.served:
+            position = _find(mount, to) if to else None
+            if position is not None and position == mount.view.served:
                 raise InvalidInput(f"model {model.name!r}: {to[:80]!r} is what is served", field="to")
-            if position is not None and not _is_reachable(line, position):
+            if position is not None and not _is_reachable(mount, position):
                 position = None
-            if to and position is None and not _names_published(model, line, to):
-                raise NotFound(f"model {model.name!r}: no snapshot or version {to[:80]!r}; {_there(line)}")
-            snapshot = None if position is None else line.view.entries[position].id
+            if to and position is None and not _names_published(model, mount, to):
+                raise NotFound(f"model {model.name!r}: no snapshot or version {to[:80]!r}; {_there(mount)}")
+            snapshot = None if position is None else mount.view.entries[position].id
             wanted = CanaryState(fraction=fraction, snapshot=snapshot, to=to if position is None else "")
         model.commit(facts=model.facts.model_copy(update={"canary": wanted}))
 
@@ -114,28 +114,28 @@ def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
 def promote(model: LiveModel) -> None:
     """Serves the canary to everybody."""
     with model.lock:
-        line, entry = _running_canary(model, "promote")
-        position = line.view.find(entry.id)
+        mount, entry = _running_canary(model, "promote")
+        position = mount.view.find(entry.id)
         assert position is not None
-        through = {each.id for each in line.view.entries[: position + 1]}
+        through = {each.id for each in mount.view.entries[: position + 1]}
         held = tuple(each for each in model.facts.held if each not in through)
         facts = model.facts.model_copy(update={"canary": None, "held": held})
-        for each in line.view.entries[: position + 1]:
+        for each in mount.view.entries[: position + 1]:
             model.accept_waiters((each.id, each.name))
-        model.commit(facts=facts, views={line: LineView(line.view.entries, position)}, default=line)
+        model.commit(facts=facts, views={mount: StoreView(mount.view.entries, position)}, default=mount)
 
 
 def stop_canary(model: LiveModel) -> None:
     """Ends the canary, or the wait for one; its snapshot and those after it are held."""
     with model.lock:
-        _line(model)
+        _mount(model)
         if model.facts.canary is not None and model.canary_entry() is None:
             model.commit(facts=model.facts.model_copy(update={"canary": None}))
             return
-        line, entry = _running_canary(model, "stop")
-        position = line.view.find(entry.id)
+        mount, entry = _running_canary(model, "stop")
+        position = mount.view.find(entry.id)
         assert position is not None
-        gone = line.view.entries[position:] if line is not model.default or position > line.view.served else ()
+        gone = mount.view.entries[position:] if mount is not model.default or position > mount.view.served else ()
         held = tuple(dict.fromkeys((*model.facts.held, *(each.id for each in gone))))
         facts = model.facts.model_copy(update={"canary": None, "held": held})
         model.commit(facts=facts)
@@ -150,7 +150,7 @@ def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
         raise InvalidInput("inputs: name at least one input or output that may change", field="inputs")
     number = int(version)
     with model.lock:
-        _line(model)
+        _mount(model)
         if number not in model.awaiting and not (model.folder / str(number)).is_dir():
             raise NotFound(f"model {model.name!r} has no version {number}")
         allowed = dict(model.facts.allowed)
@@ -162,7 +162,7 @@ def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
 def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
     """Changes the DRAM budget; None: back to what config.pbtxt says. Rows that do not fit are gone when it returns."""
     with model.lock:
-        _line(model)
+        _mount(model)
         assert model.config is not None
         configured = model.config.options.dram_bytes
         before = model.facts.budget
@@ -182,7 +182,7 @@ def set_sessions(model: LiveModel, count: int | None) -> None:
     if count is not None and not 1 <= count <= MAX_SESSIONS:
         raise InvalidInput(f"count is {count}, expected 1 to {MAX_SESSIONS}", field="count")
     with model.lock:
-        _line(model)
+        _mount(model)
         assert model.config is not None
         configured = model.config.sessions
         state = None if count is None else SessionsState(count=count, instead_of=configured)
@@ -191,7 +191,7 @@ def set_sessions(model: LiveModel, count: int | None) -> None:
             loaded.resize(count or configured)
 
 
-def _line(model: LiveModel) -> StoreLine:
+def _mount(model: LiveModel) -> MountedStore:
     if model.default is None:
         reason = model.why_not()
         raise Unavailable(f"model {model.name!r} serves nothing{f': {reason}' if reason else ''}")
@@ -202,32 +202,32 @@ def _is_bound(facts: ModelState) -> bool:
     return facts.pinned or facts.paused or bool(facts.held)
 
 
-def _find(line: StoreLine, to: str) -> int | None:
-    position = line.view.find(to)
-    return line.view.find(f"{to}.0") if position is None and to.isdecimal() else position
+def _find(mount: MountedStore, to: str) -> int | None:
+    position = mount.view.find(to)
+    return mount.view.find(f"{to}.0") if position is None and to.isdecimal() else position
 
 
-def _is_reachable(line: StoreLine, position: int) -> bool:
+def _is_reachable(mount: MountedStore, position: int) -> bool:
     """Whether a snapshot can be served: the base cannot once a merge into it has begun, also when it then failed."""
-    if position == 0 and (line.merging or line.store.at != line.view.entries[0].id):
+    if position == 0 and (mount.merging or mount.store.at != mount.view.entries[0].id):
         return False
-    entry = line.view.entries[position]
-    return line.lanes.get(entry.lane.version) is entry.lane
+    entry = mount.view.entries[position]
+    return mount.loaded_versions.get(entry.loaded.version) is entry.loaded
 
 
-def _there(line: StoreLine) -> str:
-    names = [entry.name for index, entry in enumerate(line.view.entries) if _is_reachable(line, index)]
-    return f"served is {line.view.current.name}, there are {', '.join(names)}"
+def _there(mount: MountedStore) -> str:
+    names = [entry.name for index, entry in enumerate(mount.view.entries) if _is_reachable(mount, index)]
+    return f"served is {mount.view.current.name}, there are {', '.join(names)}"
 
 
-def _names_published(model: LiveModel, line: StoreLine, to: str) -> bool:
+def _names_published(model: LiveModel, mount: MountedStore, to: str) -> bool:
     """Whether `to` is something newer than what is served that can be tried once it is loaded."""
     if to in model.facts.held or to in model.facts.abandoned:
         return True
     if _NAME.fullmatch(to) is None:
         return False
     version, sequence = (int(part) for part in f"{to}.0".split(".")[:2])
-    served = line.view.current.snapshot
+    served = mount.view.current.snapshot
     if sequence == 0:
         return version > served.version and (model.folder / str(version)).is_dir()
     is_newer = version == served.version and sequence > served.sequence
@@ -243,8 +243,8 @@ def _refuse_canary(model: LiveModel, what: str) -> None:
         )
 
 
-def _running_canary(model: LiveModel, what: str) -> tuple[StoreLine, StagedSnapshot]:
-    _line(model)
+def _running_canary(model: LiveModel, what: str) -> tuple[MountedStore, StagedSnapshot]:
+    _mount(model)
     running = model.canary_entry()
     if running is None:
         raise Conflict(f"model {model.name!r}: there is no canary to {what}")

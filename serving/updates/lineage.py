@@ -25,7 +25,7 @@ _GIVEN_UP = "was made from what was set aside when the trainer went back"
 class Situation:
     """The state that `decide` depends on: what is served, held and refused.
 
-    served: by the line that is asked about; None before anything is. held, abandoned: snapshot ids. held_sequence: the
+    served: by the mount that is asked about; None before anything is. held, abandoned: snapshot ids. held_sequence: the
     newest delta of the served version that was rolled back. choose: the version policy, numbers -> numbers to serve,
     ascending. refused: whether something is quarantined. awaiting: versions that wait for an operator's word, with the
     reason. stopped: why nothing new is taken ("" when it is). canary_to: a snapshot or version that an operator asked
@@ -85,7 +85,7 @@ class Decision:
 
 
 def decide(catalog: Catalog, now: Situation) -> Decision:
-    """The next action of the line that is served to who names no version."""
+    """The next action of the mount that is served to who names no version."""
     held, abandoned = spread(catalog, now.held), spread(catalog, now.abandoned)
     now = Situation(**{**now.__dict__, "held": held, "abandoned": abandoned, "older": _made_into(catalog, held)})
     if now.served is not None:

@@ -17,14 +17,14 @@ from serving.config import ServerConfig
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
 from serving.engine.model import LoadedModel
-from serving.gpu.card_tables import prepare_cards
 from serving.gpu.driver import Gpus
+from serving.gpu.tables import prepare_gpus
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
-from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
+from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot, StoreView
 from serving.updates.state import MAX_REMEMBERED, ModelState
 from serving.updates.state_file import StateFile
 from serving.updates.steps import OnStep, check_step
@@ -56,7 +56,7 @@ class Awaiting:
 
 
 class LiveModel:
-    """Any thread. `lock` guards `facts`, `lines`, `default` and every line's view."""
+    """Any thread. `lock` guards `facts`, `mounts`, `default` and every mount's view."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class LiveModel:
         self.knows_facts = False
         # The snapshots that led to what was served before its store was lost.
         self.again: frozenset[str] = frozenset()
-        self.lines: tuple[StoreLine, ...] = ()
-        self.default: StoreLine | None = None
+        self.mounts: tuple[MountedStore, ...] = ()
+        self.default: MountedStore | None = None
         self.config: ModelConfig | None = None
         self.counters = UpdateCounters()
         self.budget = DramBudget()
@@ -103,7 +103,7 @@ class LiveModel:
         self.stopping = threading.Event()
         self.merge_wake = threading.Event()
         self.retiring: list[threading.Thread] = []
-        # Stores that are open, and deltas and versions that are being taken, in a line or not: nobody may delete them.
+        # Stores that are open, and deltas and versions that are being taken, in a mount or not: nobody may delete them.
         self.open_folders: set[str] = set()
         self.keeping: set[str] = set()
         self._on_step = on_step
@@ -118,7 +118,7 @@ class LiveModel:
 
     @contextmanager
     def taking(self, *snapshots: str) -> Iterator[None]:
-        """Nothing that the store keeps of these snapshots is collected meanwhile, whether a line has them or not."""
+        """Nothing that the store keeps of these snapshots is collected meanwhile, whether a mount has them or not."""
         with self.lock:
             fresh = set(snapshots) - self.keeping
             self.keeping |= fresh
@@ -129,11 +129,11 @@ class LiveModel:
                 self.keeping -= fresh
 
     @contextmanager
-    def taking_upon(self, line: StoreLine) -> Iterator[LineView]:
-        """Gives the view of a line, and is `taking` its snapshots, which may be merged meanwhile."""
+    def taking_upon(self, mount: MountedStore) -> Iterator[StoreView]:
+        """Gives the view of a mount, and is `taking` its snapshots, which may be merged meanwhile."""
         with ExitStack() as kept:
             with self.lock:
-                view = line.view
+                view = mount.view
                 kept.enter_context(self.taking(*(entry.id for entry in view.entries)))
             yield view
 
@@ -149,11 +149,11 @@ class LiveModel:
     @property
     def damage(self) -> str:
         """Which store is damaged and is being filled again, and why; "" for none."""
-        for line in self.lines:
-            if line.store.ssd.damage.found:
-                text = f"the store {line.folder} is damaged, and another is filled to take its place"
+        for mount in self.mounts:
+            if mount.store.ssd.damage.found:
+                text = f"the store {mount.folder} is damaged, and another is filled to take its place"
                 failure = f"; that fails and is tried again: {self.mend_trouble}" if self.mend_trouble else ""
-                return f"{text}: {line.store.ssd.damage.found}{failure}"
+                return f"{text}: {mount.store.ssd.damage.found}{failure}"
         return self._rebuilding
 
     def check_stop(self) -> None:
@@ -189,9 +189,9 @@ class LiveModel:
         self,
         *,
         facts: ModelState | None = None,
-        views: Mapping[StoreLine, LineView] | None = None,
-        lines: Sequence[StoreLine] | None = None,
-        default: StoreLine | None = None,
+        views: Mapping[MountedStore, StoreView] | None = None,
+        mounts: Sequence[MountedStore] | None = None,
+        default: MountedStore | None = None,
     ) -> None:
         """Makes a change durable, and then visible. What is not given stays. Raises StoreError: nothing changed then.
 
@@ -200,14 +200,14 @@ class LiveModel:
         with self.lock:
             facts = facts or self.facts
             views = views or {}
-            lines = self.lines if lines is None else tuple(lines)
+            mounts = self.mounts if mounts is None else tuple(mounts)
             default = default or self.default
-            self._prepare_cards(facts, views, lines)
-            self.write(facts, views, lines, default)
+            self._prepare_gpus(facts, views, mounts)
+            self.write(facts, views, mounts, default)
             self.step("recorded")
-            self.facts, self.lines, self.default = facts, lines, default
-            for line, view in views.items():
-                line.view = view
+            self.facts, self.mounts, self.default = facts, mounts, default
+            for mount, view in views.items():
+                mount.view = view
             self._show()
             self.step("switched")
         self.merge_wake.set()
@@ -215,16 +215,16 @@ class LiveModel:
     def write(
         self,
         facts: ModelState,
-        views: Mapping[StoreLine, LineView],
-        lines: Sequence[StoreLine],
-        default: StoreLine | None,
+        views: Mapping[MountedStore, StoreView],
+        mounts: Sequence[MountedStore],
+        default: MountedStore | None,
     ) -> None:
         """Writes the state file. Under the lock. Raises StoreError."""
         self.file.write(
             facts.model_copy(
                 update={
                     "repository": self.place,
-                    "lines": tuple(line.state(views.get(line)) for line in lines),
+                    "lines": tuple(mount.state(views.get(mount)) for mount in mounts),
                     "default": "" if default is None else default.folder.name,
                     "held": facts.held[-MAX_REMEMBERED:],
                     "abandoned": facts.abandoned[-MAX_REMEMBERED:],
@@ -234,8 +234,8 @@ class LiveModel:
 
     def keep_facts(self, facts: ModelState) -> None:
         """Writes facts that change nothing that is served. Under the lock. Raises StoreError."""
-        if self.lines:
-            self.write(facts, {}, self.lines, self.default)
+        if self.mounts:
+            self.write(facts, {}, self.mounts, self.default)
         self.facts = facts
 
     def keep_decision(self, facts: ModelState) -> None:
@@ -243,55 +243,55 @@ class LiveModel:
 
         The stores that the state file names stay in it: they may be opened at the next try.
         """
-        if self.lines:
-            self.write(facts, {}, self.lines, self.default)
+        if self.mounts:
+            self.write(facts, {}, self.mounts, self.default)
         else:
             self.file.write(facts)
         self.facts = facts
 
-    def watch_releases(self, lane: Lane) -> None:
+    def watch_releases(self, loaded: LoadedVersion) -> None:
         """Hears when snapshots of a version fall free."""
-        lane.model.line.on_release(self._on_release)
+        loaded.model.history.on_release(self._on_release)
 
-    def wait_released(self, line: StoreLine, snapshots: Iterable[Snapshot], timeout_s: float | None = None) -> bool:
+    def wait_released(self, mount: MountedStore, snapshots: Iterable[Snapshot], timeout_s: float | None = None) -> bool:
         """Waits until no batch uses any of these; False when that did not come in time, or the model stops."""
         wanted = set(snapshots)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._released:
-            while line.in_use() & wanted:
+            while mount.in_use() & wanted:
                 if self.stopping.is_set() or (deadline is not None and time.monotonic() >= deadline):
                     return False
                 # A release cannot be missed, stopping can.
                 self._released.wait(0.25)
         return True
 
-    def canary_entry(self) -> tuple[StoreLine, StagedSnapshot, float] | None:
+    def canary_entry(self) -> tuple[MountedStore, StagedSnapshot, float] | None:
         """The canary that runs, and its fraction. Under the lock."""
         canary = self.facts.canary
         if canary is None or canary.snapshot is None:
             return None
-        for line in self.lines:
-            position = line.view.find(canary.snapshot)
+        for mount in self.mounts:
+            position = mount.view.find(canary.snapshot)
             if position is not None:
-                return line, line.view.entries[position], canary.fraction
+                return mount, mount.view.entries[position], canary.fraction
         return None
 
-    def each_lane(self, work: Callable[[LoadedModel], None]) -> None:
+    def each_loaded(self, work: Callable[[LoadedModel], None]) -> None:
         """Does something with every loaded version."""
         with self.lock:
-            models = [lane.model for line in self.lines for lane in line.lanes.values()]
+            models = [loaded.model for mount in self.mounts for loaded in mount.loaded_versions.values()]
         for model in models:
             work(model)
 
     def refuse_waiters(self, texts: Iterable[str], reason: str) -> None:
         """Tells who waits for one of these snapshots that it does not come."""
         for text in texts:
-            self.each_lane(lambda model, text=text: model.line.refuse(text, reason))  # type: ignore[misc]
+            self.each_loaded(lambda model, text=text: model.history.refuse(text, reason))  # type: ignore[misc]
 
     def accept_waiters(self, texts: Iterable[str]) -> None:
         """These snapshots may come after all."""
         for text in texts:
-            self.each_lane(lambda model, text=text: model.line.accept(text))  # type: ignore[misc]
+            self.each_loaded(lambda model, text=text: model.history.accept(text))  # type: ignore[misc]
 
     def _on_release(self, _: Snapshot) -> None:
         with self._released:
@@ -299,48 +299,48 @@ class LiveModel:
         # What was left behind may be dropped now.
         self.merge_wake.set()
 
-    def _prepare_cards(
-        self, facts: ModelState, views: Mapping[StoreLine, LineView], lines: Sequence[StoreLine]
+    def _prepare_gpus(
+        self, facts: ModelState, views: Mapping[MountedStore, StoreView], mounts: Sequence[MountedStore]
     ) -> None:
-        """What is to be served, and the canary, are on the cards before requests ask for them. Under the lock."""
-        for line in lines:
-            view = views.get(line, line.view)
-            prepare_cards(line.store, view.current.snapshot.mask)
+        """What is to be served, and the canary, are on the GPUs before requests ask for them. Under the lock."""
+        for mount in mounts:
+            view = views.get(mount, mount.view)
+            prepare_gpus(mount.store, view.current.snapshot.mask)
             canary = facts.canary
             position = None if canary is None or canary.snapshot is None else view.find(canary.snapshot)
             if position is not None:
-                prepare_cards(line.store, view.entries[position].snapshot.mask)
+                prepare_gpus(mount.store, view.entries[position].snapshot.mask)
 
     def _show(self) -> None:
-        """Points requests at what `lines`, `default` and `facts` say. Under the lock."""
+        """Points requests at what `mounts`, `default` and `facts` say. Under the lock."""
         canary = self.canary_entry()
         by_version: dict[str, LoadedModel] = {}
-        standing_by: list[tuple[StoreLine, Lane]] = []
-        for line in self.lines:
-            served, trial = line.view.current, canary[1] if canary is not None and canary[0] is line else None
+        standing_by: list[tuple[MountedStore, LoadedVersion]] = []
+        for mount in self.mounts:
+            served, trial = mount.view.current, canary[1] if canary is not None and canary[0] is mount else None
             beside = None
-            if canary is not None and trial is not None and trial.lane is served.lane:
+            if canary is not None and trial is not None and trial.loaded is served.loaded:
                 beside = (trial.snapshot, trial.covers(), canary[2])
             elif trial is not None:
-                trial.lane.model.serve(trial.snapshot, trial.covers(), by_default=True)
-            by_default = line is self.default or beside is not None
-            served.lane.model.serve(served.snapshot, served.covers(), beside, by_default=by_default)
-            by_version[served.lane.model.version] = served.lane.model
-            answering = (served.lane, None if trial is None else trial.lane)
-            standing_by += [(line, lane) for lane in line.lanes.values() if lane not in answering]
-        lane_canary = None
-        served_model = None if self.default is None else self.default.view.current.lane.model
-        if canary is not None and canary[1].lane.model is not served_model:
-            lane_canary = (canary[1].lane.model, canary[2])
-            by_version.setdefault(canary[1].lane.model.version, canary[1].lane.model)
-        self.routes = Routes(served_model, by_version, lane_canary)
-        for line, lane in standing_by:
+                trial.loaded.model.serve(trial.snapshot, trial.covers(), by_default=True)
+            by_default = mount is self.default or beside is not None
+            served.loaded.model.serve(served.snapshot, served.covers(), beside, by_default=by_default)
+            by_version[served.loaded.model.version] = served.loaded.model
+            answering = (served.loaded, None if trial is None else trial.loaded)
+            standing_by += [(mount, loaded) for loaded in mount.loaded_versions.values() if loaded not in answering]
+        canary_route = None
+        served_model = None if self.default is None else self.default.view.current.loaded.model
+        if canary is not None and canary[1].loaded.model is not served_model:
+            canary_route = (canary[1].loaded.model, canary[2])
+            by_version.setdefault(canary[1].loaded.model.version, canary[1].loaded.model)
+        self.routes = Routes(served_model, by_version, canary_route)
+        for mount, loaded in standing_by:
             # It stays for a rollback; who waits there for something newer is answered by what is served.
-            successor, newest = line.view.current.lane.model, _newest(line, lane)
+            successor, newest = mount.view.current.loaded.model, _newest(mount, loaded)
             if newest is None:
-                lane.model.hand_over(successor)
+                loaded.model.hand_over(successor)
             else:
-                lane.model.stand_by(newest.snapshot, newest.covers(), successor)
+                loaded.model.stand_by(newest.snapshot, newest.covers(), successor)
 
     def show(self) -> None:
         """Points requests at what is there now, without a change to record."""
@@ -360,8 +360,8 @@ class LiveModel:
         raise NotFound(f"Request for unknown model: {self.name!r} version {version[:40]} is not found")
 
 
-def _newest(line: StoreLine, lane: Lane) -> StagedSnapshot | None:
-    for entry in reversed(line.view.entries):
-        if entry.lane is lane:
+def _newest(mount: MountedStore, loaded: LoadedVersion) -> StagedSnapshot | None:
+    for entry in reversed(mount.view.entries):
+        if entry.loaded is loaded:
             return entry
     return None

@@ -1,4 +1,4 @@
-"""A published version becomes a line: its store is filled, its sessions are started. Nobody sees it yet."""
+"""A published version becomes a mount: its store is filled, its sessions are started. Nobody sees it yet."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from serving.engine.recent import RecentRequests
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
-from serving.updates.line import Lane, StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
+from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.errors import CorruptStoreError, EmberlineError
 from storage.tiers.tiered import StoreLimits, TieredStore
@@ -29,20 +29,20 @@ DRAIN_S = 30.0
 _FILL_S, _FILL_BYTES = 0.5, 16 << 20
 
 
-def load_line(
+def mount_version(
     model: LiveModel, config: ModelConfig, published: PublishedVersion, recent: RecentRequests | None
-) -> StoreLine:
-    """A line of its own for a version. Raises CheckpointError, StoreError or ConfigError; nothing stays open then."""
+) -> MountedStore:
+    """A mount of its own for a version. Raises CheckpointError, StoreError or ConfigError; nothing stays open then."""
     folder = free_folder(model, published.version)
     graph = dense_graph(published, config.options)
     store = open_filled(model, config, published, folder)
     try:
         snapshot = Snapshot.of_version(published, graph)
-        lane = make_lane(model, config, published, graph, store, snapshot, recent)
+        loaded = load_version(model, config, published, graph, store, snapshot, recent)
     except BaseException:
         close_store(model, folder, store)
         raise
-    return StoreLine(folder, store, lane, StagedSnapshot(snapshot, lane, "same"))
+    return MountedStore(folder, store, loaded, StagedSnapshot(snapshot, loaded, "same"))
 
 
 def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
@@ -128,7 +128,7 @@ def wants_warm(config: ModelConfig) -> bool:
     return config.options.ready_when == "warm" or any(place is not None for place in config.places)
 
 
-def make_lane(
+def load_version(
     model: LiveModel,
     config: ModelConfig,
     published: PublishedVersion,
@@ -136,9 +136,9 @@ def make_lane(
     store: TieredStore,
     snapshot: Snapshot,
     recent: RecentRequests | None,
-) -> Lane:
+) -> LoadedVersion:
     """Starts the sessions of a version on a store."""
-    lane = Lane(
+    loaded = LoadedVersion(
         LoadedModel(
             config,
             published,
@@ -152,8 +152,8 @@ def make_lane(
         published,
         graph,
     )
-    model.watch_releases(lane)
-    return lane
+    model.watch_releases(loaded)
+    return loaded
 
 
 def free_folder(model: LiveModel, version: int) -> Path:
@@ -164,16 +164,18 @@ def free_folder(model: LiveModel, version: int) -> Path:
     return model.store_root / next(name for name in names if name not in taken)
 
 
-def close_line(model: LiveModel, line: StoreLine, timeout_s: float) -> bool:
-    """Ends a line's sessions and closes its store; False when a session was still at work, and the store is open."""
-    line.closed = True
+def unmount(model: LiveModel, mount: MountedStore, timeout_s: float) -> bool:
+    """Ends a mount's sessions and closes its store; False when a session was still at work, and the store is open."""
+    mount.closed = True
     deadline = time.monotonic() + timeout_s
-    ended = [lane.model.close(max(0.0, deadline - time.monotonic())) for lane in list(line.lanes.values())]
+    ended = [
+        loaded.model.close(max(0.0, deadline - time.monotonic())) for loaded in list(mount.loaded_versions.values())
+    ]
     if not all(ended):
         return False
-    with line.merge_lock:
-        close_store(model, line.folder, line.store)
-    line.lanes.clear()
+    with mount.merge_lock:
+        close_store(model, mount.folder, mount.store)
+    mount.loaded_versions.clear()
     give_memory_back()
     return True
 

@@ -11,7 +11,7 @@ import logging
 from serving.updates.catalog import Catalog
 from serving.updates.lineage import Situation, is_replaced
 from serving.updates.live_model import LiveModel
-from serving.updates.state import LineState, ModelState, SavedSnapshot
+from serving.updates.state import ModelState, SavedSnapshot, StoreState
 
 logger = logging.getLogger("emberline.serving")
 
@@ -22,14 +22,14 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
     Holds and allowed inputs go too where the same folder was begun anew; where it is another folder they stay for the
     day on which the first one is served again. What an operator pinned or paused stays served until `resume`.
     """
-    line = next((line for line in facts.lines if line.folder == facts.default), None)
-    if line is None or facts.pinned or facts.paused:
+    mount = next((mount for mount in facts.lines if mount.folder == facts.default), None)
+    if mount is None or facts.pinned or facts.paused:
         return facts
     other_folder = facts.repository not in ("", model.place)
-    served = next((each for each in line.snapshots if each.id == line.served), line.base)
+    served = next((each for each in mount.snapshots if each.id == mount.served), mount.base)
     now = Situation(
         served,
-        version_snapshot=_version_snapshot(line, served),
+        version_snapshot=_version_snapshot(mount, served),
         published_unix_ms=served.published_unix_ms,
         other_folder=other_folder,
     )
@@ -48,9 +48,9 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
     return facts.model_copy(update=changes)
 
 
-def _version_snapshot(line: LineState, served: SavedSnapshot) -> str:
+def _version_snapshot(mount: StoreState, served: SavedSnapshot) -> str:
     """The id of the version that a snapshot belongs to; "" when the state file does not say."""
-    known = {each.version: each.id for each in (*line.snapshots, *line.covered) if each.sequence == 0}
-    if line.content_snapshot:
-        known.setdefault(line.content, line.content_snapshot)
+    known = {each.version: each.id for each in (*mount.snapshots, *mount.covered) if each.sequence == 0}
+    if mount.content_snapshot:
+        known.setdefault(mount.content, mount.content_snapshot)
     return known.get(served.version, "")

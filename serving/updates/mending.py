@@ -10,11 +10,11 @@ import time
 
 from serving.updates.applying import Outdated
 from serving.updates.budgets import wait_filled
-from serving.updates.line import LineView, StoreLine
 from serving.updates.live_model import LiveModel, Stopped
-from serving.updates.loading import DRAIN_S, close_line, free_folder
+from serving.updates.loading import DRAIN_S, free_folder, unmount
+from serving.updates.mount import MountedStore, StoreView
 from serving.updates.replacing import remove_stores, retire
-from serving.updates.restoring import rebuilt_line
+from serving.updates.restoring import rebuilt_mount
 from storage.errors import EmberlineError
 
 logger = logging.getLogger("emberline.serving")
@@ -28,21 +28,21 @@ class Mending:
 
     def __init__(self, model: LiveModel) -> None:
         self._model = model
-        self._told: StoreLine | None = None
+        self._told: MountedStore | None = None
         self._retry_s = 0.0
         self._not_before = 0.0
 
     def mend(self) -> None:
         """Replaces what is damaged now. What fails is tried again at a later call, ever less often."""
         model = self._model
-        for line in model.lines:
-            if not line.store.ssd.damage.found or time.monotonic() < self._not_before:
+        for mount in model.mounts:
+            if not mount.store.ssd.damage.found or time.monotonic() < self._not_before:
                 continue
-            if self._told is not line:
+            if self._told is not mount:
                 logger.error("%s: %s", model.name, model.damage)
-                self._told = line
+                self._told = mount
             try:
-                replace_damaged(model, line)
+                replace_damaged(model, mount)
             except Stopped:
                 return
             except Exception as error:
@@ -60,35 +60,35 @@ class Mending:
         self._model.mend_trouble = text
 
 
-def replace_damaged(model: LiveModel, line: StoreLine) -> None:
+def replace_damaged(model: LiveModel, mount: MountedStore) -> None:
     """Fills a store beside a damaged one, stages what that had staged, and moves the requests over."""
     config = model.config
     assert config is not None
     started = time.monotonic()
     # A merge that runs moves the base, and what led to the one before it is deleted then. No other one begins.
-    with line.merge_lock, model.lock:
-        state = line.state()
-        recent = line.view.current.lane.model.recent
+    with mount.merge_lock, model.lock:
+        state = mount.state()
+        recent = mount.view.current.loaded.model.recent
     folder = free_folder(model, state.content)
-    fresh = rebuilt_line(model, config, state.model_copy(update={"folder": folder.name}), recent)
+    fresh = rebuilt_mount(model, config, state.model_copy(update={"folder": folder.name}), recent)
     try:
         model.budget.serve(fresh.store)
         wait_filled(fresh.store, model.check_stop)
         with model.lock:
-            names = [entry.id for entry in line.view.entries]
-            if line not in model.lines or names[-len(fresh.view.entries) :] != [e.id for e in fresh.view.entries]:
+            names = [entry.id for entry in mount.view.entries]
+            if mount not in model.mounts or names[-len(fresh.view.entries) :] != [e.id for e in fresh.view.entries]:
                 raise Outdated("what the store holds has changed meanwhile")
             # An operator may have gone back or forth among them.
-            position = fresh.view.find(line.view.current.id)
+            position = fresh.view.find(mount.view.current.id)
             if position is None:
-                raise Outdated(f"{line.view.current.name} is served again, which cannot be reached")
-            fresh.view = LineView(fresh.view.entries, position)
+                raise Outdated(f"{mount.view.current.name} is served again, which cannot be reached")
+            fresh.view = StoreView(fresh.view.entries, position)
             model.commit(
-                lines=[fresh if each is line else each for each in model.lines],
-                default=fresh if model.default is line else model.default,
+                mounts=[fresh if each is mount else each for each in model.mounts],
+                default=fresh if model.default is mount else model.default,
             )
     except BaseException:
-        close_line(model, fresh, DRAIN_S)
+        unmount(model, fresh, DRAIN_S)
         if not model.stopping.is_set():
             remove_stores(model)
         raise
@@ -97,8 +97,8 @@ def replace_damaged(model: LiveModel, line: StoreLine) -> None:
         "%s: the store %s took the place of the damaged %s after %.1f s, at %s",
         model.name,
         fresh.folder,
-        line.folder.name,
+        mount.folder.name,
         time.monotonic() - started,
         fresh.view.current.snapshot,
     )
-    retire(model, [line], {lane.version: lane.model for lane in fresh.lanes.values()})
+    retire(model, [mount], {loaded.version: loaded.model for loaded in fresh.loaded_versions.values()})

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from serving.updates.applying import collect_kept
-from serving.updates.line import Lane, LineView, StoreLine
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S
+from serving.updates.mount import LoadedVersion, MountedStore, StoreView
 from storage.errors import EmberlineError
 
 logger = logging.getLogger("emberline.serving")
@@ -26,10 +26,10 @@ def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
         model.merge_wake.wait()
         model.merge_wake.clear()
         failure: Exception | None = None
-        for line in model.lines:
+        for mount in model.mounts:
             try:
-                drop_left_behind(model, line)
-                while not model.stopping.is_set() and merge_oldest(model, line):
+                drop_left_behind(model, mount)
+                while not model.stopping.is_set() and merge_oldest(model, mount):
                     merged()
             except Stopped:
                 return
@@ -57,109 +57,109 @@ def _note(model: LiveModel, failure: Exception | None) -> None:
     model.merge_trouble = text
 
 
-def merge_oldest(model: LiveModel, line: StoreLine) -> bool:
-    """Merges the oldest snapshot of a line into its base; False when nothing is to be merged."""
-    with line.merge_lock:
+def merge_oldest(model: LiveModel, mount: MountedStore) -> bool:
+    """Merges the oldest snapshot of a mount into its base; False when nothing is to be merged."""
+    with mount.merge_lock:
         with model.lock:
-            if not _is_due(model, line):
+            if not _is_due(model, mount):
                 return False
-            line.merging = True
-            base, oldest = line.view.entries[0], line.view.entries[1]
+            mount.merging = True
+            base, oldest = mount.view.entries[0], mount.view.entries[1]
         try:
-            _leave(model, line)
+            _leave(model, mount)
             # Also those that the merge would pull the ground from under: batches on the base, however old, and on
             # what was left behind.
             with model.lock:
-                left = [entry.snapshot for entry in line.left_behind]
-            if not model.wait_released(line, [base.snapshot, *left]):
+                left = [entry.snapshot for entry in mount.left_behind]
+            if not model.wait_released(mount, [base.snapshot, *left]):
                 return False
             started = time.monotonic()
             if oldest.overlay is not None:
-                full = _is_full(model, line)
-                line.store.merge(
-                    oldest.overlay, at=oldest.id, on_step=model.step, hurry=lambda: full or _is_behind(model, line)
+                full = _is_full(model, mount)
+                mount.store.merge(
+                    oldest.overlay, at=oldest.id, on_step=model.step, hurry=lambda: full or _is_behind(model, mount)
                 )
             with model.lock:
-                view = line.view
+                view = mount.view
                 entries = (replace(oldest, overlay=None), *view.entries[2:])
-                line.view = LineView(entries, view.served - 1)
+                mount.view = StoreView(entries, view.served - 1)
             if oldest.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
-                line.store.adopt(oldest.lane.published)
+                mount.store.adopt(oldest.loaded.published)
             with model.lock:
                 if oldest.kind != "delta":
-                    line.content = oldest.saved
-                model.write(model.facts, {}, model.lines, model.default)
+                    mount.content = oldest.saved
+                model.write(model.facts, {}, model.mounts, model.default)
         finally:
-            line.merging = False
+            mount.merging = False
     model.counters.merges += 1
     logger.debug("%s: %s is merged (%.0f ms)", model.name, oldest.snapshot, (time.monotonic() - started) * 1e3)
     collect_kept(model)
     return True
 
 
-def drop_left_behind(model: LiveModel, line: StoreLine) -> None:
+def drop_left_behind(model: LiveModel, mount: MountedStore) -> None:
     """Drops, of the snapshots that were left behind, those that no batch uses any more."""
-    if not line.left_behind:
+    if not mount.left_behind:
         return
-    with line.merge_lock:
-        if line.closed:
+    with mount.merge_lock:
+        if mount.closed:
             return
         with model.lock:
-            needed = {entry.lane for entry in line.view.entries}
-        _end_lanes(model, line, [lane for lane in list(line.lanes.values()) if lane not in needed])
+            needed = {entry.loaded for entry in mount.view.entries}
+        _end_versions(model, mount, [loaded for loaded in list(mount.loaded_versions.values()) if loaded not in needed])
         with model.lock:
-            used = line.in_use()
-            free = [entry for entry in line.left_behind if entry.snapshot not in used]
-            line.left_behind = tuple(entry for entry in line.left_behind if entry.snapshot in used)
+            used = mount.in_use()
+            free = [entry for entry in mount.left_behind if entry.snapshot not in used]
+            mount.left_behind = tuple(entry for entry in mount.left_behind if entry.snapshot in used)
         for entry in free:
             if entry.overlay is not None:
-                line.store.discard(entry.overlay)
+                mount.store.discard(entry.overlay)
             logger.info("%s: dropped %s", model.name, entry.snapshot)
 
 
-def _is_due(model: LiveModel, line: StoreLine) -> bool:
+def _is_due(model: LiveModel, mount: MountedStore) -> bool:
     """Whether the oldest snapshot is to be merged. Under the lock."""
-    view = line.view
-    if line.closed or line not in model.lines or model.config is None or view.served == 0:
+    view = mount.view
+    if mount.closed or mount not in model.mounts or model.config is None or view.served == 0:
         return False
-    if line.store.ssd.damage.found:
+    if mount.store.ssd.damage.found:
         return False  # another store takes its place
     canary = model.canary_entry()
-    if canary is not None and canary[0] is line and view.find(canary[1].id) == 0:
+    if canary is not None and canary[0] is mount and view.find(canary[1].id) == 0:
         return False  # the base itself is on trial
     if view.served > model.config.options.retain_snapshots:
         return True
-    return _is_full(model, line)
+    return _is_full(model, mount)
 
 
-def _is_full(model: LiveModel, line: StoreLine) -> bool:
-    held = sum(stats.bytes for stats in line.store.overlay_stats().values())
+def _is_full(model: LiveModel, mount: MountedStore) -> bool:
+    held = sum(stats.bytes for stats in mount.store.overlay_stats().values())
     return model.config is not None and held > model.config.options.overlay_bytes
 
 
-def _is_behind(model: LiveModel, line: StoreLine) -> bool:
+def _is_behind(model: LiveModel, mount: MountedStore) -> bool:
     """Whether a merge must not take its time: others wait behind it, or somebody waits for its end."""
     config = model.config
-    if config is None or model.stopping.is_set() or line not in model.lines or line.store.ssd.damage.found:
+    if config is None or model.stopping.is_set() or mount not in model.mounts or mount.store.ssd.damage.found:
         return True
-    return line.view.served > config.options.retain_snapshots + _PATIENT_MERGES
+    return mount.view.served > config.options.retain_snapshots + _PATIENT_MERGES
 
 
-def _leave(model: LiveModel, line: StoreLine) -> None:
+def _leave(model: LiveModel, mount: MountedStore) -> None:
     """Ends the versions that no snapshot above the base belongs to: nobody can go back to them any more."""
     with model.lock:
-        needed = {entry.lane.version for entry in line.view.entries[1:]}
-        leaving = [lane for version, lane in line.lanes.items() if version not in needed]
-    _end_lanes(model, line, leaving)
+        needed = {entry.loaded.version for entry in mount.view.entries[1:]}
+        leaving = [loaded for version, loaded in mount.loaded_versions.items() if version not in needed]
+    _end_versions(model, mount, leaving)
 
 
-def _end_lanes(model: LiveModel, line: StoreLine, leaving: Iterable[Lane]) -> None:
+def _end_versions(model: LiveModel, mount: MountedStore, leaving: Iterable[LoadedVersion]) -> None:
     """Drains versions and ends their sessions; late requests go to what is served."""
-    successor = line.view.current.lane.model
-    for lane in leaving:
-        lane.model.hand_over(successor)
-        while not lane.model.close(DRAIN_S):
+    successor = mount.view.current.loaded.model
+    for loaded in leaving:
+        loaded.model.hand_over(successor)
+        while not loaded.model.close(DRAIN_S):
             model.check_stop()
         with model.lock:
-            line.lanes.pop(lane.version, None)
-        logger.info("%s: version %d is closed", model.name, lane.version)
+            mount.loaded_versions.pop(loaded.version, None)
+        logger.info("%s: version %d is closed", model.name, loaded.version)

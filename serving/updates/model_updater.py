@@ -17,16 +17,16 @@ from serving.updates import refusals
 from serving.updates.applying import Outdated, collect_kept, take_delta
 from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.faults import is_machine_fault
-from serving.updates.line import StoreLine
 from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
 from serving.updates.live_model import Awaiting, LiveModel, Stopped
-from serving.updates.loading import DRAIN_S, close_line
+from serving.updates.loading import DRAIN_S, unmount
 from serving.updates.made_anew import facts_for_folder
 from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
+from serving.updates.mount import MountedStore
 from serving.updates.rechecking import recheck
 from serving.updates.replacing import remove_stores, retire, take_version
-from serving.updates.restoring import give_up_lost, restore_line, without_lost_canary
+from serving.updates.restoring import give_up_lost, restore_mount, without_lost_canary
 from serving.updates.sharing import take_on_store
 from serving.updates.stamps import stamp_of
 from serving.updates.state import ModelState
@@ -71,7 +71,7 @@ class ModelUpdater:
         self.model = LiveModel(name, config, cores, on_step, gpus)
         self.closed = threading.Event()
         self._before = before
-        self._unclosed: list[StoreLine] = []
+        self._unclosed: list[MountedStore] = []
         self._poll_s = config.poll_s
         self._folder = ModelFolder(self.model.folder)
         self._store_lock = StoreLock(self.model.store_root)
@@ -124,7 +124,7 @@ class ModelUpdater:
         Requests that wait for a newer snapshot are refused at once: none will come.
         """
         self.model.stopping.set()
-        self.model.each_lane(lambda loaded: loaded.line.end())
+        self.model.each_loaded(lambda loaded: loaded.history.end())
         self.model.attempts.stop()
         self._wake.set()
         self.model.merge_wake.set()
@@ -145,12 +145,12 @@ class ModelUpdater:
             return False
         try:
             with model.lock:
-                self._unclosed += model.lines
-                model.lines, model.default = (), None
+                self._unclosed += model.mounts
+                model.mounts, model.default = (), None
                 model.show()
-            # Every line, also after one that could not be closed.
+            # Every mount, also after one that could not be closed.
             self._unclosed = [
-                line for line in self._unclosed if not close_line(model, line, max(0.0, deadline - time.monotonic()))
+                mount for mount in self._unclosed if not unmount(model, mount, max(0.0, deadline - time.monotonic()))
             ]
             if self._unclosed or any(thread.is_alive() for thread in threads):
                 return False
@@ -240,7 +240,7 @@ class ModelUpdater:
         model.trouble = text
 
     def _restore(self) -> bool:
-        """Opens the lines of the state file. One that is gone for good is left out if no operator wants it to stay."""
+        """Opens the mounts of the state file. One that is gone for good is left out if no operator wants it to stay."""
         model = self.model
         catalog = self._folder.scan()
         with model.lock:
@@ -249,31 +249,31 @@ class ModelUpdater:
             model.knows_facts = True
         model.attempts.read()
         config = self._read_config()
-        lines: list[StoreLine] = []
-        default: StoreLine | None = None
+        mounts: list[MountedStore] = []
+        default: MountedStore | None = None
         lost: dict[str, Exception] = {}
         try:
             for state in model.facts.lines:
                 try:
-                    line = restore_line(model, config, state)
+                    mount = restore_mount(model, config, state)
                 except (CheckpointError, ConfigError, NotFound) as error:
                     # A store that is open elsewhere, or a failing disk, is another matter: that may pass.
                     if is_machine_fault(error) or isinstance(error, ConfigError):
                         raise
                     lost[state.folder] = error
                     continue
-                lines.append(line)
+                mounts.append(mount)
                 if state.folder == model.facts.default:
-                    default = line
+                    default = mount
             give_up_lost(model, lost)
         except BaseException:
-            for line in lines:
-                close_line(model, line, DRAIN_S)
+            for mount in mounts:
+                unmount(model, mount, DRAIN_S)
             raise
-        for line in lines:
-            model.budget.serve(line.store)
+        for mount in mounts:
+            model.budget.serve(mount.store)
         with model.lock:
-            model.lines, model.default = tuple(lines), default
+            model.mounts, model.default = tuple(mounts), default
             if model.canary_entry() is None:
                 model.facts = without_lost_canary(model.name, model.facts)
             model.show()
@@ -306,7 +306,9 @@ class ModelUpdater:
         model = self.model
         config = self._read_config()
         with model.lock:
-            newer = {line.view.current.snapshot.version: line.view.current.snapshot.sequence for line in model.lines}
+            newer = {
+                mount.view.current.snapshot.version: mount.view.current.snapshot.sequence for mount in model.mounts
+            }
         catalog = self._folder.scan(newer)
         refusals.forget_gone(model, catalog)
         if model.default is None and not catalog.versions:
@@ -323,22 +325,22 @@ class ModelUpdater:
             return self._attempt(take.found, lambda: self._take(config, take, decision))
         return self._sides(catalog, config, decision)
 
-    def _situation(self, catalog: Catalog, config: ModelConfig, line: StoreLine | None) -> Situation:
-        """What the decisions about a line depend on. Under the lock."""
+    def _situation(self, catalog: Catalog, config: ModelConfig, mount: MountedStore | None) -> Situation:
+        """What the decisions about a mount depend on. Under the lock."""
         model, facts = self.model, self.model.facts
-        served = None if line is None else line.view.current.saved
+        served = None if mount is None else mount.view.current.saved
         return Situation(
             served=served,
             held=frozenset(facts.held),
             abandoned=frozenset(facts.abandoned),
-            held_sequence=0 if line is None else _held_sequence(catalog, line, facts),
+            held_sequence=0 if mount is None else _held_sequence(catalog, mount, facts),
             again=model.again,
             choose=config.choose_versions,
             refused=self._is_refused,
             awaiting={number: each.reason for number, each in model.awaiting.items()},
-            stopped="" if line is None else self._stopped(line),
+            stopped="" if mount is None else self._stopped(mount),
             canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
-            version_snapshot="" if line is None else line.view.current.lane.published.snapshot,
+            version_snapshot="" if mount is None else mount.view.current.loaded.published.snapshot,
             published_unix_ms=0 if served is None else served.published_unix_ms,
         )
 
@@ -348,16 +350,16 @@ class ModelUpdater:
         put_off = not self._following and model.default is not None and model.attempts.is_suspect(found)
         return put_off or refusals.is_refused(model, found)
 
-    def _stopped(self, line: StoreLine) -> str:
+    def _stopped(self, mount: MountedStore) -> str:
         facts = self.model.facts
         canary = self.model.canary_entry()
         if facts.pinned:
-            return f"pinned to {line.view.current.name} until resume"
+            return f"pinned to {mount.view.current.name} until resume"
         if facts.paused:
             return "paused until resume"
         if canary is not None:
             return f"the canary {canary[1].name} runs; promote or stop it"
-        above = len(line.view.entries) - 1 + len(line.left_behind)
+        above = len(mount.view.entries) - 1 + len(mount.left_behind)
         if above >= MAX_CHAIN:
             return f"{above} snapshots lie above the base, and none of them can be merged yet"
         return ""
@@ -387,11 +389,11 @@ class ModelUpdater:
             model.refuse_waiters(fresh, "it is held: it was made from a snapshot that was rolled back")
 
     def _take(self, config: ModelConfig, take: Take, decision: Decision) -> None:
-        model, line = self.model, self.model.default
+        model, mount = self.model, self.model.default
         found = take.found
         if found.is_delta:
-            assert line is not None
-            take_delta(model, line, take)
+            assert mount is not None
+            take_delta(model, mount, take)
             return
         try:
             with model.taking(found.snapshot):
@@ -401,24 +403,24 @@ class ModelUpdater:
             raise
 
     def _take_version(self, config: ModelConfig, decision: Decision, take: Take) -> None:
-        model, line = self.model, self.model.default
+        model, mount = self.model, self.model.default
         found = take.found
         with model.lock:
             # The policy goes back to a version that is there already.
-            there = [each for each in model.lines if each.view.current.lane.published.snapshot == found.snapshot]
+            there = [each for each in model.mounts if each.view.current.loaded.published.snapshot == found.snapshot]
             if there:
                 model.commit(default=there[0])
                 return
-        if line is not None and line.store.ssd.damage.found:
-            line = None  # nothing more is built on a damaged store
+        if mount is not None and mount.store.ssd.damage.found:
+            mount = None  # nothing more is built on a damaged store
         # A store has one version of a number: another one of that number, or one that is about to leave, is in its way.
-        own = line is None or found.version in line.lanes
-        if line is not None and not own and found.equals == line.view.current.id and not decision.side:
-            take_on_store(model, config, line, take)
+        own = mount is None or found.version in mount.loaded_versions
+        if mount is not None and not own and found.equals == mount.view.current.id and not decision.side:
+            take_on_store(model, config, mount, take)
             return
-        if line is not None and not own and not decision.side and config.options.version_reuse_share > 0:
+        if mount is not None and not own and not decision.side and config.options.version_reuse_share > 0:
             try:
-                take_on_store(model, config, line, take)
+                take_on_store(model, config, mount, take)
                 return
             except (TooDifferent, NotFound) as reason:
                 logger.info("%s/%d: gets a store of its own: %s", model.name, found.version, reason)
@@ -434,32 +436,33 @@ class ModelUpdater:
         self._retire(decision)
         with model.lock:
             default = model.default
-            there = {line.view.current.snapshot.version: line for line in model.lines}
+            there = {mount.view.current.snapshot.version: mount for mount in model.mounts}
         for number in decision.side:
-            line = there.get(number)
+            mount = there.get(number)
             found = catalog.versions.get(number)
             if found is not None and (
-                line is None or (found.error is None and line.view.current.lane.published.snapshot != found.snapshot)
+                mount is None
+                or (found.error is None and mount.view.current.loaded.published.snapshot != found.snapshot)
             ):
                 if self._attempt(found, partial(take_version, model, config, Take(found), side=True)):
                     return True
-            elif line is not None and line is not default:
+            elif mount is not None and mount is not default:
                 with model.lock:
-                    action = next_delta(catalog, self._situation(catalog, config, line))
+                    action = next_delta(catalog, self._situation(catalog, config, mount))
                 if isinstance(action, Refuse):
                     refusals.quarantine(model, action.found, action.error, stamp_of(action.found))
                     return True
-                if isinstance(action, Take) and not self._stopped(line):
-                    return self._attempt(action.found, partial(take_delta, model, line, Take(action.found)))
+                if isinstance(action, Take) and not self._stopped(mount):
+                    return self._attempt(action.found, partial(take_delta, model, mount, Take(action.found)))
         return False
 
     def _retire(self, decision: Decision) -> None:
         model = self.model
         with model.lock:
-            # Of two lines with one number the later one has what lies in the folder now.
-            newest = {line.view.current.snapshot.version: line for line in model.lines}
+            # Of two mounts with one number the later one has what lies in the folder now.
+            newest = {mount.view.current.snapshot.version: mount for mount in model.mounts}
             kept = {model.default, *(newest.get(number) for number in decision.side)}
-            gone = [line for line in model.lines if line not in kept]
+            gone = [mount for mount in model.mounts if mount not in kept]
         if gone:
             retire(model, gone)
 
@@ -487,10 +490,10 @@ class ModelUpdater:
         return True
 
 
-def _held_sequence(catalog: Catalog, line: StoreLine, facts: ModelState) -> int:
+def _held_sequence(catalog: Catalog, mount: MountedStore, facts: ModelState) -> int:
     """The newest delta of the served version that was rolled back; known from the folder when its store was lost."""
-    version = line.view.current.snapshot.version
-    above = [entry.snapshot for entry in line.view.entries[line.view.served + 1 :]]
+    version = mount.view.current.snapshot.version
+    above = [entry.snapshot for entry in mount.view.entries[mount.view.served + 1 :]]
     staged = [each.sequence for each in above if each.version == version and each.id in facts.held]
     found = [delta.sequence for delta in catalog.deltas(version) if delta.snapshot in facts.held]
     return max(staged or found, default=0)

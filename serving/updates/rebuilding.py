@@ -15,7 +15,7 @@ from serving.updates.catalog import Found, ModelFolder, found_delta
 from serving.updates.keep import KEPT_DELTAS
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import close_store, fill, open_store
-from serving.updates.state import LineState
+from serving.updates.state import StoreState
 from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
 from storage.errors import CheckpointError, NotFound
 from storage.tiers.tiered import TieredStore
@@ -26,8 +26,9 @@ logger = logging.getLogger("emberline.serving")
 OpenVersion = Callable[[int, str], PublishedVersion]
 
 
-def rebuild_store(model: LiveModel, config: ModelConfig, state: LineState, version_of: OpenVersion) -> TieredStore:
-    """A fresh store in the folder of a line, filled up to its base, or to the first snapshot above that can be reached.
+def rebuild_store(model: LiveModel, config: ModelConfig, state: StoreState, version_of: OpenVersion) -> TieredStore:
+    """A fresh store in the folder of a mount, filled up to its base, or to the first snapshot above that can be
+    reached.
 
     Raises NotFound when a version or delta that is needed is gone, CheckpointError when it is damaged; the folder is as
     it was then.
@@ -65,7 +66,7 @@ def route(start: str, target: str, deltas: Iterable[Found]) -> list[Found] | Non
 
 
 def _sources(
-    model: LiveModel, state: LineState, version_of: OpenVersion
+    model: LiveModel, state: StoreState, version_of: OpenVersion
 ) -> tuple[PublishedVersion, list[PublishedDelta]]:
     """The version to begin with, and the deltas to merge on top."""
     content = (state.content, state.content_snapshot)

@@ -18,10 +18,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 def recheck(model: LiveModel) -> None:
-    """Hashes the files of each version that a line has. Damage is logged, and shown in `LiveModel.damaged`."""
+    """Hashes the files of each version that a mount has. Damage is logged, and shown in `LiveModel.damaged`."""
     with model.lock:
-        lanes = [lane for line in model.lines for lane in line.lanes.values()]
-    for published in {lane.published.path: lane.published for lane in lanes}.values():
+        loaded_versions = [loaded for mount in model.mounts for loaded in mount.loaded_versions.values()]
+    for published in {loaded.published.path: loaded.published for loaded in loaded_versions}.values():
         try:
             _recheck(model, published)
         except Stopped:

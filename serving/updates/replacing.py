@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Mapping
 
-from serving.engine.gate import Claims
 from serving.engine.model import LoadedModel
+from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
 from serving.updates.budgets import wait_filled
-from serving.updates.line import StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, close_line, load_line, wants_warm
+from serving.updates.loading import DRAIN_S, mount_version, unmount, wants_warm
+from serving.updates.mount import MountedStore
 from serving.updates.stale_stores import remove_stale_stores
 from storage.checkpoint import open_version
 from storage.errors import ReadError
@@ -45,23 +45,23 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     model.versions.keep(published)
     model.check_stop()
     served = None if before is None else before.view.current
-    line = load_line(model, config, published, None if served is None else served.lane.model.recent)
-    (base,) = line.view.entries
+    mount = mount_version(model, config, published, None if served is None else served.loaded.model.recent)
+    (base,) = mount.view.entries
     try:
         model.step("verified")
         model.step("staged")
-        report = base.lane.model.judge(
+        report = base.loaded.model.judge(
             base.snapshot,
             published.golden(),
             Claims.of_version(published.manifest),
             config.options,
-            None if served is None else served.lane.model,
+            None if served is None else served.loaded.model,
         )
         model.step("validated")
         model.check_stop()
-        model.budget.serve(line.store)
+        model.budget.serve(mount.store)
         if model.default is not None or wants_warm(config):  # nobody waits as long as another version answers
-            wait_filled(line.store, model.check_stop)
+            wait_filled(mount.store, model.check_stop)
         with model.lock:
             facts = model.facts
             if not side and before is not None:
@@ -77,15 +77,15 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
             else:
                 facts = without_refusal(facts, take)
             trial = not side and before is not None and facts.canary is not None and facts.canary.snapshot == base.id
-            default = model.default if side or trial else line
-            model.commit(facts=facts, lines=(*model.lines, line), default=default or line)
+            default = model.default if side or trial else mount
+            model.commit(facts=facts, mounts=(*model.mounts, mount), default=default or mount)
     except BaseException:
-        close_line(model, line, DRAIN_S)
-        if model.lines and not model.stopping.is_set():
+        unmount(model, mount, DRAIN_S)
+        if model.mounts and not model.stopping.is_set():
             remove_stores(model)
         raise
     model.counters.versions_loaded += 1
-    stats = line.store.stats()
+    stats = mount.store.stats()
     logger.info(
         "%s/%d: ready in %.1f s: snapshot %s, %d rows, %d in DRAM (%.1f MiB), %d session(s), golden requests "
         "within %.2g; %s",
@@ -103,19 +103,19 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     remove_stores(model)
 
 
-def retire(model: LiveModel, lines: list[StoreLine], successors: Mapping[int, LoadedModel] | None = None) -> None:
-    """Takes lines out of service: their late requests go to what is served, then they are drained and closed.
+def retire(model: LiveModel, mounts: list[MountedStore], successors: Mapping[int, LoadedModel] | None = None) -> None:
+    """Takes mounts out of service: their late requests go to what is served, then they are drained and closed.
 
     successors: by version, who gets the late requests of these instead.
     """
     with model.lock:
-        assert model.default not in lines
-        successor = None if model.default is None else model.default.view.current.lane.model
-        model.commit(lines=[line for line in model.lines if line not in lines])
-    for line in lines:
+        assert model.default not in mounts
+        successor = None if model.default is None else model.default.view.current.loaded.model
+        model.commit(mounts=[mount for mount in model.mounts if mount not in mounts])
+    for mount in mounts:
         thread = threading.Thread(
             target=_retire,
-            args=(model, line, successor, successors or {}),
+            args=(model, mount, successor, successors or {}),
             name=f"emberline-retire-{model.name}",
             daemon=True,
         )
@@ -123,44 +123,44 @@ def retire(model: LiveModel, lines: list[StoreLine], successors: Mapping[int, Lo
             try:
                 thread.start()
             except RuntimeError as error:  # no thread is left on the machine
-                logger.warning("%s: %s is closed before anything else is done: %s", model.name, line.folder, error)
+                logger.warning("%s: %s is closed before anything else is done: %s", model.name, mount.folder, error)
             else:
                 model.retiring.append(thread)
                 continue
-        _close(model, line, successor, successors or {})
+        _close(model, mount, successor, successors or {})
 
 
 def remove_stores(model: LiveModel) -> None:
-    """Deletes the stores that no line has, and what is kept for none."""
+    """Deletes the stores that no mount has, and what is kept for none."""
     with model.lock:
         try:
             # Under the lock: no store may be opened between the look and the deletion.
-            remove_stale_stores(model.store_root, {line.folder.name for line in model.lines} | model.open_folders)
+            remove_stale_stores(model.store_root, {mount.folder.name for mount in model.mounts} | model.open_folders)
         except OSError as error:
             logger.warning("%s: stores of older versions stay: %s", model.store_root, error)
     collect_kept(model)
 
 
 def _retire(
-    model: LiveModel, line: StoreLine, served: LoadedModel | None, successors: Mapping[int, LoadedModel]
+    model: LiveModel, mount: MountedStore, served: LoadedModel | None, successors: Mapping[int, LoadedModel]
 ) -> None:
     try:
-        _close(model, line, served, successors)
+        _close(model, mount, served, successors)
     finally:
         with model.lock:
             model.retiring.remove(threading.current_thread())
 
 
 def _close(
-    model: LiveModel, line: StoreLine, served: LoadedModel | None, successors: Mapping[int, LoadedModel]
+    model: LiveModel, mount: MountedStore, served: LoadedModel | None, successors: Mapping[int, LoadedModel]
 ) -> None:
-    for lane in list(line.lanes.values()):
-        successor = successors.get(lane.version, served)
+    for loaded in list(mount.loaded_versions.values()):
+        successor = successors.get(loaded.version, served)
         if successor is not None:
-            lane.model.hand_over(successor)
-    model.budget.retire(line.store)
-    while not close_line(model, line, DRAIN_S):
-        logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, line.folder)
-    logger.info("%s: version %d is closed", model.name, line.view.current.snapshot.version)
+            loaded.model.hand_over(successor)
+    model.budget.retire(mount.store)
+    while not unmount(model, mount, DRAIN_S):
+        logger.warning("%s: the store of %s stays open: a batch is still at work", model.name, mount.folder)
+    logger.info("%s: version %d is closed", model.name, mount.view.current.snapshot.version)
     if not model.stopping.is_set():
         remove_stores(model)

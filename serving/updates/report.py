@@ -11,8 +11,8 @@ from pydantic import JsonValue
 from serving.engine.model import LoadedModel
 from serving.gpu.device_model import DeviceModel
 from serving.updates.counters import UpdateCounters
-from serving.updates.line import StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
+from serving.updates.mount import MountedStore, StagedSnapshot
 from storage.checkpoint.graph_program import Candidate
 from storage.errors import StoreError
 from storage.tiers.budget_report import budget_report
@@ -34,13 +34,13 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
     with model.lock:
         facts, default = model.facts, model.default
         canary = model.canary_entry()
-        lines = [] if default is None else [default]
+        mounts = [] if default is None else [default]
         if canary is not None and canary[0] is not default:
-            lines.append(canary[0])
+            mounts.append(canary[0])
         shown: list[JsonValue] = []
-        for line in lines:
-            for position, entry in enumerate(line.view.entries):
-                shown.append(_shown(entry, _state(model, line, position, canary)))
+        for mount in mounts:
+            for position, entry in enumerate(mount.view.entries):
+                shown.append(_shown(entry, _state(model, mount, position, canary)))
         return {
             "model": model.name,
             "mode": mode(model),
@@ -58,12 +58,12 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
 def budget(model: LiveModel) -> dict[str, JsonValue]:
     """The DRAM budget and what became of it; `storage.tiers.budget_report` describes each store, served first."""
     with model.lock:
-        lines = sorted(model.lines, key=lambda line: line is not model.default)
+        mounts = sorted(model.mounts, key=lambda mount: mount is not model.default)
         configured = None if model.config is None else model.config.options.dram_bytes
     stores: list[JsonValue] = []
-    for line in lines:
+    for mount in mounts:
         with suppress(StoreError):  # it is being closed just now
-            stores.append({"version": str(line.view.current.snapshot.version), **budget_report(line.store)})
+            stores.append({"version": str(mount.view.current.snapshot.version), **budget_report(mount.store)})
     return {
         "model": model.name,
         "dram_bytes": model.budget.total,
@@ -85,12 +85,12 @@ def _runner(name: str, candidates: Sequence[Candidate]) -> dict[str, JsonValue]:
 
 
 def _processor_runner(loaded: LoadedModel) -> dict[str, JsonValue]:
-    program = loaded.line.current.graph.program
+    program = loaded.history.current.graph.program
     return _runner(program.runner, program.candidates)
 
 
 def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
-    """What the sessions of a version do on one card."""
+    """What the sessions of a version do on one GPU."""
     return {
         "name": device.driver.info.name,
         "runner": _runner(device.runner, device.candidates),
@@ -98,7 +98,7 @@ def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
         "batches": dict(device.counters.batches),
         "padded_rows": device.counters.padded_rows,
         "on_processor": device.counters.on_processor,
-        "weight_uploads": device.banks.uploads,
+        "weight_uploads": device.weight_slots.uploads,
         "hbm": _hbm(device),
         "given_up": device.given_up,
         "not_captured": device.not_captured,
@@ -106,10 +106,10 @@ def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
 
 
 def _hbm(device: DeviceModel) -> dict[str, JsonValue] | None:
-    """The cache of rows on a card; None where the host looks up all of them."""
-    if device.card is None:
+    """The cache of rows on a GPU; None where the host looks up all of them."""
+    if device.gpu is None:
         return None
-    tier = device.card.tier
+    tier = device.gpu.tier
     stats = tier.stats()
     lookups, misses = sum(table.lookups for table in stats.tables), sum(table.misses for table in stats.tables)
     return {
@@ -176,7 +176,7 @@ def waiting(model: LiveModel) -> str | None:
 def counters(model: LiveModel) -> UpdateCounters:
     """The counters, with what is so now."""
     with model.lock:
-        stats = [stats for line in model.lines for stats in line.store.overlay_stats().values()]
+        stats = [stats for mount in model.mounts for stats in mount.store.overlay_stats().values()]
         return replace(
             model.counters,
             refused=dict(model.counters.refused),
@@ -232,20 +232,20 @@ def versions(model: LiveModel) -> list[VersionEntry]:
 
 def _damaged(model: LiveModel) -> dict[int, str]:
     """What is wrong with the published files of versions that are served, by number."""
-    lanes = [lane for line in model.lines for lane in line.lanes.values()]
-    texts = {lane.version: model.damaged.get(lane.published.snapshot, "") for lane in lanes}
+    loaded_versions = [loaded for mount in model.mounts for loaded in mount.loaded_versions.values()]
+    texts = {loaded.version: model.damaged.get(loaded.published.snapshot, "") for loaded in loaded_versions}
     return {number: text for number, text in texts.items() if text}
 
 
 def _state(
-    model: LiveModel, line: StoreLine, position: int, canary: tuple[StoreLine, StagedSnapshot, float] | None
+    model: LiveModel, mount: MountedStore, position: int, canary: tuple[MountedStore, StagedSnapshot, float] | None
 ) -> str:
-    entry = line.view.entries[position]
+    entry = mount.view.entries[position]
     if canary is not None and canary[1] is entry:
         return "canary"
-    if line is model.default and position == line.view.served:
+    if mount is model.default and position == mount.view.served:
         return "served"
-    if position > line.view.served:
+    if position > mount.view.served:
         return "held" if entry.id in model.facts.held else "retained"
     return "base" if position == 0 else "retained"
 

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serving.engine.gate import Claims
 from serving.engine.recent import RecentRequests
+from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import judge_delta
 from serving.updates.keep import kept_folder
-from serving.updates.line import MAX_COVERED, Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, close_store, fill, make_lane, open_store
+from serving.updates.loading import DRAIN_S, close_store, fill, load_version, open_store
+from serving.updates.mount import MAX_COVERED, LoadedVersion, MountedStore, StagedSnapshot, StoreView
 from serving.updates.rebuilding import rebuild_store
 from serving.updates.sharing import diff_on
-from serving.updates.state import CanaryState, LineState, ModelState, SavedSnapshot
+from serving.updates.state import CanaryState, ModelState, SavedSnapshot, StoreState
 from serving.updates.version_diff import TooDifferent
 from serving.updates.versions import Versions
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, open_delta
@@ -29,8 +29,8 @@ from storage.tiers.tiered import TieredStore
 logger = logging.getLogger("emberline.serving")
 
 
-def restore_line(model: LiveModel, config: ModelConfig, state: LineState) -> StoreLine:
-    """The line that a state file describes; a store that is damaged or gone is filled again first.
+def restore_mount(model: LiveModel, config: ModelConfig, state: StoreState) -> MountedStore:
+    """The mount that a state file describes; a store that is damaged or gone is filled again first.
 
     Raises EmberlineError or OSError when it cannot be had again.
     """
@@ -46,13 +46,13 @@ def restore_line(model: LiveModel, config: ModelConfig, state: LineState) -> Sto
         damage = str(error)
     logger.error("%s: the store is filled again from published files: %s", model.name, damage)
     with model.rebuilding(f"the store {folder} is filled again from published files: {damage}"):
-        return rebuilt_line(model, config, state)
+        return rebuilt_mount(model, config, state)
 
 
-def rebuilt_line(
-    model: LiveModel, config: ModelConfig, state: LineState, recent: RecentRequests | None = None
-) -> StoreLine:
-    """As `restore_line`, with a fresh store in place of what lies in the folder. recent: to go on with."""
+def rebuilt_mount(
+    model: LiveModel, config: ModelConfig, state: StoreState, recent: RecentRequests | None = None
+) -> MountedStore:
+    """As `restore_mount`, with a fresh store in place of what lies in the folder. recent: to go on with."""
     versions = _Versions(model.versions)
     store = rebuild_store(model, config, state, versions.get)
     return _restored(model, config, state, versions, store, recent)
@@ -61,12 +61,12 @@ def rebuilt_line(
 def _restored(
     model: LiveModel,
     config: ModelConfig,
-    state: LineState,
+    state: StoreState,
     versions: _Versions,
     store: TieredStore,
     recent: RecentRequests | None = None,
-) -> StoreLine:
-    """The line upon its open store, which is closed when that fails."""
+) -> MountedStore:
+    """The mount upon its open store, which is closed when that fails."""
     folder = model.store_root / state.folder
     try:
         return _restore(model, config, state, store, folder, versions, recent)
@@ -110,12 +110,12 @@ def without_lost_canary(name: str, facts: ModelState) -> ModelState:
 def _restore(
     model: LiveModel,
     config: ModelConfig,
-    state: LineState,
+    state: StoreState,
     store: TieredStore,
     folder: Path,
     versions: _Versions,
     recent: RecentRequests | None,
-) -> StoreLine:
+) -> MountedStore:
     states, content = _above(state, store.at)
     at = store.at
     filled = versions.get(*content)
@@ -123,7 +123,7 @@ def _restore(
     fill(model, config, store, filled)
     if store.at != at:
         raise LineageError(f"{folder}: version {filled.version} is not what the store was filled with")
-    lanes: dict[int, Lane] = {}
+    loaded_versions: dict[int, LoadedVersion] = {}
     entries: list[StagedSnapshot] = []
     try:
         covered = (*state.covered, *(s for s in state.snapshots if s not in states))
@@ -146,17 +146,17 @@ def _restore(
                 rows, removed = diff.rows, sum(len(ids) for ids in diff.gone.values())
                 overlay = store.stage(diff)
                 mask |= 1 << overlay
-            lane = lanes.get(version.version)
-            graph = dense_graph(version, config.options) if lane is None else lane.graph
+            loaded = loaded_versions.get(version.version)
+            graph = dense_graph(version, config.options) if loaded is None else loaded.graph
             snapshot = _snapshot(saved, version, delta, graph, mask)
-            if lane is None:
+            if loaded is None:
                 model.versions.keep(version)
-                lane = make_lane(model, config, version, graph, store, snapshot, recent)
-                lanes[version.version] = lane
+                loaded = load_version(model, config, version, graph, store, snapshot, recent)
+                loaded_versions[version.version] = loaded
             size = 0 if overlay is None else store.overlay_stats()[overlay].bytes
             made_from = covered[-MAX_COVERED:]
             entry = StagedSnapshot(
-                snapshot, lane, saved.kind, overlay, rows, removed, size, made_from, saved.visible_ms
+                snapshot, loaded, saved.kind, overlay, rows, removed, size, made_from, saved.visible_ms
             )
             covered = (*covered, saved)
             entries.append(entry)
@@ -165,19 +165,19 @@ def _restore(
             raise LineageError(f"{folder} does not know the snapshot {state.served} that was served")
         _judge(model, config, entries[served], versions)
     except BaseException as error:
-        for lane in lanes.values():
-            lane.model.close(DRAIN_S)
+        for loaded in loaded_versions.values():
+            loaded.model.close(DRAIN_S)
         if isinstance(error, TooDifferent):
             raise LineageError(f"{folder}: {error}") from None
         raise
-    line = StoreLine(folder, store, entries[0].lane, entries[0])
-    line.content = SavedSnapshot(id=filled.snapshot, version=filled.version, sequence=0)
-    line.lanes = lanes
-    line.view = LineView(tuple(entries), served)
-    return line
+    mount = MountedStore(folder, store, entries[0].loaded, entries[0])
+    mount.content = SavedSnapshot(id=filled.snapshot, version=filled.version, sequence=0)
+    mount.loaded_versions = loaded_versions
+    mount.view = StoreView(tuple(entries), served)
+    return mount
 
 
-def _above(state: LineState, at: str) -> tuple[list[SavedSnapshot], tuple[int, str]]:
+def _above(state: StoreState, at: str) -> tuple[list[SavedSnapshot], tuple[int, str]]:
     """The base and what is above it, by the store's own marker, and the version that it holds: number, snapshot."""
     content: tuple[int, str] = (state.content, state.content_snapshot)
     for position, entry in enumerate(state.snapshots):
@@ -205,11 +205,11 @@ def _judge(model: LiveModel, config: ModelConfig, entry: StagedSnapshot, version
     """The served snapshot must still get the trainer's scores: it is not taken on trust from a disk."""
     if entry.kind == "delta":
         delta = open_delta(kept_folder(model.store_root, entry.id), verify=False)
-        judge_delta(model, entry.lane, entry, delta, entry.overlay, live=False)
+        judge_delta(model, entry.loaded, entry, delta, entry.overlay, live=False)
         return
     published = versions.get(entry.snapshot.version, entry.id)
     claims = Claims.of_version(published.manifest)
-    entry.lane.model.judge(entry.snapshot, published.golden(), claims, config.options, None)
+    entry.loaded.model.judge(entry.snapshot, published.golden(), claims, config.options, None)
 
 
 class _Versions:

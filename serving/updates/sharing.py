@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.engine.gate import Claims
+from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
 from serving.updates.keep import kept_folder
-from serving.updates.line import Lane, LineView, StagedSnapshot, StoreLine
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
-from serving.updates.loading import DRAIN_S, make_lane
+from serving.updates.loading import DRAIN_S, load_version
+from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot, StoreView
 from serving.updates.state import SavedSnapshot
 from serving.updates.version_diff import TooDifferent, VersionDiff, touched_ids, version_diff
 from storage.checkpoint import PublishedVersion, open_delta, open_version
@@ -27,65 +27,65 @@ from storage.tiers.tiered import TieredStore
 logger = logging.getLogger("emberline.serving")
 
 
-def take_on_store(model: LiveModel, config: ModelConfig, line: StoreLine, take: Take) -> None:
+def take_on_store(model: LiveModel, config: ModelConfig, mount: MountedStore, take: Take) -> None:
     """A version on the store of the one before: new sessions over the same rows.
 
     None is read when it says that it has the served ones. Else those that differ are staged. Raises TooDifferent when
     they are too many.
     """
-    with model.taking_upon(line) as view:
-        _take_upon(model, config, line, view, take)
+    with model.taking_upon(mount) as view:
+        _take_upon(model, config, mount, view, take)
 
 
-def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: LineView, take: Take) -> None:
+def _take_upon(model: LiveModel, config: ModelConfig, mount: MountedStore, view: StoreView, take: Take) -> None:
     found = take.found
     model.step("found")
     published = open_version(found.path, verify=False)
     if found.equals == view.current.id:
-        _check_tables(published, line)
+        _check_tables(published, mount)
     check_version_signature(model, config, published)
     model.versions.keep(published)
     model.step("verified")
     graph = dense_graph(published, config.options)
-    before = view.current.lane
+    before = view.current.loaded
     diff: VersionDiff | None = None
     overlay: int | None = None
     mask = view.mask(view.served)
     if found.equals != view.current.id:
-        old = model.versions.open(line.content.version, line.content.id)
+        old = model.versions.open(mount.content.version, mount.content.id)
         chain = [entry.saved for entry in view.entries[1 : view.served + 1]]
-        diff = diff_on(line.store, model.store_root, old, published, chain, config.options.version_reuse_share)
-        overlay = line.store.stage(diff)
+        diff = diff_on(mount.store, model.store_root, old, published, chain, config.options.version_reuse_share)
+        overlay = mount.store.stage(diff)
         mask |= 1 << overlay
-    lane: Lane | None = None
+    loaded: LoadedVersion | None = None
     try:
         snapshot = Snapshot.of_version(published, graph, mask)
-        lane = make_lane(model, config, published, graph, line.store, snapshot, before.model.recent)
+        loaded = load_version(model, config, published, graph, mount.store, snapshot, before.model.recent)
         model.step("staged")
         claims = Claims.of_version(published.manifest)
-        report = lane.model.judge(snapshot, published.golden(), claims, config.options, before.model)
+        report = loaded.model.judge(snapshot, published.golden(), claims, config.options, before.model)
         model.step("validated")
         model.check_stop()
         covered = view.current.covered_by_next()
         if diff is None or overlay is None:
-            entry = StagedSnapshot(snapshot, lane, "same", covered=covered)
+            entry = StagedSnapshot(snapshot, loaded, "same", covered=covered)
         else:
             removed = sum(len(ids) for ids in diff.gone.values())
-            size = line.store.overlay_stats()[overlay].bytes
-            entry = StagedSnapshot(snapshot, lane, "version", overlay, diff.rows, removed, size, covered)
+            size = mount.store.overlay_stats()[overlay].bytes
+            entry = StagedSnapshot(snapshot, loaded, "version", overlay, diff.rows, removed, size, covered)
         entry = timed(model, entry, found.path)
         with model.lock:
-            line.lanes[lane.version] = lane
+            mount.loaded_versions[loaded.version] = loaded
             try:
-                dropped = append_entry(model, line, view, entry, take)
+                dropped = append_entry(model, mount, view, entry, take)
             except BaseException:
-                del line.lanes[lane.version]
+                del mount.loaded_versions[loaded.version]
                 raise
     except BaseException:
-        if lane is not None:
-            lane.model.close(DRAIN_S)
+        if loaded is not None:
+            loaded.model.close(DRAIN_S)
         if overlay is not None:
-            line.store.discard(overlay)
+            mount.store.discard(overlay)
         raise
     model.counters.versions_loaded += 1
     logger.info(
@@ -98,7 +98,7 @@ def _take_upon(model: LiveModel, config: ModelConfig, line: StoreLine, view: Lin
         report.golden_difference,
         report.guard,
     )
-    drop_entries(model, line, dropped)
+    drop_entries(model, mount, dropped)
 
 
 def diff_on(
@@ -131,9 +131,9 @@ def diff_on(
     return version_diff(old, new, {name: touched_ids(parts) for name, parts in touched.items()}, share)
 
 
-def _check_tables(published: PublishedVersion, line: StoreLine) -> None:
-    """Raises CheckpointError unless a version has the tables of a line."""
-    own = {spec.name: (spec.dim, spec.row_type) for spec in line.store.tables}
+def _check_tables(published: PublishedVersion, mount: MountedStore) -> None:
+    """Raises CheckpointError unless a version has the tables of a mount."""
+    own = {spec.name: (spec.dim, spec.row_type) for spec in mount.store.tables}
     given = {spec.name: (spec.dim, spec.row_type) for spec in published.tables}
     if own != given:
         raise CheckpointError(

@@ -52,16 +52,16 @@ def files_stamp(folder: Path, beside: Path | None = None) -> FilesStamp:
         for name in sorted(names):
             status = _status(os.path.join(place, name))
             if status is not None:
-                seen.append(_line(name, status))
+                seen.append(_mount(name, status))
                 newest_ns = max(newest_ns, status.st_mtime_ns)
     status = None if beside is None else _status(beside)
     if status is not None:
-        seen.append(_line("..", status))
+        seen.append(_mount("..", status))
     moving = abs(time.time_ns() - newest_ns) < REST_S * 1e9
     return FilesStamp(hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()[:32], moving)
 
 
-def _line(name: str, status: os.stat_result) -> str:
+def _mount(name: str, status: os.stat_result) -> str:
     return f"{name}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
 
 

@@ -61,7 +61,7 @@ class SavedSnapshot(_Part):
         return {"snapshot": self.identity(), **rest}
 
 
-class LineState(_Part):
+class StoreState(_Part):
     """One store. folder: its name. content: the version that its rows were loaded from, or have been relabelled to;
     content_snapshot: its snapshot, "" in older files.
 
@@ -129,7 +129,7 @@ class ModelState(_Part):
     """
 
     repository: str = ""
-    lines: tuple[LineState, ...] = ()
+    lines: tuple[StoreState, ...] = ()
     default: str = ""
     held: tuple[HexId, ...] = ()
     abandoned: tuple[HexId, ...] = ()

@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.publisher import Publisher
-from storage.hbm.replica import CardSlab, Replica
+from storage.hbm.replica import GpuSlab, Replica
 from storage.hbm.threads import usable_threads
 from storage.tiers.arrays import Encoded, Ids
 from storage.tiers.overlays import Overlay
@@ -99,13 +99,13 @@ class Differences:
             gone = 0
             for member in slab.members:
                 table = replica.virtual(member, number)
-                if overlays and slab.cache.rows_of(table) * _SCAN < slab.cache.line_count:
+                if overlays and slab.cache.rows_of(table) * _SCAN < slab.cache.bucket_count:
                     gone += slab.cache.erase(table, self._rows.ids(member, overlays), self._threads)
                 gone += slab.cache.erase_table(table, self._threads)
             if gone:
                 self._publisher.publish(slab)
 
-    def _insert(self, slab: CardSlab, table: int, ids: Ids, rows: Encoded) -> np.ndarray:
+    def _insert(self, slab: GpuSlab, table: int, ids: Ids, rows: Encoded) -> np.ndarray:
         """Inserts rows and returns which are on the GPU now, (n,) bool."""
         placed = np.zeros(len(ids), np.bool_)
         for piece in slab.pieces(len(ids)):

@@ -10,8 +10,8 @@ import numpy as np
 from storage.errors import StoreError
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
 from storage.hbm.publisher import Publisher
-from storage.hbm.replica import CardSlab, Replica
-from storage.hbm.sight import View
+from storage.hbm.replica import GpuSlab, Replica
+from storage.hbm.visibility import View
 
 if TYPE_CHECKING:
     import torch
@@ -26,15 +26,15 @@ def check_replica(view: View, publisher: Publisher, rows: SnapshotRows) -> None:
         try:
             slab.cache.check_integrity()
         except RuntimeError as error:
-            raise StoreError(f"a card's index: {error}") from error
-        there = np.concatenate([part.copy() for part in _parts(slab.lines.nbytes, slab.lines, publisher)])
-        if not np.array_equal(there, slab.cache.lines()):
-            wrong = int(np.argmax(there != slab.cache.lines())) // 64
-            raise StoreError(f"a card's index is not the host's, from line {wrong} on")
+            raise StoreError(f"a GPU's index: {error}") from error
+        there = np.concatenate([part.copy() for part in _parts(slab.buckets.nbytes, slab.buckets, publisher)])
+        if not np.array_equal(there, slab.cache.buckets()):
+            wrong = int(np.argmax(there != slab.cache.buckets())) // 64
+            raise StoreError(f"a GPU's index is not the host's, from bucket {wrong} on")
         _check_rows(view, slab, publisher, rows)
 
 
-def _check_rows(view: View, slab: CardSlab, publisher: Publisher, rows: SnapshotRows) -> None:
+def _check_rows(view: View, slab: GpuSlab, publisher: Publisher, rows: SnapshotRows) -> None:
     replica, cache = view.replica, slab.cache
     slabs = np.concatenate([part.copy() for part in _parts(slab.rows.nbytes, slab.rows, publisher)])
     held = slabs.reshape(-1, slab.stride)[:, : slab.row_bytes]
@@ -46,11 +46,11 @@ def _check_rows(view: View, slab: CardSlab, publisher: Publisher, rows: Snapshot
             assert view.base is not None
             expected, found = rows.find(view.base, table, piece, DIFFERENCE_TIMEOUT_S)
             if not found.all():
-                raise StoreError(f"{_name(replica, table)}: the card has id {piece[~found][0]}, the store has not")
+                raise StoreError(f"{_name(replica, table)}: the GPU has id {piece[~found][0]}, the store has not")
             got = held[cache.find(table, piece)]
             if not np.array_equal(got, expected):
                 wrong = piece[int(np.argmax((got != expected).any(axis=1)))]
-                raise StoreError(f"{_name(replica, table)}: the card has another row for id {wrong} than the store")
+                raise StoreError(f"{_name(replica, table)}: the GPU has another row for id {wrong} than the store")
 
 
 def _parts(size: int, buffer: torch.Tensor, publisher: Publisher) -> Iterator[np.ndarray]:

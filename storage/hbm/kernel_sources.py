@@ -9,7 +9,7 @@ SOURCES = {
     "lookup_gather": ("lookup_gather_fp32", "lookup_gather_fp16", "lookup_gather_bf16"),
     "lookup_pool": ("lookup_pool",),
     "lookup_across": ("lookup_gather_across_fp32", "lookup_pool_across"),
-    "late_rows": ("late_rows_fp32", "late_rows_fp16", "late_rows_bf16", "late_rows_add"),
+    "missed_rows": ("missed_rows_fp32", "missed_rows_fp16", "missed_rows_bf16", "missed_rows_add"),
     "publish": ("publish_rows", "publish_stores"),
 }
 # The one that only GPUs which share rows need.

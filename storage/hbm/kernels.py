@@ -124,15 +124,15 @@ def compile_kernel(
 
 
 def is_kept(name: str, capability: tuple[int, int], cache: Path | None, options: Sequence[str] = OPTIONS) -> bool:
-    """Returns whether compile_kernel has nothing to compile. Raises ConfigError, DeviceError, as card_arch does."""
+    """Returns whether compile_kernel has nothing to compile. Raises ConfigError, DeviceError, as gpu_arch does."""
     if cache is None:
         return False
-    arch = card_arch(capability)
+    arch = gpu_arch(capability)
     key = _cache_key(name, arch, read_sources(source_folder()), options)
     return _read_entry(cache / f"{name}-{arch}-{key.hex()}.cubin", key) is not None
 
 
-def card_arch(capability: tuple[int, int]) -> str:
+def gpu_arch(capability: tuple[int, int]) -> str:
     """Returns the architecture to compile for: the GPU's own, or the last before it of the same generation.
 
     capability: such as (9, 0). Raises ConfigError without CuPy or NVRTC, DeviceError for a GPU that it does not know.
@@ -143,7 +143,7 @@ def card_arch(capability: tuple[int, int]) -> str:
     if not fits:
         known = ", ".join(f"{number // 10}.{number % 10}" for number in supported)
         raise DeviceError(
-            f"the installed NVRTC compiles nothing for a card of compute capability {major}.{minor}, only for {known}"
+            f"the installed NVRTC compiles nothing for a GPU of compute capability {major}.{minor}, only for {known}"
         )
     return f"sm_{max(fits)}"
 
@@ -184,7 +184,7 @@ class Kernels:
                 self._load_source(source)
 
     def load_across(self) -> None:
-        """The same for those that look into the memory of other cards."""
+        """The same for those that look into the memory of other GPUs."""
         self._load_source(ACROSS)
 
     def assemble(
@@ -238,7 +238,7 @@ class Kernels:
 
     def functions(self, source: str, names: Sequence[str], options: Sequence[str] = OPTIONS) -> dict[str, int]:
         """Loads kernels of one source, by name. Raises ConfigError without CuPy or NVRTC."""
-        cubin = compile_kernel(source, card_arch(self._capability), self._cache, options=options)
+        cubin = compile_kernel(source, gpu_arch(self._capability), self._cache, options=options)
         import cupy
 
         driver = _driver()

@@ -1,8 +1,8 @@
 """Launches the kernels of a GPU's replica of a cache: lookups, missed rows, lists that change the replica.
 
-Their arguments are described in cuda/lookup.cuh, cuda/late_rows.cuh and cuda/publish.cuh, each at its top. All tensors
-lie in device memory. Sizes are bounds: the actual size of a batch or a list is read on the device, so that every launch
-may be part of a graph.
+Their arguments are described in cuda/lookup.cuh, cuda/missed_rows.cuh and cuda/publish.cuh, each at its top. All
+tensors lie in device memory. Sizes are bounds: the actual size of a batch or a list is read on the device, so that
+every launch may be part of a graph.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def gather(
     of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64,
     how many there were, set to 0 before on the same stream; several launches may append to one list. use_every: which
     lookups mark their row as used: every so many, a power of two; 0 for none. outputs: outputs and states of the
-    features, written in full. shared: index lines, slabs and marks of use.
+    features, written in full. shared: index buckets, slabs and marks of use.
 
     Raises ConfigError for another use_every, and for no feature or too many.
     """
@@ -91,7 +91,7 @@ def pool(
     return KernelCall("lookup_pool", blocks, values, reads, writes, shared)
 
 
-def scatter_late(
+def scatter_missed(
     output: OutputType,
     *,
     features: torch.Tensor,
@@ -109,10 +109,10 @@ def scatter_late(
     """
     reads = (features, header, entries, count, staging)
     values = (features, header, rows, entries, count, room, staging, 0)
-    return KernelCall(f"late_rows_{output}", _blocks(room * _WARP), values, (*reads, *outputs), outputs)
+    return KernelCall(f"missed_rows_{output}", _blocks(room * _WARP), values, (*reads, *outputs), outputs)
 
 
-def add_late(
+def add_missed(
     *,
     features: torch.Tensor,
     header: torch.Tensor,
@@ -124,14 +124,14 @@ def add_late(
     weights: torch.Tensor | None,
     outputs: Tensors,
 ) -> KernelCall:
-    """Adds the rows that pool missed to their bags, within the rounding that late_rows.cuh states.
+    """Adds the rows that pool missed to their bags, within the rounding that missed_rows.cuh states.
 
     entries: (room, 4) int64. weights: float32 of the missed rows, None where no feature is weighted; the rest as in
-    scatter_late.
+    scatter_missed.
     """
     reads = (features, header, entries, count, staging, *_given(weights), *outputs)
     values = (features, header, rows, entries, count, room, staging, 0 if weights is None else weights)
-    return KernelCall("late_rows_add", _blocks(room * _WARP), values, reads, outputs)
+    return KernelCall("missed_rows_add", _blocks(room * _WARP), values, reads, outputs)
 
 
 def publish_rows(
@@ -156,11 +156,11 @@ def publish_rows(
 
 
 def publish_stores(
-    *, entries: torch.Tensor, count: torch.Tensor, room: int, lines: torch.Tensor, line_count: int
+    *, entries: torch.Tensor, count: torch.Tensor, room: int, buckets: torch.Tensor, bucket_count: int
 ) -> KernelCall:
     """Stores words or ids of the index. entries: (room, 2) int64. publish.cuh says which of them together, and when."""
-    values = (entries, count, room, lines, line_count)
-    return KernelCall("publish_stores", _blocks(room), values, (entries, count), (), (lines,))
+    values = (entries, count, room, buckets, bucket_count)
+    return KernelCall("publish_stores", _blocks(room), values, (entries, count), (), (buckets,))
 
 
 def _blocks(threads: int, abreast: int = 1) -> tuple[int, int]:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage._table import CardSet
+from storage._table import GpuSet
 from storage.errors import DeviceError
 from storage.hbm import lookup_kernels
 from storage.hbm.device import Device, KernelCall
 from storage.hbm.readers import Turns
-from storage.hbm.replica import CardSlab
+from storage.hbm.replica import GpuSlab
 from storage.hbm.threads import usable_threads
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Publisher:
         ]
         self._threads = usable_threads()
 
-    def publish(self, slab: CardSlab) -> None:
+    def publish(self, slab: GpuSlab) -> None:
         """Brings the changes since the last call to the GPU, and waits until every lookup sees them.
 
         Raises DeviceError: the GPU must not be asked any more then.
@@ -100,7 +100,7 @@ class Publisher:
         self._finish()
         slab.cache.complete_set()
 
-    def space(self, slab: CardSlab) -> np.ndarray:
+    def space(self, slab: GpuSlab) -> np.ndarray:
         """Returns a buffer (n, stride) for rows of a set, which the host need not copy again to bring them to the GPU.
 
         The buffer may be used until the set is published. All slabs share its memory.
@@ -136,7 +136,7 @@ class Publisher:
         self.drain()
         del self._halves, self._space, self._space_bytes, self._host_bytes, self._host, self._staging
 
-    def _put_rows(self, slab: CardSlab, changes: CardSet) -> None:
+    def _put_rows(self, slab: GpuSlab, changes: GpuSet) -> None:
         count = len(changes.rows)
         most = (len(self._halves[0].bytes) - _COUNT_BYTES) // (_ENTRY_BYTES + slab.stride)
         space = self._space_of(changes, slab)
@@ -173,7 +173,7 @@ class Publisher:
             )
         self.rows += count
 
-    def _put_stores(self, slab: CardSlab, entries: np.ndarray) -> None:
+    def _put_stores(self, slab: GpuSlab, entries: np.ndarray) -> None:
         most = (len(self._halves[0].bytes) - _COUNT_BYTES) // _ENTRY_BYTES
         for start in range(0, len(entries), most):
             piece = entries[start : start + most]
@@ -189,8 +189,8 @@ class Publisher:
                     entries=half.staging[_COUNT_BYTES:end],
                     count=half.staging[:8],
                     room=len(piece),
-                    lines=slab.lines,
-                    line_count=slab.cache.line_count,
+                    buckets=slab.buckets,
+                    bucket_count=slab.cache.bucket_count,
                 ),
             )
         self.entries += len(entries)
@@ -202,7 +202,7 @@ class Publisher:
         self._await(half)
         return half
 
-    def _space_of(self, changes: CardSet, slab: CardSlab) -> torch.Tensor | None:
+    def _space_of(self, changes: GpuSet, slab: GpuSlab) -> torch.Tensor | None:
         """Returns the set's rows, by number, where `space` has them."""
         if len(changes.rows) == 0 or changes.staged.strides[0] != slab.stride:
             return None

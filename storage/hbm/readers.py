@@ -59,5 +59,5 @@ class Turns:
             while (turn := reference()) is not None and turn.inside and turn.over == over:
                 del turn
                 if time.monotonic() > deadline:
-                    raise DeviceError(f"a lookup on the card has not ended for {most_s:g} s")
+                    raise DeviceError(f"a lookup on the GPU has not ended for {most_s:g} s")
                 time.sleep(20e-6)

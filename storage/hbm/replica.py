@@ -1,6 +1,6 @@
 """A GPU's copy of a cache: index buckets, a slab of rows by slot, marks of use; one set of them for each size of rows.
 
-The authoritative index is the host's (`CardCache`); `publisher` brings its changes here.
+The authoritative index is the host's (`GpuCache`); `publisher` brings its changes here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage._table import CardCache
+from storage._table import GpuCache
 from storage.errors import ConfigError
 from storage.hbm.device import Device
 from storage.specs import TableSpec, encoded_bytes
@@ -26,7 +26,7 @@ logger = logging.getLogger("emberline.storage")
 ROW_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "fp8": 4}
 # Snapshots beside the base that a GPU can answer for at once; the length of the kernels' chain.
 MOST_DIFFERENCES = 8
-LINE_BYTES = 64
+BUCKET_BYTES = 64
 # A cache for all rows has room for a further 1 / SPARE of them: for the rows that differ between two snapshots.
 SPARE = 4
 # Every USE_EVERY-th lookup marks its row.
@@ -38,16 +38,16 @@ _generations = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class CardSlab:
+class GpuSlab:
     """Tables of one row size on the GPU."""
 
-    cache: CardCache
+    cache: GpuCache
     members: tuple[int, ...]
     row_bytes: int
     #: Bytes from row to row.
     stride: int
     #: Index buckets in device memory.
-    lines: torch.Tensor
+    buckets: torch.Tensor
     #: Rows in device memory.
     rows: torch.Tensor
     #: Marks of use in device memory.
@@ -56,7 +56,7 @@ class CardSlab:
     @property
     def device_bytes(self) -> int:
         """Bytes that it takes of the GPU."""
-        return self.lines.nbytes + self.rows.nbytes + self.uses.nbytes
+        return self.buckets.nbytes + self.rows.nbytes + self.uses.nbytes
 
     def pieces(self, count: int) -> Iterator[slice]:
         """Yields slices of `count` rows that fit into one set each: slots given up in a set are free only when it is
@@ -86,15 +86,15 @@ class Replica:
         if count * (MOST_DIFFERENCES + 1) > _MOST_TABLES:
             most = _MOST_TABLES // (MOST_DIFFERENCES + 1)
             raise ConfigError(
-                f"hbm_bytes: a card's cache is for at most {most} tables, the model has {count}; set it to 0",
+                f"hbm_bytes: a GPU's cache is for at most {most} tables, the model has {count}; set it to 0",
                 field="hbm_bytes",
             )
         self.tables = tuple(tables)
         self.base_tables = count
         self.generation = next(_generations)
         self.use_every = USE_EVERY
-        self.slabs: list[CardSlab] = []
-        self._slab_of: list[CardSlab] = []
+        self.slabs: list[GpuSlab] = []
+        self._slab_of: list[GpuSlab] = []
         by_size: dict[int, list[int]] = {}
         for index, spec in enumerate(tables):
             by_size.setdefault(encoded_bytes(spec.row_type, spec.dim), []).append(index)
@@ -105,9 +105,9 @@ class Replica:
             self.slabs.append(_slab(device, size, tuple(members), capacities[size], count))
         of = {index: slab for slab in self.slabs for index in slab.members}
         self._slab_of = [of[index] for index in range(count)]
-        self.shared = tuple(part for slab in self.slabs for part in (slab.lines, slab.rows, slab.uses))
+        self.shared = tuple(part for slab in self.slabs for part in (slab.buckets, slab.rows, slab.uses))
 
-    def slab(self, table: int) -> CardSlab:
+    def slab(self, table: int) -> GpuSlab:
         """Returns the slab that holds the rows of a table."""
         return self._slab_of[table]
 
@@ -117,8 +117,8 @@ class Replica:
         """
         slab, spec = self._slab_of[table], self.tables[table]
         return [
-            slab.lines.data_ptr(),
-            slab.cache.line_count,
+            slab.buckets.data_ptr(),
+            slab.cache.bucket_count,
             slab.rows.data_ptr(),
             slab.cache.slots,
             slab.stride,
@@ -180,8 +180,8 @@ def stride_of(row_bytes: int) -> int:
 def bytes_of(row_bytes: int, capacity_rows: int) -> int:
     """Returns the GPU memory of a cache for that many rows, to within a thousandth."""
     slots = capacity_rows + max(64, capacity_rows * 3 // 100) + 1
-    lines = max(2, (capacity_rows + 2) // 3)
-    return lines * LINE_BYTES + slots * (stride_of(row_bytes) + 1)
+    buckets = max(2, (capacity_rows + 2) // 3)
+    return buckets * BUCKET_BYTES + slots * (stride_of(row_bytes) + 1)
 
 
 def divide(hbm_bytes: int, rows: dict[int, int]) -> dict[int, int]:
@@ -213,16 +213,16 @@ def _capacity(row_bytes: int, size: int) -> int:
     return low
 
 
-def _slab(device: Device, row_bytes: int, members: tuple[int, ...], capacity: int, tables: int) -> CardSlab:
-    cache = CardCache(row_bytes, capacity, tables * (MOST_DIFFERENCES + 1))
+def _slab(device: Device, row_bytes: int, members: tuple[int, ...], capacity: int, tables: int) -> GpuSlab:
+    cache = GpuCache(row_bytes, capacity, tables * (MOST_DIFFERENCES + 1))
     stride = stride_of(row_bytes)
     slots = cache.slots + 1
-    return CardSlab(
+    return GpuSlab(
         cache,
         members,
         row_bytes,
         stride,
-        device.device(cache.line_count * LINE_BYTES),
+        device.device(cache.bucket_count * BUCKET_BYTES),
         device.device(slots * stride),
         device.device(slots),
     )

@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from storage._table import CardCache
+from storage._table import GpuCache
 from storage.errors import ConfigError
-from storage.hbm.cards import Cards, cards_of
 from storage.hbm.device import Device, KernelCall
 from storage.hbm.filling import hottest
+from storage.hbm.gpus import Gpus, gpus_of
 from storage.hbm.lookup_kernels import MOST_CHAIN
 from storage.hbm.offers import Offers
 from storage.hbm.replica import Replica
-from storage.hbm.sight import Reader, Sight
 from storage.hbm.tier import HbmTier
+from storage.hbm.visibility import Reader, VisibleSnapshot
 from storage.tiers.arrays import Flags, Ids
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.tiered import TieredStore
@@ -66,7 +66,7 @@ class Placement:
 
     def parts(self, table: int, ids: Ids) -> np.ndarray:
         """(n,) uint8: the part that each id belongs to."""
-        return CardCache.parts_of(table, ids, len(self.gpus))
+        return GpuCache.parts_of(table, ids, len(self.gpus))
 
 
 class SharedTier:
@@ -139,37 +139,37 @@ class SharedTier:
 
 
 @dataclass(frozen=True)
-class SharedSight(Sight):
+class SharedSight(VisibleSnapshot):
     """peers: the same of the GPUs that share rows, by part; None for the own part, and for a GPU that does not answer
     for the snapshot. Empty where rows are not shared any more. part: the own one.
     """
 
-    peers: tuple[Sight | None, ...] = ()
+    peers: tuple[VisibleSnapshot | None, ...] = ()
     part: int = 0
 
     @property
     def generations(self) -> tuple[int, ...]:
         """Of the addresses that a lookup goes by on other GPUs."""
-        return (self.part, *(0 if sight is None else sight.replica.generation for sight in self.peers))
+        return (self.part, *(0 if visible is None else visible.replica.generation for visible in self.peers))
 
     def peer_words(self, table: int) -> list[int]:
         """What the GPUs have of a table, five words for each (cuda/lookup_across.cuh)."""
-        return [word for sight in self.peers for word in _words_of(sight, table)]
+        return [word for visible in self.peers for word in _words_of(visible, table)]
 
     @property
     def peer_chains(self) -> list[int]:
         """Nine words for each GPU (cuda/lookup_across.cuh)."""
         words: list[int] = []
-        for sight in self.peers:
-            chain = () if sight is None else sight.chain
-            words += [-1 if sight is None else len(chain), *chain, *[0] * (MOST_CHAIN - len(chain))]
+        for visible in self.peers:
+            chain = () if visible is None else visible.chain
+            words += [-1 if visible is None else len(chain), *chain, *[0] * (MOST_CHAIN - len(chain))]
         return words
 
 
-def _words_of(sight: Sight | None, table: int) -> list[int]:
-    if sight is None:
+def _words_of(visible: VisibleSnapshot | None, table: int) -> list[int]:
+    if visible is None:
         return [0] * PEER_WORDS
-    replica: Replica = sight.replica
+    replica: Replica = visible.replica
     words = replica.words(table)
     return [*words[:4], words[8]]
 
@@ -190,14 +190,14 @@ class SharedReader:
         placement = self._sharing.placement
         part = None if placement is None else placement.part_of(self._gpu)
         if placement is None or part is None:
-            sight = self._own.enter(mask)
-            return None if sight is None else SharedSight(sight.chain, sight.replica)
+            visible = self._own.enter(mask)
+            return None if visible is None else SharedSight(visible.chain, visible.replica)
         # Made before it is inside anywhere: a session that is inside waits for nothing.
         readers = [None if gpu == self._gpu else self._reader(gpu) for gpu in placement.gpus]
-        sight = self._own.enter(mask)
-        if sight is None:
+        visible = self._own.enter(mask)
+        if visible is None:
             return None
-        peers: list[Sight | None] = []
+        peers: list[VisibleSnapshot | None] = []
         try:
             for reader in readers:
                 peer = None if reader is None else reader.enter(mask)
@@ -208,7 +208,7 @@ class SharedReader:
         except BaseException:
             self.leave()
             raise
-        return SharedSight(sight.chain, sight.replica, tuple(peers), part)
+        return SharedSight(visible.chain, visible.replica, tuple(peers), part)
 
     def leave(self) -> None:
         """Leaves as Reader does."""
@@ -231,8 +231,8 @@ class SharedReader:
 class RowSharing:
     """Which GPUs of a store share its rows, and whether they do. See `sharing_of`. Any thread."""
 
-    def __init__(self, cards: Cards) -> None:
-        self._cards = cards
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
         self._lock = threading.Lock()
         self._placement: Placement | None = None
         # By owner, the last one last.
@@ -247,7 +247,7 @@ class RowSharing:
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
         """Those that are open, by the index of the GPU."""
-        return self._cards.tiers
+        return self._gpus.tiers
 
     def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
         """From now on hot rows are on each of these GPUs, and cold ones on one of them; fewer than two: each GPU has
@@ -316,16 +316,16 @@ class RowSharing:
             changes = placement != self._placement
             self._placement = placement
             if changes:
-                for tier in self._cards.tiers.values():
+                for tier in self._gpus.tiers.values():
                     self._give(tier)
         if changes:
-            self._cards.refill()
+            self._gpus.refill()
 
     def _give(self, tier: HbmTier) -> None:
         placement = self._placement
         part = None if placement is None else placement.part_of(tier.device.info.index)
         tier.sharing = (
-            None if placement is None or part is None else SharedTier(tier, placement, part, lambda: self._cards.tiers)
+            None if placement is None or part is None else SharedTier(tier, placement, part, lambda: self._gpus.tiers)
         )
 
 
@@ -334,11 +334,11 @@ _making = threading.Lock()
 
 def sharing_of(store: TieredStore) -> RowSharing:
     """How the GPUs of a store share its rows; the first call makes it. Any thread."""
-    cards = cards_of(store)
+    gpus = gpus_of(store)
     with _making:
-        if cards.sharing is None:
-            cards.sharing = RowSharing(cards)
-        made = cards.sharing
+        if gpus.sharing is None:
+            gpus.sharing = RowSharing(gpus)
+        made = gpus.sharing
     assert isinstance(made, RowSharing)
     return made
 

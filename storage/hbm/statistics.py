@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.hbm.replica import CardSlab, Replica
-from storage.hbm.sight import View
+from storage.hbm.replica import GpuSlab, Replica
+from storage.hbm.visibility import View
 from storage.specs import TableSpec
 from storage.tiers.listeners import Held
 
@@ -143,7 +143,7 @@ def _share(stats: HbmStats, tables: Sequence[TableSpec], index: int) -> int:
     return stats.device_bytes * taken[index] // (sum(taken) or 1)
 
 
-def _add(totals: dict[str, int], slab: CardSlab) -> None:
+def _add(totals: dict[str, int], slab: GpuSlab) -> None:
     counted = slab.cache.stats()
     for name in totals:
         totals[name] += counted[name]

@@ -1,6 +1,6 @@
 """The HBM tier of a store on one GPU: a cache of the rows that are asked for most, never wrong about one that it has.
 
-The host decides what is on the GPU (`CardCache`), `publisher` brings it there, `sight` says for which snapshots it
+The host decides what is on the GPU (`GpuCache`), `publisher` brings it there, `visibility` says for which snapshots it
 holds. Lookups on the GPU wait for nothing; the host looks up the rows they miss and offers them here.
 
 No lookup gets a row of another snapshot, for these reasons. The base has the rows of one snapshot, B. A difference for
@@ -27,15 +27,15 @@ import numpy as np
 
 from storage.errors import ConfigError, DeviceError, DeviceLost, DeviceOutOfMemory, StoreError
 from storage.hbm.base_rows import DIFFERENCE_TIMEOUT_S, SnapshotRows
+from storage.hbm.base_switch import SETTLE_AFTER_S, SwitchBackoff
 from storage.hbm.device import Device
 from storage.hbm.differences import Differences
 from storage.hbm.offers import Offers
-from storage.hbm.patience import SETTLE_AFTER_S, Patience
 from storage.hbm.publisher import Publisher
 from storage.hbm.readers import Turns
-from storage.hbm.replica import MOST_DIFFERENCES, CardSlab, Replica
-from storage.hbm.sight import Difference, Reader, View, can_be_shown, live_mask
+from storage.hbm.replica import MOST_DIFFERENCES, GpuSlab, Replica
 from storage.hbm.statistics import HbmStats, TierCounts
+from storage.hbm.visibility import Difference, Reader, View, can_be_shown, live_mask
 from storage.tiers.arrays import Encoded, Flags, Ids
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.hot_ids import HotIds
@@ -65,12 +65,12 @@ class TierSharing(Protocol):
 class HbmTier:
     """The cache of rows on one GPU. Thread-safe.
 
-    offers: ids that lanes asked for. settle_after_s: how long nobody has asked for the base's snapshot before another
-    one takes its place. sharing: the hook of a GPU that shares rows with others; None where it does not.
+    offers: ids that sessions asked for. settle_after_s: how long nobody has asked for the base's snapshot before
+    another one takes its place. sharing: the hook of a GPU that shares rows with others; None where it does not.
     """
 
     def __init__(self, store: TieredStore, device: Device, hbm_bytes: int) -> None:
-        """hbm_bytes: what rows, index and marks may take on the card; a cache of a few rows takes more than none.
+        """hbm_bytes: what rows, index and marks may take on the GPU; a cache of a few rows takes more than none.
 
         Raises ConfigError, DeviceError.
         """
@@ -80,7 +80,7 @@ class HbmTier:
         self.hbm_bytes = hbm_bytes
         self.trouble = ""
         self.settle_after_s = SETTLE_AFTER_S
-        self._patience = Patience()
+        self._backoff = SwitchBackoff()
         self.counts = TierCounts(len(store.tables))
         self._store = store
         self._rows = SnapshotRows(store)
@@ -112,7 +112,7 @@ class HbmTier:
         return reader
 
     def tell(self, lookups: np.ndarray, misses: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
-        """What a batch asked of the card: occurrences by table (T,), those that missed (T,), and, by table, ids that
+        """What a batch asked of the GPU: occurrences by table (T,), those that missed (T,), and, by table, ids that
         did. Never waits; what cannot be remembered is dropped.
         """
         self.counts.add(lookups, misses)
@@ -194,16 +194,16 @@ class HbmTier:
             self._drop([each for each in self._differences() if bool(each.mask & bit) != merged])
 
     def settle(self) -> bool:
-        """Makes the requested snapshot the base when the base has not been asked for of late; see `Patience`."""
+        """Makes the requested snapshot the base when the base has not been asked for of late; see `SwitchBackoff`."""
         now, live = time.monotonic(), live_mask(self._store.overlays.view)
-        if self._patience.heir(self._view, live, now, self.settle_after_s) is None:
+        if self._backoff.next_base(self._view, live, now, self.settle_after_s) is None:
             return False
         others: list[int] = []
         with self._changing() as view:
-            wanted = self._patience.heir(view, live, now, self.settle_after_s)
+            wanted = self._backoff.next_base(view, live, now, self.settle_after_s)
             if view is None or view.base is None or wanted is None:
                 return False
-            self._patience.changed(view.base, wanted.mask, live)
+            self._backoff.changed(view.base, wanted.mask, live)
             others = [
                 each.mask
                 for each in view.differences
@@ -226,13 +226,13 @@ class HbmTier:
         return False  # it was discarded meanwhile
 
     def admit_offers(self) -> int:
-        """Takes in what lanes missed, where it is asked for more than what would go. Returns how many came in."""
+        """Takes in what sessions missed, where it is asked for more than what would go. Returns how many came in."""
         offered = [] if self.sharing is None else list(self.sharing.offered())
         offered += [(table, np.unique(ids)) for table, ids in self.offers.take()]
         return sum(self.install(table, ids) for table, ids in offered)
 
     def count_uses(self, table: int, ids: Ids) -> None:
-        """Counts one use of each id that is on the card, as often as it comes."""
+        """Counts one use of each id that is on the GPU, as often as it comes."""
         with self._lock:
             if self._view is not None:
                 self._view.replica.slab(table).cache.use(table, ids)
@@ -440,7 +440,7 @@ class HbmTier:
             return admitted
         return 0
 
-    def _insert(self, slab: CardSlab, table: int, ids: Ids, rows: Encoded, freq: Flags) -> None:
+    def _insert(self, slab: GpuSlab, table: int, ids: Ids, rows: Encoded, freq: Flags) -> None:
         for piece in slab.pieces(len(ids)):
             slab.cache.insert(table, ids[piece], rows[piece], freq[piece])
             self._publisher.publish(slab)

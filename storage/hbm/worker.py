@@ -64,10 +64,10 @@ class HbmWorker:
             try:
                 busy = self._round()
             except EmberlineError as error:
-                _log.warning("a card's cache: %s", error)
+                _log.warning("a GPU's cache: %s", error)
                 busy = False
             except Exception:
-                _log.exception("a card's cache: a round of its upkeep failed")
+                _log.exception("a GPU's cache: a round of its upkeep failed")
                 busy = False
                 self._end_filling(self._filling)
             if not busy:
@@ -108,11 +108,11 @@ class HbmWorker:
             if hot:
                 save_hot_ids(self._store.ssd.path, hot, self._list)
         except StoreError as error:
-            _log.warning("the next opening fills the card by the published frequencies: %s", error)
+            _log.warning("the next opening fills the GPU by the published frequencies: %s", error)
 
     @property
     def _list(self) -> str:
-        """The name of the list of what was on the card last time."""
+        """The name of the list of what was on the GPU last time."""
         name, sharing = f"{HOT_IDS_HBM}_{self._tier.device.info.index}", self._tier.sharing
         return name if sharing is None else sharing.list_name(name)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from storage.tiers.planning.cost import LookupCosts
 
-# Columns of what is counted by table. A card's hits stand behind what a lookup on the host counts.
+# Columns of what is counted by table. A GPU's hits stand behind what a lookup on the host counts.
 COUNTED = ("dram", "ssd", "absent", "unresolved", "overlay", "hbm")
 HBM = COUNTED.index("hbm")
 
@@ -43,7 +43,7 @@ def host_counts(native: np.ndarray) -> np.ndarray:
 
 @dataclass
 class LookupTotals:
-    """Of one lane, or of several. by_table: (T, 6) uint64, columns as in COUNTED. One thread adds, any reads."""
+    """Of one session, or of several. by_table: (T, 6) uint64, columns as in COUNTED. One thread adds, any reads."""
 
     by_table: np.ndarray
     costs: LookupCosts = field(default_factory=LookupCosts)
@@ -59,7 +59,7 @@ class LookupTotals:
         self.costs.add(sum(astuple(counts)), ns, reads, reads_ns, counts.ssd + counts.unresolved)
 
     def merge(self, other: LookupTotals) -> None:
-        """Adds what another lane noted."""
+        """Adds what another session noted."""
         self.by_table += other.by_table
         self.costs.merge(other.costs)
 

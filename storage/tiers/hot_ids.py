@@ -1,4 +1,4 @@
-"""The hot-id list: which ids were in DRAM, or on a card, hottest first, so that a store that is opened again warms up
+"""The hot-id list: which ids were in DRAM, or on a GPU, hottest first, so that a store that is opened again warms up
 with them.
 
     magic, 8 bytes | length of the header, u32 | header, JSON: names and numbers of ids of the tables, in order |

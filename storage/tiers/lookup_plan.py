@@ -1,4 +1,4 @@
-"""One lane's lookups: the ids of all features of a batch in one call, within a deadline.
+"""One session's lookups: the ids of all features of a batch in one call, within a deadline.
 
 A row comes from the newest overlay that the mask shows, else from the base: DRAM, then SSD. `merge` says why a lookup
 sees one snapshot while overlays move into the base beneath it.

@@ -14,7 +14,7 @@ Plan = TypeVar("Plan", bound=LookupPlan)
 
 
 class PlanLedger:
-    """The plans of a store, each with its own counts, so that lanes do not share a line of memory."""
+    """The plans of a store, each with its own counts, so that sessions do not share a line of memory."""
 
     def __init__(self, tables: int) -> None:
         self.any = False  # whether there ever was one

@@ -1,4 +1,4 @@
-"""Rows that a card did not have: any number of ids of each table, in one round of reads."""
+"""Rows that a GPU did not have: any number of ids of each table, in one round of reads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RowPlan(LookupPlan):
         return self._store.tables[table].dim
 
     def count_hbm(self, by_table: np.ndarray) -> None:
-        """Notes (T,) occurrences of ids that a card answered."""
+        """Notes (T,) occurrences of ids that a GPU answered."""
         self._total.by_table[:, HBM] += by_table
 
     def _find(self, wanted: Sequence[WantedRows], timeout_s: float | None, mask: int) -> FoundRows:

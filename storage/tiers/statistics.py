@@ -37,7 +37,7 @@ class TableStats:
 class StoreStats:
     """Counts since the store was opened, and what lies where now. Keys of the dicts: "hbm", "overlay", "dram", "ssd".
 
-    rows["hbm"] and bytes["hbm"] are those of all cards. rows["ssd"] is that of the base; after merges it is exact for
+    rows["hbm"] and bytes["hbm"] are those of all GPUs. rows["ssd"] is that of the base; after merges it is exact for
     tables that DRAM holds whole, and for the others the number that was loaded. tables: the same by table.
     promotions_dropped: reads that met a full promotion queue.
     negative_ids: absent ids that are remembered.

@@ -200,7 +200,7 @@ class TieredStore:
         return self._plans.made(lambda totals: LookupPlan(self, entries, totals))
 
     def plan_rows(self) -> RowPlan:
-        """A plan for rows that a card did not have, for one thread at a time."""
+        """A plan for rows that a GPU did not have, for one thread at a time."""
         self._check_open()
         return self._plans.made(lambda totals: RowPlan(self, totals))
 

@@ -64,16 +64,16 @@ def served_on(gpus: Gpus, place: Path, versions: dict[str, Path], **parameters: 
         assert driver.memory().device == driver.memory().pinned == 0
 
 
-def check_every_door(gpus: Gpus, models: dict[str, Served], place: Path, precision: str, tolerance: float) -> None:
+def check_every_transport(gpus: Gpus, models: dict[str, Served], place: Path, precision: str, tolerance: float) -> None:
     """The trainer's scores over HTTP and gRPC."""
     versions = {models[kind].name: models[kind].version for kind in KINDS}
     with served_on(gpus, place, versions, precision=precision, precision_tolerance=0.05) as server:
         url, grpc = f"http://127.0.0.1:{server.http_port}", f"127.0.0.1:{server.grpc_port}"
         for kind in KINDS:
             served = models[kind]
-            for door, scores in ask_all(url, grpc, served.name, requests_of(url, served.name, served.data, ROWS)):
+            for transport, scores in ask_all(url, grpc, served.name, requests_of(url, served.name, served.data, ROWS)):
                 difference = np.abs(scores.astype(np.float64) - served.scores[:ROWS]).max()
-                assert difference <= tolerance, f"{kind}, {door}: {difference}"
+                assert difference <= tolerance, f"{kind}, {transport}: {difference}"
                 assert precision in ("fp32", "tf32") or difference > 0, "nothing was computed in another precision"
         ran = [
             sum(loaded.parts.devices.models[index].counters.batches.values())
@@ -91,19 +91,19 @@ def check_every_size(gpus: Gpus, models: dict[str, Served], place: Path, toleran
     with served_on(gpus, place, versions) as server:
         for loaded in server.repository.loaded():
             assert isinstance(loaded, LoadedModel)
-            parts, snapshot = loaded.parts, loaded.line.current
+            parts, snapshot = loaded.parts, loaded.history.current
             requests = open_version(versions[loaded.name]).golden()
             features = parts.features(requests.columns, requests.batch)
-            card = parts.devices.first()
-            assert card is not None
-            sizes = [bucket.size for bucket in card.model.buckets.all]
+            gpu = parts.devices.first()
+            assert gpu is not None
+            sizes = [bucket.size for bucket in gpu.model.buckets.all]
             assert sizes[-1] == loaded.signature.max_batch_size
             rng = np.random.default_rng(1)
             for size in sizes[:9]:
                 for rows in sorted({size, max(1, size - 1), size // 2 + 1}):
                     batch = take_rows(features, rng.integers(0, requests.batch, rows))
-                    by_card, by_processor = (parts.score_once(batch, snapshot, way) for way in (card, parts.processor))
-                    for one, other in zip(by_card, by_processor, strict=True):
+                    by_gpu, by_processor = (parts.score_once(batch, snapshot, way) for way in (gpu, parts.processor))
+                    for one, other in zip(by_gpu, by_processor, strict=True):
                         assert np.abs(one - other).max() <= tolerance, (loaded.name, rows)
             assert isinstance(parts.processor, Pipeline)
 

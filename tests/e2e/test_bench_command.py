@@ -42,7 +42,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "plan_accuracy",
         "update",
         "engine",
-        "doors",
+        "transports",
         "triton",
         "bulk_load",
         "gpu_sessions",

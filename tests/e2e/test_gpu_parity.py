@@ -1,4 +1,5 @@
-"""Every model of the zoo on a simulated GPU: the trainer's scores through every door, in every precision and size."""
+"""Every model of the zoo on a simulated GPU: the trainer's scores through every transport, in every precision and
+size."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Served
-from tests.e2e.gpu_parity import PRECISIONS, check_every_door, check_every_size, check_one_user, check_plain
+from tests.e2e.gpu_parity import PRECISIONS, check_every_size, check_every_transport, check_one_user, check_plain
 from tests.e2e.test_parity import TOLERANCE
 from tests.simulated_gpu import SimulatedGpus
 
@@ -16,9 +17,9 @@ SIMULATED = {**PRECISIONS, "fp32": TOLERANCE, "tf32": TOLERANCE}
 
 
 @pytest.mark.parametrize("precision", SIMULATED)
-def test_the_trainers_scores_through_every_door(models: dict[str, Served], tmp_path: Path, precision: str) -> None:
+def test_the_trainers_scores_through_every_transport(models: dict[str, Served], tmp_path: Path, precision: str) -> None:
     gpus = SimulatedGpus(2, schedule="random", seed=5)
-    check_every_door(gpus, models, tmp_path, precision, SIMULATED[precision])
+    check_every_transport(gpus, models, tmp_path, precision, SIMULATED[precision])
 
 
 def test_every_size_and_padding_has_the_processors_scores(models: dict[str, Served], tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def check_every_way(model: str, run_folder: Path, models: Path, data: Path, plac
         lines = emberline("predict", model, "--url", server.url, "--data", str(data), "--rows", "50", "--skip", "3")
         scores = [np.ravel(json.loads(line.split("\t")[1]))[0] for line in lines.splitlines()]
         assert np.abs(np.array(scores) - expected[3:53]).max() <= within
-        for door, found in ask_all(server.url, server.grpc, model, requests_of(server.url, model, data, 500)):
-            assert np.abs(found.reshape(-1) - expected[:500]).max() <= within, door
+        for transport, found in ask_all(server.url, server.grpc, model, requests_of(server.url, model, data, 500)):
+            assert np.abs(found.reshape(-1) - expected[:500]).max() <= within, transport
         run(
             *(sys.executable, "-m", "loadtest", "--model", model, "--data", str(data), "--url", server.url),
             *("--grpc", server.grpc, "--users", "1", "--items", "8", "--seconds", "1"),

@@ -1,4 +1,4 @@
-"""One score, four ways to it: the trainer, the server through each door and tier, and the third reference."""
+"""One score, four ways to it: the trainer, the server through each transport and tier, and the third reference."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ REFERENCE_TOLERANCE = 5e-6
 
 @pytest.mark.parametrize("kind", ["deepfm", "dlrm", "din"])
 @pytest.mark.parametrize("budget", ["all rows in DRAM", "a tenth in DRAM"])
-def test_served_scores_are_the_trainers_through_every_door(
+def test_served_scores_are_the_trainers_through_every_transport(
     models: dict[str, Served], server: ServerProcess, kind: str, budget: str
 ) -> None:
     served = models[kind]
     name = served.name if budget == "all rows in DRAM" else served.small
     requests = requests_of(server.url, name, served.data, ROWS)
-    for door, scores in ask_all(server.url, server.grpc, name, requests):
+    for transport, scores in ask_all(server.url, server.grpc, name, requests):
         assert scores.shape == (ROWS,)
         difference = np.abs(scores.astype(np.float64) - served.scores).max()
-        assert difference <= TOLERANCE, f"{door}: {difference}"
+        assert difference <= TOLERANCE, f"{transport}: {difference}"
 
 
 @pytest.mark.parametrize("kind", ["deepfm", "dlrm", "din"])
@@ -42,7 +42,7 @@ def test_a_small_budget_is_answered_by_both_tiers(models: dict[str, Served], ser
     served = models["dlrm"]
     requests = requests_of(server.url, served.small, served.data, 2000)
     before = server.metrics()
-    assert [door for door, _ in ask_all(server.url, server.grpc, served.small, requests)]
+    assert [transport for transport, _ in ask_all(server.url, server.grpc, served.small, requests)]
     after = server.metrics()
     for tier in ("dram", "ssd"):
         sample = f'emberline_ids_hit_total{{model="{served.small}",version="1",tier="{tier}"}}'

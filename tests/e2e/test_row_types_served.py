@@ -146,8 +146,8 @@ def test_a_row_type_is_served_changed_and_rolled_back(published: Models, server:
     before = reference.score(rows)
     assert np.std(before) > 0.01, "scores that are all alike compare nothing"
     first = served_scores(server, name, published.test)
-    for door, scores in first.items():
-        assert np.abs(scores - before).max() <= TOLERANCE, door
+    for transport, scores in first.items():
+        assert np.abs(scores - before).max() <= TOLERANCE, transport
     trained = load_trained(published.runs[name]).predict(published.test)
     if not asked:
         assert np.abs(trained - before).max() <= TOLERANCE
@@ -165,16 +165,16 @@ def test_a_row_type_is_served_changed_and_rolled_back(published: Models, server:
     assert np.abs(after - before).max() > 1e-3
     with Operator(server.http_port, name) as operator:
         operator.wait_for(delta.snapshot)
-        for door, scores in served_scores(server, name, published.test).items():
-            assert np.abs(scores - after).max() <= TOLERANCE, door
+        for transport, scores in served_scores(server, name, published.test).items():
+            assert np.abs(scores - after).max() <= TOLERANCE, transport
         operator.command("rollback", {"to": version.snapshot})
         assert operator.served() == version.snapshot
-        for door, scores in served_scores(server, name, published.test).items():
-            np.testing.assert_array_equal(scores, first[door], err_msg=door)
+        for transport, scores in served_scores(server, name, published.test).items():
+            np.testing.assert_array_equal(scores, first[transport], err_msg=transport)
         operator.command("resume")
         operator.wait_for(delta.snapshot)
-    for door, scores in served_scores(server, name, published.test).items():
-        assert np.abs(scores - after).max() <= TOLERANCE, door
+    for transport, scores in served_scores(server, name, published.test).items():
+        assert np.abs(scores - after).max() <= TOLERANCE, transport
 
 
 def test_a_version_in_another_row_type_follows(published: Models, server: ServerProcess) -> None:
@@ -185,8 +185,8 @@ def test_a_version_in_another_row_type_follows(published: Models, server: Server
     with Operator(server.http_port, "half") as operator:
         operator.wait_for(version.snapshot)
     expected = ReferenceScorer(folder).score(rows_of(published.test, ROWS))
-    for door, scores in served_scores(server, "half", published.test).items():
-        assert np.abs(scores - expected).max() <= TOLERANCE, door
+    for transport, scores in served_scores(server, "half", published.test).items():
+        assert np.abs(scores - expected).max() <= TOLERANCE, transport
 
 
 def body(**changes: Any) -> dict[str, Any]:

@@ -43,9 +43,9 @@ def serving(place: str, repository: Path, folder: Path) -> Iterator[ServerProces
     with Server(config, gpus=gpus) as running:
         yield running
         for loaded in running.repository.loaded():
-            card = loaded.parts.devices.models[0]
-            assert not card.given_up
-            assert not card.counters.on_processor
+            gpu = loaded.parts.devices.models[0]
+            assert not gpu.given_up
+            assert not gpu.counters.on_processor
     gpus.driver(0).enter_thread()
     gpus.driver(0).finish()
     assert not gpus.driver(0).errors

@@ -17,9 +17,10 @@ MAX_FINDINGS = 10
 
 @dataclass
 class Campaign:
-    """One run of a door. It is over after `seconds`, or after `inputs` where that is not 0, or after ten findings."""
+    """One run of a transport. It is over after `seconds`, or after `inputs` where that is not 0, or after ten
+    findings."""
 
-    door: str
+    transport: str
     seconds: float
     inputs: int = 0
     seed: int = 1
@@ -49,13 +50,13 @@ class Campaign:
 
     def find(self, why: str, data: bytes, kind: str = "") -> None:
         """Notes a finding and saves its input. kind: what `--replay` needs to know of it."""
-        name = "-".join(part for part in (self.door, kind, hashlib.sha256(data).hexdigest()[:12]) if part)
+        name = "-".join(part for part in (self.transport, kind, hashlib.sha256(data).hexdigest()[:12]) if part)
         FOLDER.mkdir(parents=True, exist_ok=True)
         path = FOLDER / name
         path.write_bytes(data)
         self.findings.append(
             f"{why}\n  input {self.done} of seed {self.seed}, saved; again: "
-            f"python -m tests.fuzz.{self.door} --replay build/fuzz/{name}"
+            f"python -m tests.fuzz.{self.transport} --replay build/fuzz/{name}"
         )
 
     def complain(self, troubles: Sequence[str]) -> None:
@@ -67,7 +68,7 @@ class Campaign:
         took = max(1e-9, time.monotonic() - self.started)
         answers = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
         return (
-            f"{self.door}: {self.done} inputs in {took:.0f} s ({self.done / took:.0f} a second), seed {self.seed}, "
+            f"{self.transport}: {self.done} inputs in {took:.0f} s ({self.done / took:.0f}/s), seed {self.seed}, "
             f"{len(self.findings)} finding(s)\n  {answers}"
         )
 

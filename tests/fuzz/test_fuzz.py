@@ -27,8 +27,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def run(door: str, fuzz: Callable[[Campaign], None], *, inputs: int = 0, seconds: float = 5.0) -> Campaign:
-    campaign = Campaign(door, seconds, inputs, SEED)
+def run(transport: str, fuzz: Callable[[Campaign], None], *, inputs: int = 0, seconds: float = 5.0) -> Campaign:
+    campaign = Campaign(transport, seconds, inputs, SEED)
     fuzz(campaign)
     assert not campaign.findings, "\n".join(campaign.findings)
     return campaign

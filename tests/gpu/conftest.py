@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.gpu.cards import find_gpus
 from serving.gpu.driver import Driver, Gpus
+from serving.gpu.gpus import find_gpus
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +25,11 @@ def all_gpus(request: pytest.FixtureRequest) -> Gpus:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def card(all_gpus: Gpus) -> Driver:
+def gpu(all_gpus: Gpus) -> Driver:
     return all_gpus.driver(all_gpus.infos[0].index)
 
 
 @pytest.fixture
-def driver(card: Driver) -> Driver:
-    card.enter_thread()
-    return card
+def driver(gpu: Driver) -> Driver:
+    gpu.enter_thread()
+    return gpu

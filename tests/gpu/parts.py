@@ -16,7 +16,7 @@ SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer",
 MEMCHECKED = {
     "tests/gpu/test_driver.py": "go_there_and_back or parts_of_buffers",
     "tests/gpu/test_assemble.py": "layouts_at_the_ends or random_layouts",
-    "tests/gpu/test_kernels_on_card.py": "small_batches or parts_of_buffers_are_zeroed",
+    "tests/gpu/test_kernels_on_gpu.py": "small_batches or parts_of_buffers_are_zeroed",
     "tests/gpu/test_hbm.py": "holds_everything or two_snapshots",
 }
 # A test that takes longer shows its stack, and its file ends: the longest, a soak, takes 20 seconds.
@@ -26,7 +26,7 @@ _PLUGINS = ["-p", "no:cacheprovider", "-p", "tests.gpu.telling"]
 FILES = {
     "driver": ("tests/gpu/test_driver.py", 90.0),
     "assemble": ("tests/gpu/test_assemble.py", 60.0),
-    "kernels": ("tests/gpu/test_kernels_on_card.py", 90.0),
+    "kernels": ("tests/gpu/test_kernels_on_gpu.py", 90.0),
     "rows": ("tests/gpu/test_hbm.py", 100.0),
     "sharing": ("tests/gpu/test_hbm_sharing_on_gpu.py", 100.0),
     "sessions": ("tests/gpu/test_sessions.py", 200.0),

@@ -83,8 +83,8 @@ def check_machine(python: Path, *, needs_gpu: bool) -> str:
             refuse(f"CuPy cannot be used ({why}): pip install {build}")
         if not found.get("cupy_gpus"):
             refuse(f"CuPy {found['cupy']} sees no GPU ({found.get('cupy_why', 'it says so')}): is it {build}?")
-    cards = ", ".join(found["gpus"]) or "no GPU"
-    return f"{cards}; torch {found['torch']}, CuPy {found['cupy'] or 'none'}, Python {sys.version.split()[0]}"
+    gpus = ", ".join(found["gpus"]) or "no GPU"
+    return f"{gpus}; torch {found['torch']}, CuPy {found['cupy'] or 'none'}, Python {sys.version.split()[0]}"
 
 
 def make_venv(folder: Path) -> Path:

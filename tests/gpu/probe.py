@@ -21,16 +21,16 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from benchmarks.gpu.device import Card, find_card, measure_limits
+from benchmarks.gpu.device import Gpu, find_gpu, measure_limits
 from benchmarks.gpu.limits import PlainKernels
 from benchmarks.gpu.lookup_parts import NARROW, WIDE
-from benchmarks.gpu.replica import CardRows, Lookups
+from benchmarks.gpu.replica import GpuRows, Lookups
 from benchmarks.gpu.search import IN_TURN, InTurn
 from serving.gpu.driver import Stream
 from storage.errors import CaptureError, DeviceLost
 from storage.hbm.kernel_sources import SOURCES
 from storage.hbm.kernels import DEFAULT_CACHE, OPTIONS, is_kept
-from tests.support.hbm.world import CardWorld
+from tests.support.hbm.world import GpuWorld
 
 _SECONDS = 30.0
 _ROWS, _IDS = 100_000, 4096
@@ -40,14 +40,14 @@ _TOY_ROWS, _TOY_IDS = 700, 64
 class Probe:
     """What the checks share."""
 
-    def __init__(self, card: Card, folder: Path) -> None:
-        self.card, self.driver, self.folder = card, card.driver, folder
-        self.rows = _TOY_ROWS if card.is_simulated else _ROWS
-        self.ids = _TOY_IDS if card.is_simulated else _IDS
+    def __init__(self, gpu: Gpu, folder: Path) -> None:
+        self.gpu, self.driver, self.folder = gpu, gpu.driver, folder
+        self.rows = _TOY_ROWS if gpu.is_simulated else _ROWS
+        self.ids = _TOY_IDS if gpu.is_simulated else _IDS
 
     def kernels_are_carried(self) -> str:
         """Whether a start compiles: of no consequence but half a minute."""
-        capability = (9, 0) if self.card.is_simulated else self.driver.info.capability
+        capability = (9, 0) if self.gpu.is_simulated else self.driver.info.capability
         wanted: list[tuple[str, tuple[str, ...]]] = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
         wanted += [(name, IN_TURN) for name in ("lookup_gather", "lookup_pool")]
         kept = sum(is_kept(name, capability, DEFAULT_CACHE, options) for name, options in wanted)
@@ -72,7 +72,7 @@ class Probe:
         return ""
 
     def a_capture_that_fails_leaves_the_stream_usable(self) -> str:
-        if self.card.is_simulated:
+        if self.gpu.is_simulated:
             return "left out, a simulation holds everything"
         stream, pool, buffer = self.driver.new_stream("probe"), self.driver.new_pool(), self.driver.device(64)
         good = self.driver.capture(lambda: self._add(buffer, stream), pool, stream, name="probe")
@@ -92,14 +92,14 @@ class Probe:
 
     def lookups_find_their_rows(self) -> str:
         for shape in (WIDE, NARROW):
-            rows = CardRows.make(self.card, shape, self.rows)
+            rows = GpuRows.make(self.gpu, shape, self.rows)
             for length in (None, 8):
                 Lookups(rows, 2, self.ids, skew="zipf", length=length).check()
         return f"{self.ids} ids of {self.rows} rows, written out and summed, fp32 and fp16"
 
     def lookups_lie_in_a_graph(self) -> str:
         self.driver.load_kernels()
-        rows = CardRows.make(self.card, WIDE, self.rows)
+        rows = GpuRows.make(self.gpu, WIDE, self.rows)
         lookups = Lookups(rows, 3, self.ids, skew="uniform", length=8)
 
         def work() -> None:
@@ -113,17 +113,17 @@ class Probe:
         return "its first launch lies in the graph"
 
     def plain_kernels_and_the_first_search_load(self) -> str:
-        rows = CardRows.make(self.card, WIDE, self.rows)
+        rows = GpuRows.make(self.gpu, WIDE, self.rows)
         lookups = Lookups(rows, 1, self.ids, skew="uniform", length=8)
-        PlainKernels(self.card).launch(lookups)(0)
-        if not self.card.is_simulated:
-            InTurn(self.card).launch(lookups)(0)
+        PlainKernels(self.gpu).launch(lookups)(0)
+        if not self.gpu.is_simulated:
+            InTurn(self.gpu).launch(lookups)(0)
         self._wait(lookups.stream)
         return ""
 
     def a_cache_is_filled_looked_up_and_changed(self) -> str:
         self.driver.enter_thread()
-        world = CardWorld(self.folder, self.driver)
+        world = GpuWorld(self.folder, self.driver)
         try:
             world.look()
             rows = world.tier.stats().rows
@@ -132,7 +132,7 @@ class Probe:
         return f"{rows} rows"
 
     def the_gpu_copies_and_multiplies(self) -> str:
-        return str(measure_limits(self.card))
+        return str(measure_limits(self.gpu))
 
     def _add(self, buffer: torch.Tensor, stream: Stream) -> None:
         def add() -> None:
@@ -192,10 +192,10 @@ def main() -> None:
     # A hang leaves its stack.
     faulthandler.dump_traceback_later(_SECONDS, exit=True)
     began = time.monotonic()
-    card = find_card(simulated=options.simulated)
-    print(f"{(time.monotonic() - began) * 1e3:7.0f} ms  the driver opens: {card}", flush=True)
+    gpu = find_gpu(simulated=options.simulated)
+    print(f"{(time.monotonic() - began) * 1e3:7.0f} ms  the driver opens: {gpu}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        failed = run(Probe(card, Path(folder)))
+        failed = run(Probe(gpu, Path(folder)))
     print(f"{len(CHECKS) - failed} of {len(CHECKS)} checks passed")
     sys.exit(1 if failed else 0)
 

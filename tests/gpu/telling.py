@@ -92,7 +92,7 @@ class Telling:
 def plant(what: str, item: pytest.Item) -> None:
     """The failure that a rehearsal asked for."""
     if what == "illegal_address":  # as a real GPU has it: this call and every later one of the process fail
-        item._request.getfixturevalue("card").lose()  # type: ignore[attr-defined]
+        item._request.getfixturevalue("gpu").lose()  # type: ignore[attr-defined]
     elif what == "crash":
         ctypes.string_at(8)
     else:

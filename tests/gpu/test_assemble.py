@@ -69,7 +69,7 @@ def make_batch(generator: np.random.Generator, inputs: int, batch: int, rows: in
     return Batch(staging, table, expected, stamp, rows, int(row_bytes.max(initial=0)))
 
 
-class Card:
+class Gpu:
     """Buffers for one batch."""
 
     def __init__(self, driver: Driver, stream: Stream, batch: Batch) -> None:
@@ -116,9 +116,9 @@ def test_random_layouts(driver: Driver, seed: int) -> None:
     rows = batch + int(generator.integers(0, 2)) * int(generator.integers(0, 300))
     users = int(generator.integers(1, batch + 1)) if batch and seed % 2 else 0
     made = make_batch(generator, int(generator.integers(1, 40)), batch, max(rows, 1), users)
-    card = Card(driver, driver.new_stream("test"), made)
-    driver.assemble(card.assembly, made.rows, card.stream)
-    card.check()
+    gpu = Gpu(driver, driver.new_stream("test"), made)
+    driver.assemble(gpu.assembly, made.rows, gpu.stream)
+    gpu.check()
 
 
 @pytest.mark.parametrize(
@@ -126,35 +126,35 @@ def test_random_layouts(driver: Driver, seed: int) -> None:
 )
 def test_layouts_at_the_ends(driver: Driver, inputs: int, batch: int, rows: int, users: int) -> None:
     made = make_batch(np.random.default_rng(7), inputs, batch, rows, users)
-    card = Card(driver, driver.new_stream("test"), made)
-    driver.assemble(card.assembly, made.rows, card.stream)
-    card.check()
+    gpu = Gpu(driver, driver.new_stream("test"), made)
+    driver.assemble(gpu.assembly, made.rows, gpu.stream)
+    gpu.check()
 
 
 def test_a_large_batch(driver: Driver) -> None:
     made = make_batch(np.random.default_rng(11), 30, 4000, 4096, 50)
-    card = Card(driver, driver.new_stream("test"), made)
-    driver.assemble(card.assembly, made.rows, card.stream)
-    card.check()
+    gpu = Gpu(driver, driver.new_stream("test"), made)
+    driver.assemble(gpu.assembly, made.rows, gpu.stream)
+    gpu.check()
 
 
 def test_a_captured_one_unpacks_the_batch_of_the_launch(driver: Driver) -> None:
     stream, pool = driver.new_stream("test"), driver.new_pool()
     generator = np.random.default_rng(13)
     made = make_batch(generator, 8, 64, 64, 0)
-    card = Card(driver, stream, made)
-    graph = driver.capture(lambda: driver.assemble(card.assembly, 64, stream), pool, stream, name="test")
-    assert not card.fetch(card.stamp).any()
+    gpu = Gpu(driver, stream, made)
+    graph = driver.capture(lambda: driver.assemble(gpu.assembly, 64, stream), pool, stream, name="test")
+    assert not gpu.fetch(gpu.stamp).any()
     driver.launch(graph, stream)
-    card.check()
+    gpu.check()
     # The same layout with a smaller batch: what is left of the last one becomes zeros.
     header = made.staging.view(np.int64)
     header[0], header[1] = made.stamp + 1, 20
     host = driver.pinned(made.staging.nbytes)
     host.numpy()[:] = made.staging
-    driver.copy(card.staging, host, stream)
+    driver.copy(gpu.staging, host, stream)
     driver.launch(graph, stream)
     for begin, width, _, _ in made.table.tolist():
         made.expected[begin + 20 * width : begin + 64 * width] = 0
     made.stamp += 1
-    card.check()
+    gpu.check()

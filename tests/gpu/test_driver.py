@@ -1,4 +1,4 @@
-"""Every call of the driver on a real card."""
+"""Every call of the driver on a real GPU."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from serving.gpu.matmul_precision import matmul_precision
 from storage.errors import CaptureError, DeviceOutOfMemory
 
 PATIENCE_S = 120
-# Around a second on any card: longer than what is to overtake it.
+# Around a second on any GPU: longer than what is to overtake it.
 # Cycles of the GPU; torch leaves it without types.
 sleep: Callable[[int], None] = torch.cuda._sleep
 LONG_CYCLES = 2_000_000_000
-# More than any card has.
+# More than any GPU has.
 TOO_MUCH = 2**46
 
 
@@ -35,8 +35,8 @@ def finish(driver: Driver, stream: Stream) -> None:
     driver.synchronize(event)
 
 
-def to_card(driver: Driver, values: np.ndarray, stream: Stream) -> torch.Tensor:
-    """A buffer of the card with these bytes."""
+def to_gpu(driver: Driver, values: np.ndarray, stream: Stream) -> torch.Tensor:
+    """A buffer of the GPU with these bytes."""
     host, buffer = driver.pinned(values.nbytes), driver.device(values.nbytes)
     host.numpy()[:] = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
     driver.copy(buffer, host, stream)
@@ -44,7 +44,7 @@ def to_card(driver: Driver, values: np.ndarray, stream: Stream) -> torch.Tensor:
     return buffer
 
 
-def from_card(driver: Driver, buffer: torch.Tensor, stream: Stream) -> np.ndarray:
+def from_gpu(driver: Driver, buffer: torch.Tensor, stream: Stream) -> np.ndarray:
     """The bytes of a buffer after all that was put on the stream."""
     host = driver.pinned(buffer.nbytes)
     driver.copy(host, buffer, stream)
@@ -84,7 +84,7 @@ def is_done(event: Any) -> bool:
 def test_bytes_go_there_and_back(driver: Driver, size: int) -> None:
     stream = driver.new_stream("test")
     values = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
-    assert np.array_equal(from_card(driver, to_card(driver, values, stream), stream), values)
+    assert np.array_equal(from_gpu(driver, to_gpu(driver, values, stream), stream), values)
 
 
 def test_parts_of_buffers_are_copied(driver: Driver) -> None:
@@ -92,7 +92,7 @@ def test_parts_of_buffers_are_copied(driver: Driver) -> None:
     host, buffer = driver.pinned(64), driver.device(64)
     host.numpy()[:] = np.arange(64, dtype=np.uint8)
     driver.copy(buffer[16:32], host[:16], stream)
-    assert from_card(driver, buffer, stream).tolist() == [0] * 16 + list(range(16)) + [0] * 32
+    assert from_gpu(driver, buffer, stream).tolist() == [0] * 16 + list(range(16)) + [0] * 32
 
 
 def test_buffers_are_zeros_for_every_stream_also_when_memory_is_used_again(driver: Driver) -> None:
@@ -104,7 +104,7 @@ def test_buffers_are_zeros_for_every_stream_also_when_memory_is_used_again(drive
         assert host.data_ptr() % 64 == 0
         assert not host.numpy().any()
         stream = driver.new_stream("test")
-        assert not from_card(driver, buffer, stream).any()
+        assert not from_gpu(driver, buffer, stream).any()
         host.fill_(255)
         compute(driver, partial(buffer.fill_, 255), stream)
         finish(driver, stream)
@@ -195,7 +195,7 @@ def test_graphs_that_share_a_pool_and_a_stream_survive_each_other(driver: Driver
     generator = np.random.default_rng(3)
     left = generator.standard_normal((128, 8192), dtype=np.float32)
     right = generator.standard_normal((8192, 128), dtype=np.float32)
-    lefts, rights = to_card(driver, left, stream), to_card(driver, right, stream)
+    lefts, rights = to_gpu(driver, left, stream), to_gpu(driver, right, stream)
     results = [driver.device(4 * 128 * 128) for _ in range(3)]
 
     def product(result: torch.Tensor) -> Callable[[], object]:
@@ -210,7 +210,7 @@ def test_graphs_that_share_a_pool_and_a_stream_survive_each_other(driver: Driver
     for _ in range(20):
         compute(driver, lambda: torch.full((2**22,), float("nan"), device=lefts.device).add_(1), stream)
         driver.launch(graphs[0], stream)
-    got = from_card(driver, results[2], stream).view(np.float32).reshape(128, 128)
+    got = from_gpu(driver, results[2], stream).view(np.float32).reshape(128, 128)
     assert np.allclose(got, left.astype(np.float64) @ right.astype(np.float64), rtol=1e-4, atol=1e-2)
 
 
@@ -220,7 +220,7 @@ FORBIDDEN: dict[str, Callable[[torch.Tensor], object]] = {
     "to pageable memory": lambda buffer: buffer.cpu(),
     "from pageable memory": lambda buffer: buffer.copy_(torch.ones(buffer.shape, dtype=buffer.dtype)),
     "wait for the stream": lambda buffer: torch.cuda.current_stream().synchronize(),
-    "wait for the card": lambda buffer: torch.cuda.synchronize(),
+    "wait for the GPU": lambda buffer: torch.cuda.synchronize(),
     "cudaMalloc": lambda buffer: __import__("cupy").cuda.runtime.malloc(2**20),
 }
 
@@ -248,11 +248,11 @@ def test_what_no_graph_holds_is_refused_and_all_else_goes_on(driver: Driver, wha
         name="test",
     )
     driver.launch(again, stream)
-    assert from_card(driver, buffer, stream).tolist() == [11] * 64
+    assert from_gpu(driver, buffer, stream).tolist() == [11] * 64
     # Allocations of torch go to their own pools again, also on other threads' streams.
     other = driver.new_stream("other")
     compute(driver, lambda: buffer.copy_(torch.full((64,), 5, dtype=torch.uint8, device=buffer.device)), other)
-    assert from_card(driver, buffer, other).tolist() == [5] * 64
+    assert from_gpu(driver, buffer, other).tolist() == [5] * 64
 
 
 def test_failed_captures_keep_no_memory(driver: Driver) -> None:
@@ -286,10 +286,10 @@ def test_a_bug_in_what_is_captured_is_told_as_it_is(driver: Driver) -> None:
     with pytest.raises(KeyError, match="a bug"):
         driver.capture(lambda: compute(driver, buggy, stream), pool, stream, name="test")
     assert gc.isenabled()
-    assert not from_card(driver, buffer, stream).any()
+    assert not from_gpu(driver, buffer, stream).any()
 
 
-def test_memory_that_is_not_there_is_an_error_and_the_card_goes_on(driver: Driver) -> None:
+def test_memory_that_is_not_there_is_an_error_and_the_gpu_goes_on(driver: Driver) -> None:
     stream, pool, buffer = driver.new_stream("test"), driver.new_pool(), driver.device(8)
     with pytest.raises(DeviceOutOfMemory, match=r"67108864\.0 MiB asked for"):
         driver.device(TOO_MUCH)
@@ -303,8 +303,8 @@ def test_memory_that_is_not_there_is_an_error_and_the_card_goes_on(driver: Drive
     # torch asks CUDA how much is free before it raises; whether a capture allows that is the driver's affair.
     with pytest.raises((DeviceOutOfMemory, CaptureError)):
         driver.capture(lambda: compute(driver, greedy, stream), pool, stream, name="test")
-    assert from_card(driver, buffer, stream).tolist() == [1] * 8
-    assert from_card(driver, driver.device(2**20), stream).shape == (2**20,)
+    assert from_gpu(driver, buffer, stream).tolist() == [1] * 8
+    assert from_gpu(driver, driver.device(2**20), stream).shape == (2**20,)
 
 
 def test_a_batch_waits_for_no_other_stream_and_allocates_nothing(driver: Driver) -> None:
@@ -332,7 +332,7 @@ def test_a_batch_waits_for_no_other_stream_and_allocates_nothing(driver: Driver)
     compute(driver, lambda: sleep(1000), busy)
     driver.record(busy_done, busy)
     driver.synchronize(busy_done)
-    card, host = torch.cuda.memory_stats(), torch.cuda.host_memory_stats()
+    gpu, host = torch.cuda.memory_stats(), torch.cuda.host_memory_stats()
     compute(driver, lambda: sleep(LONG_CYCLES), busy)
     driver.record(busy_done, busy)
     for number in range(20):
@@ -341,7 +341,7 @@ def test_a_batch_waits_for_no_other_stream_and_allocates_nothing(driver: Driver)
         assert host_out[0] == number + 1
     assert not is_done(busy_done)
     driver.synchronize(busy_done)
-    for before, after in ((card, torch.cuda.memory_stats()), (host, torch.cuda.host_memory_stats())):
+    for before, after in ((gpu, torch.cuda.memory_stats()), (host, torch.cuda.host_memory_stats())):
         counts = [name for name in before if name.endswith(".allocated") or name.startswith("num_")]
         assert counts
         assert {name: before[name] for name in counts} == {name: after[name] for name in counts}
@@ -367,12 +367,12 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
     def capture(number: int) -> None:
         stream, pool = driver.new_stream(str(number)), driver.new_pool()
         weights = np.random.default_rng(number).standard_normal((64, 64), dtype=np.float32)
-        card_weights = to_card(driver, weights, stream)
+        gpu_weights = to_gpu(driver, weights, stream)
         values, results = driver.device(4 * 32 * 64), driver.device(4 * 32 * 64)
 
         def work(rows: int) -> Callable[[], None]:
             def product() -> None:
-                inner = torch.mm(floats(values, 32, 64)[:rows], floats(card_weights, 64, 64)).relu()
+                inner = torch.mm(floats(values, 32, 64)[:rows], floats(gpu_weights, 64, 64)).relu()
                 floats(results, 32, 64)[:rows].copy_(inner)
 
             return product
@@ -386,7 +386,7 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
             for rows, graph in graphs.items():
                 driver.copy(values, host, stream)
                 driver.launch(graph, stream)
-                got = from_card(driver, results, stream).view(np.float32).reshape(32, 64)[:rows]
+                got = from_gpu(driver, results, stream).view(np.float32).reshape(32, 64)[:rows]
                 assert np.allclose(got, np.maximum(given[:rows] @ weights, 0), rtol=1e-4, atol=1e-4)
 
     def eager() -> None:
@@ -401,7 +401,7 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
                 floats(result, 1).copy_(many.sum().view(1))
 
             compute(driver, work, stream)
-            assert from_card(driver, result, stream).view(np.float32)[0] == (turn % 97 + 1) * 1000
+            assert from_gpu(driver, result, stream).view(np.float32)[0] == (turn % 97 + 1) * 1000
             driver.device(4096)  # allocated and freed
 
     capturers = [threading.Thread(target=guarded(partial(capture, number))) for number in range(4)]
@@ -422,7 +422,7 @@ def test_products_round_to_tf32_only_where_a_model_asks(driver: Driver, captured
         pytest.skip(f"{driver.info} has no TF32")
     stream, pool = driver.new_stream("test"), driver.new_pool()
     left = np.random.default_rng(5).standard_normal((256, 256), dtype=np.float32)
-    values, result = to_card(driver, left, stream), driver.device(left.nbytes)
+    values, result = to_gpu(driver, left, stream), driver.device(left.nbytes)
     exact = left.astype(np.float64) @ left.astype(np.float64)
 
     def worst(tf32: bool) -> float:
@@ -434,7 +434,7 @@ def test_products_round_to_tf32_only_where_a_model_asks(driver: Driver, captured
             driver.launch(warm_and_capture(driver, work, pool, stream), stream)
         else:
             compute(driver, work, stream)
-        got = from_card(driver, result, stream).view(np.float32).reshape(256, 256)
+        got = from_gpu(driver, result, stream).view(np.float32).reshape(256, 256)
         return float(np.abs(got - exact).max())
 
     assert worst(False) < 1e-4
@@ -444,7 +444,7 @@ def test_products_round_to_tf32_only_where_a_model_asks(driver: Driver, captured
 
 _LOSE_IT = """
 import torch
-from serving.gpu.cards import find_gpus
+from serving.gpu.gpus import find_gpus
 from storage.errors import DeviceLost
 
 driver = find_gpus().driver(find_gpus().infos[0].index)
@@ -468,7 +468,7 @@ print("told:", told[0], flush=True)
 """
 
 
-def test_a_card_that_failed_says_so_from_then_on() -> None:
-    """In a process of its own: nothing can be asked of the card afterwards."""
+def test_a_gpu_that_failed_says_so_from_then_on() -> None:
+    """In a process of its own: nothing can be asked of the GPU afterwards."""
     done = subprocess.run([sys.executable, "-c", _LOSE_IT], capture_output=True, text=True, timeout=PATIENCE_S)
     assert "failed: CUDA error: device-side assert triggered" in done.stdout, done.stdout + done.stderr

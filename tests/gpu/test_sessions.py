@@ -1,4 +1,4 @@
-"""The server's sessions on a real card: the same checks as on the simulated one."""
+"""The server's sessions on a real GPU: the same checks as on the simulated one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from serving.engine.devices import FP32_TOLERANCE
 from serving.gpu.driver import Gpus
 from tests.e2e.conftest import Served, models, place, plain
-from tests.e2e.gpu_parity import PRECISIONS, check_every_door, check_every_size, check_one_user, check_plain
+from tests.e2e.gpu_parity import PRECISIONS, check_every_size, check_every_transport, check_one_user, check_plain
 from tests.soak.gpu import GpuSoak
 
 __all__ = ["models", "place", "plain"]  # fixtures
@@ -23,10 +23,10 @@ def gpus(all_gpus: Gpus) -> Gpus:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_trainers_scores_through_every_door(
+def test_the_trainers_scores_through_every_transport(
     gpus: Gpus, models: dict[str, Served], tmp_path: Path, precision: str
 ) -> None:
-    check_every_door(gpus, models, tmp_path, precision, PRECISIONS[precision])
+    check_every_transport(gpus, models, tmp_path, precision, PRECISIONS[precision])
 
 
 def test_every_size_and_padding_has_the_processors_scores(

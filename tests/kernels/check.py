@@ -1,4 +1,4 @@
-"""Compiles every kernel of cuda/ for every generation of cards, without a GPU, and refuses what would run badly.
+"""Compiles every kernel of cuda/ for every generation of GPUs, without a GPU, and refuses what would run badly.
 
 Refused: a warning, a register that spills to memory, more registers than the budget that the kernel's file states, a
 kernel without a budget. A budget is a line of the .cu file:
@@ -10,7 +10,7 @@ well is kept under build/kernel-check, by a digest of sources, options and compi
 again.
 
     python -m tests.kernels.check                              # every generation
-    python -m tests.kernels.check --cards sm_90                # one
+    python -m tests.kernels.check --GPUs sm_90                # one
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from storage.hbm import kernels
 from storage.hbm.kernels import OPTIONS, compile_source, read_sources, source_folder
 from tests.kernels.kept import KeptLogs
 
-CARDS = ("sm_80", "sm_90", "sm_100")
-ALL_CARDS = ",".join(CARDS)
+GPUS = ("sm_80", "sm_90", "sm_100")
+ALL_GPUS = ",".join(GPUS)
 _BUDGET = re.compile(r"^// budget: (\w+) (\d+) registers$", re.MULTILINE)
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -80,15 +80,15 @@ def read_usage(log: str) -> list[Usage]:
     return found
 
 
-def compile_with_nvrtc(sources: Mapping[str, bytes], name: str, card: str) -> str:
+def compile_with_nvrtc(sources: Mapping[str, bytes], name: str, gpu: str) -> str:
     """The log. Raises DeviceError, ConfigError."""
-    return compile_source(name, card, sources, _NVRTC_OPTIONS)[1]
+    return compile_source(name, gpu, sources, _NVRTC_OPTIONS)[1]
 
 
-def compile_with_nvcc(nvcc: str, folder: Path, name: str, card: str) -> str:
+def compile_with_nvcc(nvcc: str, folder: Path, name: str, gpu: str) -> str:
     """The log. Raises DeviceError."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = [nvcc, *_NVCC_OPTIONS, f"-arch={card}"]
+        command = [nvcc, *_NVCC_OPTIONS, f"-arch={gpu}"]
         command += ["-o", f"{scratch}/{name}.cubin", str(folder / f"{name}.cu")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_NVCC_SECONDS, check=False)
     log = done.stdout + done.stderr
@@ -97,7 +97,7 @@ def compile_with_nvcc(nvcc: str, folder: Path, name: str, card: str) -> str:
     return log
 
 
-def nvcc_cards(nvcc: str) -> set[str]:
+def nvcc_gpus(nvcc: str) -> set[str]:
     """Those that it compiles for."""
     done = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, timeout=_NVCC_SECONDS, check=True)
     return set(done.stdout.split())
@@ -116,8 +116,8 @@ def nvcc_version(nvcc: str) -> str:
     return subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_SECONDS, check=True).stdout
 
 
-def check(folder: Path, cards: Sequence[str], nvcc: str | None, kept: KeptLogs | None = None) -> Report:
-    """Compiles every .cu file of a folder for the cards.
+def check(folder: Path, gpus: Sequence[str], nvcc: str | None, kept: KeptLogs | None = None) -> Report:
+    """Compiles every .cu file of a folder for the GPUs.
 
     nvcc: its path; None to do with NVRTC alone. kept: where logs of earlier compilations are; None to compile all.
     """
@@ -125,14 +125,14 @@ def check(folder: Path, cards: Sequence[str], nvcc: str | None, kept: KeptLogs |
     sources = read_sources(folder)
     headers = tuple(part for file, text in sources.items() if file.endswith(".cuh") for part in (file, text))
     depends: dict[str, tuple[str | bytes, ...]] = {"NVRTC": (*headers, *_NVRTC_OPTIONS, nvrtc_version())}
-    compilations = [("NVRTC", card, partial(compile_with_nvrtc, sources)) for card in cards]
+    compilations = [("NVRTC", gpu, partial(compile_with_nvrtc, sources)) for gpu in gpus]
     if nvcc is None:
         report.notes.append("nvcc is not on PATH: only NVRTC was checked")
     else:
-        known = nvcc_cards(nvcc)
+        known = nvcc_gpus(nvcc)
         depends["nvcc"] = (*headers, *_NVCC_OPTIONS, nvcc_version(nvcc))
-        compilations += [("nvcc", card, partial(compile_with_nvcc, nvcc, folder)) for card in cards if card in known]
-        if missing := [card for card in cards if card not in known]:
+        compilations += [("nvcc", gpu, partial(compile_with_nvcc, nvcc, folder)) for gpu in gpus if gpu in known]
+        if missing := [gpu for gpu in gpus if gpu not in known]:
             report.notes.append(f"nvcc does not compile for {', '.join(missing)}: only NVRTC was checked there")
     names = [file.removesuffix(".cu") for file in sources if file.endswith(".cu")]
     if not names:
@@ -141,15 +141,15 @@ def check(folder: Path, cards: Sequence[str], nvcc: str | None, kept: KeptLogs |
     for name in names:
         budgets = {kernel: int(count) for kernel, count in _BUDGET.findall(sources[f"{name}.cu"].decode())}
         seen: set[str] = set()
-        for compiler, card, _ in compilations:
-            where = f"{name}.cu, {compiler}, {card}"
-            log = made[name, compiler, card]
+        for compiler, gpu, _ in compilations:
+            where = f"{name}.cu, {compiler}, {gpu}"
+            log = made[name, compiler, gpu]
             if isinstance(log, EmberlineError):
                 report.problems.append(f"{where}: {log}")
                 continue
             usages = read_usage(log)
             seen.update(usage.kernel for usage in usages)
-            report.rows += [_row(compiler, card, usage, budgets) for usage in usages]
+            report.rows += [_row(compiler, gpu, usage, budgets) for usage in usages]
             report.problems += [f"{where}: {problem}" for problem in _problems(log, usages, budgets)]
         if seen:
             strangers = sorted(budgets.keys() - seen)
@@ -166,11 +166,11 @@ def _compile_all(
     depends: Mapping[str, tuple[str | bytes, ...]],
     kept: KeptLogs | None,
 ) -> dict[tuple[str, str, str], str | EmberlineError]:
-    """The log of each compilation, or why there is none, by kernel, compiler and card; one a core at a time."""
+    """The log of each compilation, or why there is none, by kernel, compiler and GPU; one a core at a time."""
 
-    def work(name: str, compiler: str, card: str, compile_it: Callable[[str, str], str]) -> str | EmberlineError:
-        compile_one = partial(compile_it, name, card)
-        parts = (compiler, name, card, sources[f"{name}.cu"], *depends[compiler])
+    def work(name: str, compiler: str, gpu: str, compile_it: Callable[[str, str], str]) -> str | EmberlineError:
+        compile_one = partial(compile_it, name, gpu)
+        parts = (compiler, name, gpu, sources[f"{name}.cu"], *depends[compiler])
         try:
             return kept.log(parts, compile_one) if kept else compile_one()
         except EmberlineError as error:
@@ -178,9 +178,9 @@ def _compile_all(
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         running = {
-            (name, compiler, card): pool.submit(work, name, compiler, card, compile_it)
+            (name, compiler, gpu): pool.submit(work, name, compiler, gpu, compile_it)
             for name in names
-            for compiler, card, compile_it in compilations
+            for compiler, gpu, compile_it in compilations
         }
         return {place: each.result() for place, each in running.items()}
 
@@ -200,14 +200,14 @@ def _problems(log: str, usages: Sequence[Usage], budgets: Mapping[str, int]) -> 
             yield f"{usage.kernel} spills {usage.spilled} bytes a thread"
 
 
-def _row(compiler: str, card: str, usage: Usage, budgets: Mapping[str, int]) -> tuple[str, ...]:
+def _row(compiler: str, gpu: str, usage: Usage, budgets: Mapping[str, int]) -> tuple[str, ...]:
     figures = (usage.registers, budgets.get(usage.kernel, "none"), usage.spilled, usage.stack)
-    return (usage.kernel, compiler, card, *map(str, figures))
+    return (usage.kernel, compiler, gpu, *map(str, figures))
 
 
 def print_report(report: Report, kept: KeptLogs) -> None:
     """The table, then the notes, then what is wrong."""
-    heads = ("kernel", "compiler", "card", "registers", "budget", "spilled", "stack")
+    heads = ("kernel", "compiler", "gpu", "registers", "budget", "spilled", "stack")
     lines = [heads, *report.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     for line in lines:
@@ -223,12 +223,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 when nothing is refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=None, help="of the sources; cuda/ by default")
-    parser.add_argument("--cards", default=ALL_CARDS, help="architectures, separated by commas")
+    parser.add_argument("--gpus", default=ALL_GPUS, help="architectures, separated by commas")
     parser.add_argument("--kept", type=Path, default=KEPT, help="folder of logs of earlier compilations")
     given = parser.parse_args(arguments)
     kept = KeptLogs(given.kept)
-    report = check(given.folder or source_folder(), given.cards.split(","), shutil.which("nvcc"), kept)
-    if given.cards == ALL_CARDS:
+    report = check(given.folder or source_folder(), given.gpus.split(","), shutil.which("nvcc"), kept)
+    if given.gpus == ALL_GPUS:
         kept.prune()
     print_report(report, kept)
     return 1 if report.problems else 0

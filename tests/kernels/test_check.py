@@ -104,10 +104,10 @@ def test_the_command_prints_a_table_and_what_is_refused(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "good.cu").write_text(GOOD, encoding="utf-8")
-    command = ["--folder", str(tmp_path), "--cards", "sm_80,sm_100", "--kept", str(tmp_path / "kept")]
+    command = ["--folder", str(tmp_path), "--gpus", "sm_80,sm_100", "--kept", str(tmp_path / "kept")]
     assert checking.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["kernel", "compiler", "card", "registers", "budget", "spilled", "stack"]
+    assert lines[0].split() == ["kernel", "compiler", "gpu", "registers", "budget", "spilled", "stack"]
     assert [line.split()[:3] for line in lines[1:3]] == [["good", "NVRTC", "sm_80"], ["good", "NVRTC", "sm_100"]]
     assert lines[3:5] == ["note: nvcc is not on PATH: only NVRTC was checked", "compiled: 2; kept from before: 0"]
     (tmp_path / "good.cu").write_text(GOOD.replace("24", "2"), encoding="utf-8")

@@ -5,7 +5,7 @@
     ...                 # the code under test
     driver.finish()     # runs what is left, and raises the first mistake that was made, whoever swallowed it
 
-Right programs compute what a card would, whatever the schedule. Wrong ones fail, and mostly at the call that is wrong,
+Right programs compute what a GPU would, whatever the schedule. Wrong ones fail, and mostly at the call that is wrong,
 whatever the schedule:
 
 - Two operations that touch the same bytes, one of them writing, without stream order or events between them: RaceError

@@ -130,7 +130,7 @@ class Buffers:
         return Part(buffer, begin, begin + size)
 
     def peer_at(self, address: int, size: int) -> np.ndarray | None:
-        """As `at`, of the device's memory, for a kernel of another card: its lock is not held."""
+        """As `at`, of the device's memory, for a kernel of another GPU: its lock is not held."""
         starts = list(self._starts)
         place = bisect_right(starts, address) - 1
         buffer = self._at.get(starts[place]) if place >= 0 else None

@@ -1,4 +1,4 @@
-"""The driver of one simulated card."""
+"""The driver of one simulated GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from serving.gpu.driver import Assembly, DeviceMemory, Driver, GpuInfo
 from storage.errors import CaptureError, DeviceError
 from storage.hbm.device import Device, KernelCall
 from tests.simulated_gpu.buffers import DEVICE, PINNED, Part, without
-from tests.simulated_gpu.card import Access, Card
 from tests.simulated_gpu.closures import loosened
 from tests.simulated_gpu.faults import Faults
+from tests.simulated_gpu.gpu import Access, Gpu
 from tests.simulated_gpu.graphs import Graph, Pool, Recording
 from tests.simulated_gpu.kernel_memory import KERNELS
 from tests.simulated_gpu.lookups import Lookups
@@ -52,7 +52,7 @@ class SimulatedDriver(Faults):
         self.counts: Counter[str] = Counter()
         self.lookups = Lookups()
         self._lock = threading.RLock()
-        self._card = Card(schedule, seed, threads)
+        self._gpu = Gpu(schedule, seed, threads)
         self._strict = strict
         self._made = Counter[str]()
         self._local = threading.local()
@@ -63,41 +63,41 @@ class SimulatedDriver(Faults):
     def errors(self) -> list[MisuseError]:
         """So far."""
         with self._lock:
-            self._card.collect()
-            return list(self._card.errors)
+            self._gpu.collect()
+            return list(self._gpu.errors)
 
     @property
     def trace(self) -> list[Executed]:
         """What ran, in the order in which it did."""
         with self._lock:
-            return list(self._card.schedule.ran)
+            return list(self._gpu.schedule.ran)
 
     @property
     def live_graphs(self) -> int:
         """Graphs that somebody still holds."""
         with self._lock:
-            self._card.collect()
-            return self._card.graphs
+            self._gpu.collect()
+            return self._gpu.graphs
 
     @property
     def live_bytes(self) -> dict[str, int]:
-        """Of buffers, "pinned" and "device"; also when the card is lost."""
+        """Of buffers, "pinned" and "device"; also when the GPU is lost."""
         with self._lock:
-            self._card.collect()
-            return dict(self._card.buffers.taken)
+            self._gpu.collect()
+            return dict(self._gpu.buffers.taken)
 
     @property
     def waiting(self) -> int:
         """Operations that have not run."""
         with self._lock:
-            return sum(stream.put - stream.done for stream in self._card.schedule.streams) if not self.lost else 0
+            return sum(stream.put - stream.done for stream in self._gpu.schedule.streams) if not self.lost else 0
 
     def finish(self) -> None:
         """Runs all that waits, as if everything had been synchronized; raises the first mistake, if one was made."""
         with self._lock:
-            self._card.finish()
-            if self._card.errors:
-                raise self._card.errors[0]
+            self._gpu.finish()
+            if self._gpu.errors:
+                raise self._gpu.errors[0]
 
     # What production asks: `Driver`.
 
@@ -119,8 +119,8 @@ class SimulatedDriver(Faults):
         """As of every driver."""
         with self._lock:
             self._begin("new_stream", in_capture=True)
-            streams = self._card.schedule.streams
-            streams.append(Stream(self, len(streams), name, self._card.schedule.weight()))
+            streams = self._gpu.schedule.streams
+            streams.append(Stream(self, len(streams), name, self._gpu.schedule.weight()))
             return streams[-1]
 
     def new_event(self, *, busy_wait: bool = False) -> Event:
@@ -134,12 +134,12 @@ class SimulatedDriver(Faults):
         with self._lock:
             recording = self._begin("copy", stream, in_capture=True)
             if target.nbytes != source.nbytes:
-                raise self._card.mistake(MisuseError(f"a copy of {source.nbytes} bytes to {target.nbytes}"))
+                raise self._gpu.mistake(MisuseError(f"a copy of {source.nbytes} bytes to {target.nbytes}"))
             if target.nbytes == 0:
                 return
             to, of = self._part("the target", target), self._part("the source", source)
             if to.buffer.kind == of.buffer.kind:
-                raise self._card.mistake(MisuseError(f"a copy from {of} to {to}: it is between host and device"))
+                raise self._gpu.mistake(MisuseError(f"a copy from {of} to {to}: it is between host and device"))
             self._put(Copy(to, of), stream, recording)
 
     def assemble(self, assembly: Assembly, rows: int, stream: Stream) -> None:
@@ -148,11 +148,11 @@ class SimulatedDriver(Faults):
             recording = self._begin("assemble", stream, in_capture=True)
             table, stamp = assembly.table, assembly.stamp
             if table.dtype != torch.int64 or table.dim() != 2 or table.shape[1] != 4 or rows < 0:
-                raise self._card.mistake(
+                raise self._gpu.mistake(
                     MisuseError(f"{rows} rows by a table of {tuple(table.shape)} {table.dtype}, not (inputs, 4) int64")
                 )
             if stamp.nbytes != _STAMP_BYTES:
-                raise self._card.mistake(MisuseError(f"a stamp of {stamp.nbytes} bytes, not {_STAMP_BYTES}"))
+                raise self._gpu.mistake(MisuseError(f"a stamp of {stamp.nbytes} bytes, not {_STAMP_BYTES}"))
             step = Assemble(
                 self._part("staging", assembly.staging),
                 self._part("the table", table, DEVICE) if table.numel() else None,
@@ -163,7 +163,7 @@ class SimulatedDriver(Faults):
             )
             apart = [*without(step.reads, step.writes), *without(step.writes[:1], step.writes[1:])]
             if apart != [*step.reads, step.writes[0]]:
-                raise self._card.mistake(MisuseError("staging, table, target and stamp overlap"))
+                raise self._gpu.mistake(MisuseError("staging, table, target and stamp overlap"))
             self._put(step, stream, recording)
 
     def compute(
@@ -185,13 +185,13 @@ class SimulatedDriver(Faults):
                 named = named.func
             name = getattr(named, "__qualname__", type(named).__name__).rpartition(".")[2]
             held: list[Part] = []
-            work = loosened(work, self._card.buffers.find, held)
+            work = loosened(work, self._gpu.buffers.find, held)
             unnamed = without(held, [*read, *written])
             if unnamed:
-                raise self._card.mistake(
+                raise self._gpu.mistake(
                     MisuseError(f"compute {name!r} holds {unnamed[0]}, which is not among its reads and writes")
                 )
-            everything = self._card.buffers if self._strict else None
+            everything = self._gpu.buffers if self._strict else None
             self._put(Compute(work, name, read, written, everything), stream, recording)
 
     def zero(self, buffer: torch.Tensor, stream: Stream) -> None:
@@ -210,15 +210,15 @@ class SimulatedDriver(Faults):
                 raise DeviceError(f"{self.info}: no kernel of lookups compiles: the simulation was told so")
 
     def reach(self, other: Device) -> None:
-        """As of every driver; between simulated cards."""
+        """As of every driver; between simulated GPUs."""
         assert isinstance(other, SimulatedDriver)
         with self._lock:
             self._begin("reach")
             if self.refuse_peers:
                 raise DeviceError(f"{self.info} cannot read the memory of {other.info}: the simulation was told so")
             if other is self:
-                raise self._card.mistake(MisuseError(f"{self.info} is to reach itself"))
-            self._card.peers[other.info.index] = other._card.buffers
+                raise self._gpu.mistake(MisuseError(f"{self.info} is to reach itself"))
+            self._gpu.peers[other.info.index] = other._gpu.buffers
 
     def kernel(self, call: KernelCall, stream: Stream) -> None:
         """As of every driver; every address is that of a buffer which the call names."""
@@ -226,7 +226,7 @@ class SimulatedDriver(Faults):
             recording = self._begin("kernel", stream, in_capture=True)
             self._check_run()
             if call.name not in KERNELS:
-                raise self._card.mistake(MisuseError(f"no kernel is called {call.name!r}"))
+                raise self._gpu.mistake(MisuseError(f"no kernel is called {call.name!r}"))
             reads = [self._part("what a kernel reads", part, DEVICE) for part in call.reads if part.numel()]
             writes = [self._part("what a kernel writes", part, DEVICE) for part in call.writes if part.numel()]
             shared = [self._part("what a kernel shares", part, DEVICE) for part in call.shared if part.numel()]
@@ -237,11 +237,11 @@ class SimulatedDriver(Faults):
             ]
             unnamed = without(given, [*reads, *writes, *shared])
             if unnamed:
-                raise self._card.mistake(
+                raise self._gpu.mistake(
                     MisuseError(f"kernel {call.name!r} is given {unnamed[0]}, and does not name it")
                 )
             values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in call.values]
-            everything = [self._card.buffers, *self._card.peers.values()]
+            everything = [self._gpu.buffers, *self._gpu.peers.values()]
             step = Kernel(call.name, call.blocks, values, reads, writes, shared, everything, self.lookups)
             self._put(step, stream, recording)
 
@@ -250,7 +250,7 @@ class SimulatedDriver(Faults):
         with self._lock:
             self._begin("record", stream)
             self._check_own(event, Event)
-            stream.follow_host(self._card.host())
+            stream.follow_host(self._gpu.host())
             event.clock = stream.clock()
             event.level = stream.level
 
@@ -264,7 +264,7 @@ class SimulatedDriver(Faults):
         """As of every driver; an event that was never recorded is a mistake. Runs what is needed, on this thread."""
         with self._lock:
             self._begin("synchronize")
-            self._card.synchronize(event, self._clock_of(event))
+            self._gpu.synchronize(event, self._clock_of(event))
 
     def new_pool(self) -> Pool:
         """As of every driver."""
@@ -291,7 +291,7 @@ class SimulatedDriver(Faults):
             raise CaptureError(f"{name} does not go into a graph: {recording.broken}") from recording.broken
         with self._lock:
             graph = Graph(self, recording, pool)
-            self._card.keep(graph)
+            self._gpu.keep(graph)
             return graph
 
     def launch(self, graph: Graph, stream: Stream) -> None:
@@ -302,36 +302,36 @@ class SimulatedDriver(Faults):
             self._check_run()
             gone = graph.gone()
             if gone is not None:
-                raise self._card.mistake(LifetimeError(f"launch of {graph}: it uses {gone}, which has been dropped"))
+                raise self._gpu.mistake(LifetimeError(f"launch of {graph}: it uses {gone}, which has been dropped"))
             pools: tuple[Access, ...] = (
                 (graph.pool.history, 0, 1, True, graph.pool),
                 (graph.launches, 0, 1, False, graph),
             )
-            self._card.enqueue(stream, "launch", graph.name, graph.steps, graph.reads, graph.writes, pools)
+            self._gpu.enqueue(stream, "launch", graph.name, graph.steps, graph.reads, graph.writes, pools)
 
     def memory(self) -> DeviceMemory:
         """As of every driver."""
         with self._lock:
             self._begin("memory", in_capture=True)
-            taken, total = self._card.buffers.taken, self.info.total_bytes
+            taken, total = self._gpu.buffers.taken, self.info.total_bytes
             return DeviceMemory(total, total - taken[DEVICE], taken[DEVICE], taken[PINNED])
 
     # The lock is held from here on.
 
     def _begin(self, call: str, stream: Stream | None = None, *, in_capture: bool = False) -> Recording | None:
         """Every call begins so. in_capture: whether it may be made then; gives the capture of this thread."""
-        if self._card.schedule.running:
-            raise self._card.mistake(MisuseError(f"work that runs on the device called {call}"))
+        if self._gpu.schedule.running:
+            raise self._gpu.mistake(MisuseError(f"work that runs on the device called {call}"))
         self.counts[call] += 1
         if self._check_lost():
-            self._card.lose()
+            self._gpu.lose()
         self._raise_lost()
-        self._card.collect()
-        if self._card.schedule.is_random:
-            self._card.schedule.wander()
+        self._gpu.collect()
+        if self._gpu.schedule.is_random:
+            self._gpu.schedule.wander()
         entered = getattr(_current, "driver", None)
         if entered is None or entered() is not self:
-            raise self._card.mistake(MisuseError(f"{call} on {self.info} by a thread that did not enter it last"))
+            raise self._gpu.mistake(MisuseError(f"{call} on {self.info} by a thread that did not enter it last"))
         recording: Recording | None = getattr(self._local, "recording", None)
         if recording is not None and (not in_capture or (stream is not None and stream is not recording.stream)):
             recording.broken = CaptureError(f"{call} ({stream or 'no stream'}) while {recording.name} is captured")
@@ -339,27 +339,27 @@ class SimulatedDriver(Faults):
         if stream is not None:
             self._check_own(stream, Stream)
             if stream.is_capturing and recording is None:
-                raise self._card.mistake(
+                raise self._gpu.mistake(
                     MisuseError(f"{call} on {stream} while another thread captures what is put on it")
                 )
         return recording
 
     def _check_own(self, handle: Any, kind: type[Stream | Event | Graph | Pool]) -> None:
         if not isinstance(handle, kind) or handle.driver is not self:
-            raise self._card.mistake(MisuseError(f"{handle!r} is no {kind.__name__.lower()} of {self.info}"))
+            raise self._gpu.mistake(MisuseError(f"{handle!r} is no {kind.__name__.lower()} of {self.info}"))
 
     def _clock_of(self, event: Event) -> Clock:
         self._check_own(event, Event)
         if event.clock is None:
-            raise self._card.mistake(MisuseError(f"{event!r} was never recorded: there is nothing to wait for"))
+            raise self._gpu.mistake(MisuseError(f"{event!r} was never recorded: there is nothing to wait for"))
         return event.clock
 
     def _part(self, what: str, tensor: torch.Tensor, kind: str = "", *, whole: bool = True) -> Part:
         """whole: without gaps. kind: that it must be of."""
-        part = self._card.buffers.find(tensor)
+        part = self._gpu.buffers.find(tensor)
         if part is None or (kind and part.buffer.kind != kind) or (whole and not tensor.is_contiguous()):
             found = "no memory of a buffer" if part is None else f"{part}, contiguous: {tensor.is_contiguous()}"
-            raise self._card.mistake(
+            raise self._gpu.mistake(
                 MisuseError(
                     f"{what} ({tuple(tensor.shape)} {tensor.dtype}) is {found}; expected: {kind or 'any'} buffer"
                 )
@@ -370,18 +370,18 @@ class SimulatedDriver(Faults):
         with self._lock:
             self._begin(kind)
             if self._no_allocation:
-                raise self._card.mistake(
+                raise self._gpu.mistake(
                     MisuseError(f"{size} {kind} bytes were asked for where nothing may be allocated")
                 )
-            free = self.info.total_bytes - self._card.buffers.taken[DEVICE] if kind == DEVICE else size
+            free = self.info.total_bytes - self._gpu.buffers.taken[DEVICE] if kind == DEVICE else size
             self._check_memory(size, free)
-            tensor, gone = self._card.buffers.allocate(kind, size)
-            self._card.check_gone(gone)
+            tensor, gone = self._gpu.buffers.allocate(kind, size)
+            self._gpu.check_gone(gone)
             return tensor
 
     def _put(self, step: Step, stream: Stream, recording: Recording | None) -> None:
         if recording is None:
-            self._card.enqueue(stream, step.kind, step.name, (step,), step.reads, step.writes)
+            self._gpu.enqueue(stream, step.kind, step.name, (step,), step.reads, step.writes)
         else:
             recording.steps.append(step)
 

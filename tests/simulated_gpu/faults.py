@@ -1,4 +1,4 @@
-"""What may go wrong with a card, to be asked for by a test."""
+"""What may go wrong with a GPU, to be asked for by a test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Countdown:
 
 class Faults:
     """refuse_capture: no work goes into a graph. refuse_kernels: no kernel of lookups compiles. refuse_peers: it cannot
-    read the memory of other cards. lost: it is gone.
+    read the memory of other GPUs. lost: it is gone.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Faults:
         self._no_allocation = forbidden
 
     def _check_lost(self) -> bool:
-        """Counts a call; whether the card is lost with it."""
+        """Counts a call; whether the GPU is lost with it."""
         if not self.lost and self._until_lost.happens():
             self.lost = True
             return True

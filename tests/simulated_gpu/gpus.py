@@ -1,4 +1,4 @@
-"""The simulated cards of a process."""
+"""The simulated GPUs of a process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TOTAL_BYTES = 1 << 30
 
 
 class SimulatedGpus:
-    """count: of cards. why_none: why there are none, or why none of `count` can be used.
+    """count: of GPUs. why_none: why there are none, or why none of `count` can be used.
 
-    The others are those of each SimulatedDriver; `seed` is one more for each card.
+    The others are those of each SimulatedDriver; `seed` is one more for each GPU.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SimulatedGpus:
         )
 
     def driver(self, index: int) -> SimulatedDriver:
-        """The driver of a card, the same one each time. Raises ConfigError."""
+        """The driver of a GPU, the same one each time. Raises ConfigError."""
         if self.why_none:
             raise ConfigError(f"GPU {index} cannot be used: {self.why_none}")
         if not 0 <= index < len(self.drivers):

@@ -108,7 +108,7 @@ class HostView:
         return wrong
 
     def clear(self) -> None:
-        """The card is lost: nothing is under way any more."""
+        """The GPU is lost: nothing is under way any more."""
         self._outgoing = []
         self._incoming = []
 

@@ -1,8 +1,8 @@
 """What a kernel of cuda/ will touch, by its arguments and by the tables and lists that they lead to.
 
-A card goes wherever an address points to. Here all of it must be memory that the call names, before the kernel runs.
-Where a table of features points to a replica (index lines, slab, marks of use), any buffer that lives will do: a graph
-may be launched again after the table was written anew, for another replica than the one it was captured with.
+A GPU goes wherever an address points to. Here all of it must be memory that the call names, before the kernel runs.
+Where a table of features points to a replica (index buckets, slab, marks of use), any buffer that lives will do: a
+graph may be launched again after the table was written anew, for another replica than the one it was captured with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.simulated_gpu.mistakes import LifetimeError, MisuseError
 
 KERNELS = frozenset(name for names in SOURCES.values() for name in names)
 
-_WORD_BYTES, _LINE_BYTES, _ENTRY_BYTES, _LATE_BAG_BYTES, _RANGE_BYTES = 8, 64, 16, 32, 8
+_WORD_BYTES, _BUCKET_BYTES, _ENTRY_BYTES, _LATE_BAG_BYTES, _RANGE_BYTES = 8, 64, 16, 32, 8
 _WEIGHTED = 3
 _ROW_MASK = (1 << FEATURE_SHIFT) - 1
 
@@ -34,7 +34,7 @@ class Reach:
     """Of one launch. held: what must not go while it runs."""
 
     def __init__(self, name: str, named: Sequence[Part], buffers: Buffers, *peers: Buffers) -> None:
-        """named: what the call says that it touches. peers: of the cards that it may read. Raises LifetimeError."""
+        """named: what the call says that it touches. peers: of the GPUs that it may read. Raises LifetimeError."""
         self.name = name
         # A graph's may be a replica that went; whether it is still meant, the table of features says.
         self.held = [part.bytes() for part in named if part.buffer.is_alive]
@@ -54,7 +54,7 @@ class Reach:
             self._bytes(what, address, size, unit)
 
     def living(self, what: str, address: int, size: int, unit: int = 1) -> None:
-        """These bytes are some buffer's of the card. Raises LifetimeError."""
+        """These bytes are some buffer's of the GPU. Raises LifetimeError."""
         part = self._buffers.at(address, size)
         if part is None or part.buffer.kind != DEVICE or address % unit:
             raise LifetimeError(
@@ -63,11 +63,11 @@ class Reach:
         self.held.append(part.bytes())
 
     def elsewhere(self, what: str, address: int, size: int, unit: int = 1) -> None:
-        """These bytes are some buffer's of a card that this one reads from. Raises LifetimeError."""
+        """These bytes are some buffer's of a GPU that this one reads from. Raises LifetimeError."""
         found = [each for each in (peer.peer_at(address, size) for peer in self._peers) if each is not None]
         if not found or address % unit:
             raise LifetimeError(
-                f"kernel {self.name!r}: {what}, {size} bytes at {address:#x}, are no buffer's that lives on a card "
+                f"kernel {self.name!r}: {what}, {size} bytes at {address:#x}, are no buffer's that lives on a GPU "
                 "which it reaches"
             )
         self.held += found
@@ -99,7 +99,7 @@ def _lookup(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> Non
 
 def _late(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> None:
     features, header, rows, entries, count, room, staging, weights = values
-    adds = reach.name == "late_rows_add"
+    adds = reach.name == "missed_rows_add"
     length = (_LATE_BAG_BYTES if adds else _ENTRY_BYTES) // _WORD_BYTES
     given = max(0, min(reach.words("the number of entries", count, 1)[0], room))
     words = reach.words("the entries", entries, given * length)
@@ -113,9 +113,9 @@ def _late(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> None:
         feature = known[number]
         feature.look_at_output(row + 1)
         late = words[at + 2] if adds else 1
-        reach.named("late rows", staging + 4 * words[at + 1], 4 * late * feature.dim, 4)
+        reach.named("missed rows", staging + 4 * words[at + 1], 4 * late * feature.dim, 4)
         if adds and weights and feature.shape == _WEIGHTED:
-            reach.named("weights of late rows", weights + 4 * words[at + 3], 4 * late, 4)
+            reach.named("weights of missed rows", weights + 4 * words[at + 3], 4 * late, 4)
 
 
 def _publish_rows(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> None:
@@ -128,16 +128,16 @@ def _publish_rows(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) 
 
 
 def _publish_stores(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> None:
-    entries, count, room, lines, line_count = values
+    entries, count, room, buckets, bucket_count = values
     given = max(0, min(reach.words("the number of entries", count, 1)[0], room))
     reach.named("the entries", entries, given * _ENTRY_BYTES, _WORD_BYTES)
-    reach.named("the index", lines, line_count * _LINE_BYTES, _LINE_BYTES)
+    reach.named("the index", buckets, bucket_count * _BUCKET_BYTES, _BUCKET_BYTES)
 
 
 _LOOKS: Mapping[str, Callable[[Reach, Sequence[int], tuple[int, int]], None]] = {
     **dict.fromkeys((*SOURCES["lookup_gather"], *SOURCES["lookup_pool"]), _lookup),
     **dict.fromkeys(SOURCES["lookup_across"], _lookup),
-    **dict.fromkeys(SOURCES["late_rows"], _late),
+    **dict.fromkeys(SOURCES["missed_rows"], _late),
     "publish_rows": _publish_rows,
     "publish_stores": _publish_stores,
 }
@@ -191,8 +191,8 @@ class _Feature:
         reach.named(f"the ids {of}", self._header + self._ids, count * _WORD_BYTES, _WORD_BYTES)
         if self._weights and not self._is_gathered and self.shape == _WEIGHTED:
             reach.named(f"the weights {of}", self._header + self._weights, 4 * count, 4)
-        lines, line_count, slab, slots, stride = self._replica
-        reach.living(f"the index {of}", lines, line_count * _LINE_BYTES, _LINE_BYTES)
+        buckets, bucket_count, slab, slots, stride = self._replica
+        reach.living(f"the index {of}", buckets, bucket_count * _BUCKET_BYTES, _BUCKET_BYTES)
         reach.living(f"the slab {of}", slab, (slots + 1) * stride, 16 if stride % 16 == 0 else 4)
         if self._uses:
             reach.living(f"the marks of use {of}", self._uses, slots + 1)
@@ -201,15 +201,15 @@ class _Feature:
 
     def _look_at_peers(self, of: str, stride: int) -> None:
         reach = self._reach
-        words = reach.words(f"what other cards have {of}", self._peers, PEER_WORDS * self._parts)
+        words = reach.words(f"what other GPUs have {of}", self._peers, PEER_WORDS * self._parts)
         at = self._header + self._peer_chains
-        chains = reach.words("the chains of other cards", at, PEER_CHAIN_WORDS * self._parts)
+        chains = reach.words("the chains of other GPUs", at, PEER_CHAIN_WORDS * self._parts)
         for part in range(self._parts):
-            lines, line_count, slab, slots, uses = words[PEER_WORDS * part :][:PEER_WORDS]
-            if part == self._part or lines == 0 or chains[PEER_CHAIN_WORDS * part] < 0:
+            buckets, bucket_count, slab, slots, uses = words[PEER_WORDS * part :][:PEER_WORDS]
+            if part == self._part or buckets == 0 or chains[PEER_CHAIN_WORDS * part] < 0:
                 continue
-            name = f"{of} on card {part}"
-            reach.elsewhere(f"the index {name}", lines, line_count * _LINE_BYTES, _LINE_BYTES)
+            name = f"{of} on GPU {part}"
+            reach.elsewhere(f"the index {name}", buckets, bucket_count * _BUCKET_BYTES, _BUCKET_BYTES)
             reach.elsewhere(f"the slab {name}", slab, (slots + 1) * stride, 16 if stride % 16 == 0 else 4)
             if uses:
                 reach.elsewhere(f"the marks of use {name}", uses, slots + 1)

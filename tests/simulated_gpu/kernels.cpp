@@ -20,10 +20,10 @@ struct Place {
 thread_local Place gridDim, blockDim, blockIdx, threadIdx;
 }  // namespace
 
-#include "late_rows.cu"
 #include "lookup_across.cu"
 #include "lookup_gather.cu"
 #include "lookup_pool.cu"
+#include "missed_rows.cu"
 #include "publish.cu"
 
 namespace {
@@ -82,9 +82,9 @@ EMBERLINE_ON_HOST(lookup_gather_across_fp32, emberline::kWarp)
 EMBERLINE_ON_HOST(lookup_pool_across,
                   emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
                                                               argument<const std::int64_t*>(values[1]), y)))
-EMBERLINE_ON_HOST(late_rows_fp32, 1)
-EMBERLINE_ON_HOST(late_rows_fp16, 1)
-EMBERLINE_ON_HOST(late_rows_bf16, 1)
-EMBERLINE_ON_HOST(late_rows_add, 1)
+EMBERLINE_ON_HOST(missed_rows_fp32, 1)
+EMBERLINE_ON_HOST(missed_rows_fp16, 1)
+EMBERLINE_ON_HOST(missed_rows_bf16, 1)
+EMBERLINE_ON_HOST(missed_rows_add, 1)
 EMBERLINE_ON_HOST(publish_rows, 1)
 EMBERLINE_ON_HOST(publish_stores, 1)

@@ -24,7 +24,7 @@ _SOURCE = Path(__file__).with_name("kernels.cpp")
 _KEPT = _ROOT / "build" / "host_kernels"
 _MOST_KEPT = 4
 _SECONDS = 300
-# No fused multiply-add, as on a card.
+# No fused multiply-add, as on a GPU.
 _OPTIONS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 
 

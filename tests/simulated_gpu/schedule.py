@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.simulated_gpu.ordering import Clock, Operation, Stream
 from tests.simulated_gpu.trace import Executed
 
-# A card that is never waited for, one that is always late, and one that may be anything.
+# A GPU that is never waited for, one that is always late, and one that may be anything.
 SCHEDULES = ("eager", "lazy", "random")
 # How likely a stream is taken rather than another: some streams lag far behind, some run ahead.
 _WEIGHTS = (0.02, 0.3, 1.0, 1.0)

@@ -118,7 +118,7 @@ class Kernel(Step):
         everything: Sequence[Buffers],
         lookups: Lookups,
     ) -> None:
-        """everything: where its addresses lie: of its card, then of those whose memory that one reads. lookups: counts
+        """everything: where its addresses lie: of its GPU, then of those whose memory that one reads. lookups: counts
         what it looks up.
         """
         self._lookups = lookups

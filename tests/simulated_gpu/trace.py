@@ -45,5 +45,5 @@ class Executed(NamedTuple):
 
 
 def overlap(one: Executed, other: Executed) -> bool:
-    """Whether nothing orders the two: a card may run them at the same time."""
+    """Whether nothing orders the two: a GPU may run them at the same time."""
     return not one.precedes(other) and not other.precedes(one)

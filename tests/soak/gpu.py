@@ -1,7 +1,7 @@
 """A served model on a GPU under everything at once: batches of all sizes, sessions that come and go, deltas, rollbacks.
 
-Every answer must be exactly that of the snapshot which it names. Memory on the card, and pinned on the host, is looked
-at whenever there are as many sessions as at the start: it must then be what it was. Without --card the card is
+Every answer must be exactly that of the snapshot which it names. Memory on the GPU, and pinned on the host, is looked
+at whenever there are as many sessions as at the start: it must then be what it was. Without --GPU the GPU is
 simulated, and every access is checked for order as well.
 
     python -m tests.soak.gpu --seconds 600
@@ -63,10 +63,10 @@ class GpuSoak:
                     caller.join()
             assert not self._wrong, self._wrong[0]
             (version,) = live.repository.sessions(NAME)["versions"]
-            card = version["gpus"]["0"]
-            assert (card["given_up"], card["on_processor"]) == ("", 0)
-            self.counts["weight uploads"] = card["weight_uploads"]
-        assert len(set(self.memory)) == 1, f"memory on the card varies: {self.memory}"
+            gpu = version["gpus"]["0"]
+            assert (gpu["given_up"], gpu["on_processor"]) == ("", 0)
+            self.counts["weight uploads"] = gpu["weight_uploads"]
+        assert len(set(self.memory)) == 1, f"memory on the GPU varies: {self.memory}"
         self._driver.enter_thread()
         left = self._driver.memory()
         assert (left.device, left.pinned) in ((0, 0), (16, 0)), f"left behind: {left}"  # a driver may have a word there
@@ -136,16 +136,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--card", action="store_true", help="on the real GPU 0")
+    parser.add_argument("--gpu", action="store_true", help="on the real GPU 0")
     options = parser.parse_args()
     logging.disable(logging.INFO)
     gpus: Gpus = SimulatedGpus(schedule="random", seed=options.seed)
-    if options.card:
-        from serving.gpu.cards import find_gpus
+    if options.gpu:
+        from serving.gpu.gpus import find_gpus
 
         gpus = find_gpus()
         if gpus.why_none:
-            parser.error(f"--card: {gpus.why_none}")
+            parser.error(f"--GPU: {gpus.why_none}")
     with tempfile.TemporaryDirectory() as folder:
         soak = GpuSoak(Path(folder), gpus, options.seed)
         soak.run(options.seconds)
@@ -157,7 +157,7 @@ def main() -> None:
     did = ", ".join(f"{count:,} {name}" for name, count in sorted(soak.counts.items()))
     print(f"{options.seconds:g} s on {gpus.infos[0]}: {did}; every answer its snapshot's own")
     device, pinned = soak.memory[0]
-    print(f"card {device:,} bytes, pinned {pinned:,}: the same in all {len(soak.memory)} looks; {soak.watch.line()}")
+    print(f"GPU {device:,} bytes, pinned {pinned:,}: the same in all {len(soak.memory)} looks; {soak.watch.line()}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A store under everything at once: readers, deltas, rollbacks, merges, folds, budgets up and down, reopenings.
+"""A store under everything at once: readers, deltas, rollbacks, merges, compactions, budgets up and down, reopenings.
 
 Every row that a reader gets is compared with what the snapshot that it pinned must hold. Memory, open files and the
 store's folder are watched: they may not grow with time.
@@ -38,8 +38,8 @@ FEATURES = (
     LookupSpec("words", "word", "sum"),
 )
 BAG = 5
-# Changes are folded into page files as soon as they are a twentieth of them.
-LIMITS = StoreLimits(ssd=SsdOptions(fold_bytes=50_000, fold_share=0.05))
+# Changes are compacted into page files as soon as they are a twentieth of them.
+LIMITS = StoreLimits(ssd=SsdOptions(compaction_bytes=50_000, compaction_share=0.05))
 KEPT = 6  # deltas that stay unmerged
 READERS = 3
 _MORE_S = 60.0
@@ -87,7 +87,7 @@ class Soak:
     def run(self, seconds: float, wanted: Sequence[str] = ()) -> None:
         """Raises what any of its threads raised. wanted: must have been done; a busy machine gets a minute more."""
         deadline = time.monotonic() + seconds
-        work: list[Callable[[], None]] = [self._write, self._budgets, self._fold, self._sample]
+        work: list[Callable[[], None]] = [self._write, self._budgets, self._compact, self._sample]
         work += [lambda number=number: self._read(number) for number in range(self.readers)]  # type: ignore[misc]
         logging.getLogger("storage").addHandler(self.complaints)
         threads = [threading.Thread(target=self._guard, args=(each,), daemon=True) for each in work]
@@ -288,13 +288,13 @@ class Soak:
                     self.store.check_integrity()
                     self.counts["integrity checks"] += 1
 
-    def _fold(self) -> None:
+    def _compact(self) -> None:
         time.sleep(0.3)
         with self._store_lock:
             if self.snapshots.stopped:
                 return
             for number in self.store.ssd.book.durable():
-                self.counts["folds"] += self.store.ssd.fold(number)
+                self.counts["compactions"] += self.store.ssd.compact(number)
 
     def _sample(self) -> None:
         self.watch.sample()

@@ -14,13 +14,13 @@ SECONDS = 15.0
 
 def test_every_row_is_its_snapshots_own_and_nothing_grows(tmp_path: Path) -> None:
     soak = Soak(tmp_path / "store")
-    wanted = ("lookups", "deltas", "merges", "rollbacks", "reopened", "budget changes", "folds")
+    wanted = ("lookups", "deltas", "merges", "rollbacks", "reopened", "budget changes", "compactions")
     soak.run(SECONDS, wanted)
     for what in wanted:
         assert soak.counts[what] > 0, f"no {what}: {soak.counts}"
 
 
-def test_answers_of_a_simulated_card_are_their_snapshots_own_and_its_memory_comes_back(tmp_path: Path) -> None:
+def test_answers_of_a_simulated_gpu_are_their_snapshots_own_and_its_memory_comes_back(tmp_path: Path) -> None:
     gpus = SimulatedGpus(schedule="random", seed=1)
     soak = GpuSoak(tmp_path, gpus)
     soak.run(SECONDS / 2)

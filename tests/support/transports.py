@@ -33,14 +33,14 @@ def requests_of(url: str, model: str, data: Path, rows: int) -> list[list[Tensor
 
 
 def ask_all(url: str, grpc: str, model: str, requests: Sequence[Sequence[Tensor]]) -> Iterator[tuple[str, Array]]:
-    """Door by door: its name and the scores of all requests, (N,)."""
-    doors: dict[str, Callable[[str, Sequence[Tensor]], Array]] = {
+    """Transport by transport: its name and the scores of all requests, (N,)."""
+    transports: dict[str, Callable[[str, Sequence[Tensor]], Array]] = {
         "HTTP JSON": lambda name, tensors: ask_json(url, name, tensors),
         "HTTP binary": lambda name, tensors: ask_binary(url, name, tensors),
         "gRPC": lambda name, tensors: ask_grpc(grpc, name, tensors),
     }
-    for door, ask in doors.items():
-        yield door, np.concatenate([ask(model, tensors) for tensors in requests])
+    for transport, ask in transports.items():
+        yield transport, np.concatenate([ask(model, tensors) for tensors in requests])
 
 
 def ask_json(url: str, model: str, tensors: Sequence[Tensor]) -> Array:

@@ -203,20 +203,20 @@ void by_ring(const Work& work) {
   Ring ring(work.depth);
   std::size_t begun = 0;
   std::size_t ended = 0;
-  const auto begin = [&](std::uint64_t lane) {
-    ring.read(work.file.descriptor(), buffer.get() + lane * work.block_bytes, work.block_bytes, work.offset(begun++),
-              lane);
+  const auto begin = [&](std::uint64_t page_queue) {
+    ring.read(work.file.descriptor(), buffer.get() + page_queue * work.block_bytes, work.block_bytes,
+              work.offset(begun++), page_queue);
   };
   int error = 0;
   while (begun < std::min<std::size_t>(work.depth, work.count)) begin(begun);
   while (ended < begun) {
     ring.enter();
-    std::uint64_t lane = 0;
+    std::uint64_t page_queue = 0;
     std::int32_t result = 0;
-    while (ring.take(lane, result)) {
+    while (ring.take(page_queue, result)) {
       ++ended;
       if (result != static_cast<std::int32_t>(work.block_bytes) && error == 0) error = result < 0 ? -result : EIO;
-      if (begun < work.count && error == 0) begin(lane);
+      if (begun < work.count && error == 0) begin(page_queue);
     }
   }
   if (error != 0) fail(error, "a direct read of " + std::to_string(work.block_bytes) + " bytes");

@@ -10,7 +10,7 @@
 
 namespace emberline::limits {
 
-// Eight ids in 64 bytes; 0 marks an empty place. The place of an id, line * 8 + lane, is where its row would lie.
+// Eight ids in 64 bytes; 0 marks an empty place. The place of an id, line * 8 + page queue, is where its row would lie.
 struct alignas(64) IdLine {
   std::int64_t ids[8];
 };

@@ -40,15 +40,16 @@ Cache::Cache(std::size_t row_bytes, std::uint64_t capacity_rows, std::uint32_t t
       policy_(capacity_rows),
       curve_(CacheSizes(capacity_rows).curve_cells, tables, CacheSizes(capacity_rows).curve_period),
       changed_(CacheSizes(capacity_rows).changed, 0) {
-  lines_ = std::make_unique<CacheLines>(CacheSizes(capacity_rows).lines);
-  owned_view_ = std::make_unique<const View>(View{lines_.get(), nullptr});
+  buckets_ = std::make_unique<CacheBuckets>(CacheSizes(capacity_rows).buckets);
+  owned_view_ = std::make_unique<const View>(View{buckets_.get(), nullptr});
   view_.store(owned_view_.get(), std::memory_order_release);
 }
 
 std::size_t Cache::memory_bytes() const {
   const Turn turn(*this);
-  return lines_->bytes() + (old_lines_ ? old_lines_->bytes() : 0) + slots_.bytes() + policy_.bytes() + curve_.bytes() +
-         log_.bytes() + changed_.size() * sizeof(changed_[0]) + states_.size() * sizeof(TableState) + sizeof(*this);
+  return buckets_->bytes() + (old_buckets_ ? old_buckets_->bytes() : 0) + slots_.bytes() + policy_.bytes() +
+         curve_.bytes() + log_.bytes() + changed_.size() * sizeof(changed_[0]) + states_.size() * sizeof(TableState) +
+         sizeof(*this);
 }
 
 std::size_t Cache::bytes_of(std::size_t row_bytes, std::uint64_t capacity_rows, std::uint32_t tables) {
@@ -57,7 +58,7 @@ std::size_t Cache::bytes_of(std::size_t row_bytes, std::uint64_t capacity_rows, 
   // Free slots are listed in four bytes each, in a list that doubles; retired ones in sixteen.
   const std::size_t slots =
       (std::size_t{sizes.slots} + 1) * row_bytes + (std::size_t{sizes.slots} - capacity_rows) * 24;
-  return CacheSizes::paged(sizes.lines * sizeof(CacheLine)) + slots +
+  return CacheSizes::paged(sizes.buckets * sizeof(CacheBucket)) + slots +
          CacheSizes::paged(FrequencyPolicy::ghost_cells(capacity_rows) * 2 + 32) +
          MissRatioCurve::bytes(sizes.curve_cells, tables) + UseLog::bytes(sizes.log_uses) + sizes.changed * 8 +
          tables * sizeof(TableState) + sizeof(Cache);

@@ -1,4 +1,4 @@
-// A cache of rows of one size, shared by many tables: one fixed index (lines.h), one slab of rows, one policy
+// A cache of rows of one size, shared by many tables: one fixed index (buckets.h), one slab of rows, one policy
 // (policy.h) by which all tables compete for its bytes.
 //
 // Readers take no lock (cache_table.h); writers take turns. Rows are immutable once visible: an update fills a fresh
@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "cache/buckets.h"
 #include "cache/curve.h"
 #include "cache/hottest.h"
-#include "cache/lines.h"
 #include "cache/policy.h"
 #include "cache/row_slots.h"
 #include "cache/use_log.h"
@@ -62,7 +62,7 @@ class Cache {
   bool is_complete(std::uint32_t table) const { return state(table).complete.load(std::memory_order_acquire); }
   std::uint64_t evicted_of(std::uint32_t table) const { return state(table).evicted.load(std::memory_order_relaxed); }
 
-  // rows (N, row_bytes), freq (N) codes of uses as in line.cuh, or null. A full cache lets its coldest rows go for
+  // rows (N, row_bytes), freq (N) codes of uses as in bucket.cuh, or null. A full cache lets its coldest rows go for
   // these. Throws CapacityExceeded when it has room for no row at all.
   void insert_or_assign(std::uint32_t table, const std::int64_t* ids, std::size_t n, const char* rows,
                         const std::uint8_t* freq);
@@ -105,8 +105,8 @@ class Cache {
   // The arrays that readers search. `old` is set while the index moves from one array to another: then it is searched
   // first, for rows only ever move out of it. No reader holds an older view when a row moves.
   struct View {
-    CacheLines* fresh = nullptr;
-    CacheLines* old = nullptr;
+    CacheBuckets* fresh = nullptr;
+    CacheBuckets* old = nullptr;
   };
   struct alignas(64) TableState {
     std::atomic<std::uint64_t> lookups{0}, hits{0}, rows{0}, evicted{0};
@@ -117,10 +117,10 @@ class Cache {
     std::uint64_t in_curve = 0;  // lookups that the curve knows of
   };
   struct Place {
-    CacheLine* line = nullptr;
+    CacheBucket* bucket = nullptr;
     int at = 0;
-    std::uint64_t word() const { return line->words[at].load(std::memory_order_relaxed); }
-    std::int64_t id() const { return line->ids[at].load(std::memory_order_relaxed); }
+    std::uint64_t word() const { return bucket->words[at].load(std::memory_order_relaxed); }
+    std::int64_t id() const { return bucket->ids[at].load(std::memory_order_relaxed); }
   };
   // Writers take turns; the one that resizes lets those go first who wait.
   class Turn {
@@ -136,10 +136,10 @@ class Cache {
 
   const TableState& state(std::uint32_t table) const { return states_[table]; }
   TableState& state(std::uint32_t table) { return states_[table]; }
-  CacheLines& fresh() const { return *lines_; }
-  std::uint64_t line_count() const { return lines_->count() + (old_lines_ ? old_lines_->count() : 0); }
-  CacheLine& line_at(std::uint64_t index) const {
-    return index < lines_->count() ? lines_->line(index) : old_lines_->line(index - lines_->count());
+  CacheBuckets& fresh() const { return *buckets_; }
+  std::uint64_t bucket_count() const { return buckets_->count() + (old_buckets_ ? old_buckets_->count() : 0); }
+  CacheBucket& bucket_at(std::uint64_t index) const {
+    return index < buckets_->count() ? buckets_->bucket(index) : old_buckets_->bucket(index - buckets_->count());
   }
   static std::uint64_t mixed_of(std::int64_t id, std::uint32_t table) { return mix_owner(id, table_salt(table)); }
 
@@ -150,18 +150,18 @@ class Cache {
   void replace_row(Place where, const char* row);
   void remove(Place where);
   void evict(Place where);
-  Place coldest(std::uint64_t most_lines);
+  Place coldest(std::uint64_t most_buckets);
   void note_readers();
-  void age_lines();
+  void age_buckets();
 
   // placement.cpp, in a turn
   bool place(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   bool try_place(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
-  bool try_line(CacheLine& line, std::int64_t id, std::uint64_t mixed, std::uint64_t word);
+  bool try_bucket(CacheBucket& bucket, std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   bool displace(std::int64_t id, std::uint64_t mixed, std::uint64_t word);
   Place coldest_of_two(std::uint64_t mixed) const;
-  bool may_change_owner(const CacheLine& line, int at);
-  std::uint64_t& changed(const CacheLine& line, int at);
+  bool may_change_owner(const CacheBucket& bucket, int at);
+  std::uint64_t& changed(const CacheBucket& bucket, int at);
 
   // resize.cpp
   void shed(std::uint64_t rows);
@@ -181,7 +181,7 @@ class Cache {
   mutable std::atomic<int> waiting_{0};
   std::mutex resizing_;
   Grace grace_;
-  std::unique_ptr<CacheLines> lines_, old_lines_;
+  std::unique_ptr<CacheBuckets> buckets_, old_buckets_;
   std::unique_ptr<const View> owned_view_;
   RowSlots slots_;
   FrequencyPolicy policy_;
@@ -191,16 +191,16 @@ class Cache {
   std::vector<std::uint64_t> changed_;
   bool blocked_ = false;  // a position was free but too recently changed
   std::uint64_t victim_hand_ = 0, age_hand_ = 0;
-  std::uint64_t cut_left_ = 0;  // lines whose counts are still to be cut after a change of traffic
+  std::uint64_t cut_left_ = 0;  // buckets whose counts are still to be cut after a change of traffic
   std::uint64_t seen_lookups_ = 0, seen_told_lookups_ = 0, seen_told_hits_ = 0;
   std::uint32_t until_sum_ = 0;
   CacheStats stats_;
 };
 
-// Writes a word and leaves the line's flags, which stand in the first.
-inline void store_word(CacheLine& line, int at, std::uint64_t word) {
-  if (at == 0) word |= line.words[0].load(std::memory_order_relaxed) & word::kFlags;
-  line.words[at].store(word, std::memory_order_release);
+// Writes a word and leaves the bucket's flags, which stand in the first.
+inline void store_word(CacheBucket& bucket, int at, std::uint64_t word) {
+  if (at == 0) word |= bucket.words[0].load(std::memory_order_relaxed) & word::kFlags;
+  bucket.words[at].store(word, std::memory_order_release);
 }
 
 }  // namespace emberline

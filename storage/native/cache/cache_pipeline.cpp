@@ -30,10 +30,10 @@ CachePipeline::CachePipeline(const CacheTable& table, const std::int64_t* ids, s
       skip_mask_(table.cache_.skip_mask_.load(std::memory_order_relaxed)),
       random_(thread_random()),
       row_bytes_(table.cache_.row_bytes_) {
-  prefetch_lines();
+  prefetch_buckets();
 }
 
-void CachePipeline::prefetch_lines() {
+void CachePipeline::prefetch_buckets() {
   const std::size_t end = std::min(count_, mixed_end_ + kBlock);
   std::uint64_t* mixed = mixed_[(mixed_end_ / kBlock) & 1];
   for (std::size_t i = mixed_end_; i < end; ++i) {
@@ -44,7 +44,7 @@ void CachePipeline::prefetch_lines() {
   mixed_end_ = end;
 }
 
-void CachePipeline::take(std::size_t i, const CacheLine& line, Match match, Found& told) {
+void CachePipeline::take(std::size_t i, const CacheBucket& bucket, Match match, Found& told) {
   if (match.at < 0) {
     rows_[i] = nullptr;
     return;
@@ -55,7 +55,7 @@ void CachePipeline::take(std::size_t i, const CacheLine& line, Match match, Foun
   ++hits_;
   random_ = random_ * 0x5851F42D4C957F2Dull + 0x14057B7EF767814Full;
   if (FrequencyPolicy::reported(word::count(match.word), static_cast<std::uint32_t>(random_ >> 32))) {
-    told.positions[told.uses++] = view_.fresh->position(line, match.at);
+    told.positions[told.uses++] = view_.fresh->position(bucket, match.at);
   }
 }
 
@@ -66,14 +66,14 @@ void CachePipeline::match_block() {
     match_moving(start, end);
   } else {
     const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
-    prefetch_lines();
+    prefetch_buckets();
     Found told;
     const std::size_t hits_before = hits_;
     std::uint32_t later[kBlock];
     std::uint64_t flags[kBlock];
     std::size_t late = 0;
     for (std::size_t i = 0; i < end - start; ++i) {
-      const CacheLine& head = view_.fresh->first(mixed[i]);
+      const CacheBucket& head = view_.fresh->first(mixed[i]);
       const std::uint64_t seen = head.words[0].load(std::memory_order_acquire) & word::kFlags;
       if (const Match match = probe(head, ids_[start + i], table_.table_); match.at >= 0) {
         take(start + i, head, match, told);
@@ -85,7 +85,7 @@ void CachePipeline::match_block() {
     }
     for (std::size_t k = 0; k < late; ++k) {
       const std::size_t i = later[k];
-      const CacheLine* where = &view_.fresh->first(mixed[i]);
+      const CacheBucket* where = &view_.fresh->first(mixed[i]);
       const Match match = view_.fresh->find_on(ids_[start + i], table_.table_, mixed[i], flags[k], &where);
       take(start + i, *where, match, told);
     }
@@ -121,9 +121,9 @@ void CachePipeline::match_block() {
 // Reports nothing.
 void CachePipeline::match_moving(std::size_t start, std::size_t end) {
   const std::uint64_t* mixed = mixed_[(start / kBlock) & 1];
-  prefetch_lines();
+  prefetch_buckets();
   for (std::size_t i = 0; i < end - start; ++i) {
-    const CacheLine* where = nullptr;
+    const CacheBucket* where = nullptr;
     Match match = view_.old->find(ids_[start + i], table_.table_, mixed[i], &where);
     if (match.at < 0) match = view_.fresh->find(ids_[start + i], table_.table_, mixed[i], &where);
     rows_[start + i] = match.at < 0 ? nullptr : cache_.slots_.row(word::slot(match.word));

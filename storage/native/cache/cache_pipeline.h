@@ -23,8 +23,8 @@ class CachePipeline final : public RowPipeline {
 
   void match_block() override;
   void match_moving(std::size_t start, std::size_t end);
-  void prefetch_lines();
-  void take(std::size_t i, const CacheLine& line, Match match, Found& told);
+  void prefetch_buckets();
+  void take(std::size_t i, const CacheBucket& bucket, Match match, Found& told);
 
   const CacheTable& table_;
   Cache& cache_;

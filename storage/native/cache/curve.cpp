@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "line.cuh"
+#include "bucket.cuh"
 
 namespace emberline {
 namespace {

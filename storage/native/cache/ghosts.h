@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "line.cuh"
+#include "bucket.cuh"
 #include "table/pages.h"
 
 namespace emberline {
@@ -81,7 +81,7 @@ class Ghosts {
   }
 
  private:
-  // Another mixing than the index's, so that ids that crowd a line there are spread here.
+  // Another mixing than the index's, so that ids that crowd a bucket there are spread here.
   static std::uint64_t key(std::uint64_t mixed) { return mix(mixed ^ 0xD6E8FEB86659FD93ull); }
   static std::uint32_t mark(std::uint32_t stretch) { return stretch % 3 + 1; }
   static std::uint32_t fingerprint(std::uint64_t key) { return static_cast<std::uint32_t>(key & 511); }

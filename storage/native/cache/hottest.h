@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cache/policy.h"
-#include "cache_line.cuh"
+#include "cache_bucket.cuh"
 
 namespace emberline {
 

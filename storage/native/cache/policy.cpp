@@ -112,9 +112,9 @@ std::uint8_t FrequencyPolicy::cut(std::uint8_t code) {
   return count_code((units >> kCutOctaves) + ((random() & ((1u << kCutOctaves) - 1)) < rest ? 1 : 0), random());
 }
 
-std::uint64_t FrequencyPolicy::due(std::uint64_t lines, std::uint64_t most) {
-  const auto count = std::min(static_cast<std::uint64_t>(due_rows_ * static_cast<double>(lines)), most);
-  due_rows_ -= static_cast<double>(count) / static_cast<double>(lines);
+std::uint64_t FrequencyPolicy::due(std::uint64_t buckets, std::uint64_t most) {
+  const auto count = std::min(static_cast<std::uint64_t>(due_rows_ * static_cast<double>(buckets)), most);
+  due_rows_ -= static_cast<double>(count) / static_cast<double>(buckets);
   return count;
 }
 

@@ -1,16 +1,16 @@
 // Decides which rows a cache keeps. One policy for every tier and all tables of a tier: a frequency cache with memory
 // of what is outside.
 //
-// The estimate. A resident row has an eight-bit logarithmic use count (line.cuh) in halves of a use; an id outside has
-// a five-bit one in Ghosts. All counts fade by a quarter of an octave each kUsesPerRow / 4 lookups per row of capacity,
-// so an estimate is an average over some kUsesPerRow lookups per row: as long as it takes to tell rows apart at the
-// boundary of the cache, where one is asked for once in twenty lookups per row of capacity.
-// Admission. An id outside is a candidate when it was asked for at least twice, so a scan admits nothing; it takes the
-// place of the least used of the rows in kVictimLines lines if that is used less, and keeps its count. The row that
-// leaves keeps its count as a ghost. (TinyLFU, G. Einziger et al. 2017, with ghosts in place of its sketch and without
-// its window.) Change. A long memory is slow to forget. When hits fall and, in the same stretch, ids outside come again
-// and again in their place, the traffic has changed: all counts are cut down to almost nothing, ranks kept where they
-// can be. In a scan hits fall too, but nothing comes again.
+// The estimate. A resident row has an eight-bit logarithmic use count (bucket.cuh) in halves of a use; an id outside
+// has a five-bit one in Ghosts. All counts fade by a quarter of an octave each kUsesPerRow / 4 lookups per row of
+// capacity, so an estimate is an average over some kUsesPerRow lookups per row: as long as it takes to tell rows apart
+// at the boundary of the cache, where one is asked for once in twenty lookups per row of capacity. Admission. An id
+// outside is a candidate when it was asked for at least twice, so a scan admits nothing; it takes the place of the
+// least used of the rows in kVictimBuckets buckets if that is used less, and keeps its count. The row that leaves keeps
+// its count as a ghost. (TinyLFU, G. Einziger et al. 2017, with ghosts in place of its sketch and without its window.)
+// Change. A long memory is slow to forget. When hits fall and, in the same stretch, ids outside come again and again in
+// their place, the traffic has changed: all counts are cut down to almost nothing, ranks kept where they can be. In a
+// scan hits fall too, but nothing comes again.
 //
 // Sampling. A reader sees the count beside the slot and reports a use only when it would step the count: always below
 // 32 uses, then ever more rarely. That is no sample with a bias: it is how a logarithmic counter counts.
@@ -25,8 +25,8 @@
 
 #include <cstdint>
 
+#include "bucket.cuh"
 #include "cache/ghosts.h"
-#include "line.cuh"
 
 namespace emberline {
 
@@ -34,7 +34,7 @@ class FrequencyPolicy {
  public:
   static constexpr std::uint32_t kUse = 2;  // one use, in the units of counts
   static constexpr std::uint32_t kUsesPerRow = 80;
-  static constexpr int kVictimLines = 8;
+  static constexpr int kVictimBuckets = 8;
   static constexpr std::uint64_t kGhostFifths = 7;  // ghost cells per row of capacity, in fifths
 
   explicit FrequencyPolicy(std::uint64_t capacity_rows);
@@ -68,8 +68,8 @@ class FrequencyPolicy {
 
   // Counts lookups that were answered and reported, and the hits among them. full: whether the cache is.
   void pass(std::uint64_t lookups, std::uint64_t hits, bool full);
-  // Returns how many of `lines` the cache has to age now, at most `most`; the rest stays due.
-  std::uint64_t due(std::uint64_t lines, std::uint64_t most);
+  // Returns how many of `buckets` the cache has to age now, at most `most`; the rest stays due.
+  std::uint64_t due(std::uint64_t buckets, std::uint64_t most);
   std::uint8_t aged(std::uint8_t code);
   // A change of traffic was seen and the cut of all counts is not begun: true once for each.
   bool take_change();

@@ -9,7 +9,7 @@
 namespace emberline {
 namespace {
 
-constexpr std::uint64_t kPieceLines = 16384;  // read in one turn
+constexpr std::uint64_t kPieceBuckets = 16384;  // read in one turn
 
 }  // namespace
 
@@ -17,13 +17,13 @@ CachedRows Cache::export_batch(std::uint32_t table, std::uint64_t cursor, std::s
   CachedRows batch;
   for (std::uint64_t position = cursor;;) {
     const Turn turn(*this);
-    const std::uint64_t end = line_count() * kCacheLineIds;
-    const std::uint64_t stop = std::min(end, position + kPieceLines * kCacheLineIds);
+    const std::uint64_t end = bucket_count() * kCacheBucketIds;
+    const std::uint64_t stop = std::min(end, position + kPieceBuckets * kCacheBucketIds);
     for (; position < stop && batch.ids.size() < limit; ++position) {
-      const CacheLine& line = line_at(position / kCacheLineIds);
-      const std::uint64_t held = line.words[position % kCacheLineIds].load(std::memory_order_relaxed);
+      const CacheBucket& bucket = bucket_at(position / kCacheBucketIds);
+      const std::uint64_t held = bucket.words[position % kCacheBucketIds].load(std::memory_order_relaxed);
       if (word::slot(held) == 0 || word::table(held) != table) continue;
-      batch.ids.push_back(line.ids[position % kCacheLineIds].load(std::memory_order_relaxed));
+      batch.ids.push_back(bucket.ids[position % kCacheBucketIds].load(std::memory_order_relaxed));
       const char* row = slots_.row(word::slot(held));
       batch.rows.insert(batch.rows.end(), row, row + row_bytes_);
       batch.freq.push_back(FrequencyPolicy::to_uses(word::count(held)));
@@ -36,14 +36,14 @@ CachedRows Cache::export_batch(std::uint32_t table, std::uint64_t cursor, std::s
 
 HotIds Cache::hot_ids(std::size_t limit) const {
   return hottest(limit, [this](auto&& visit) {
-    for (std::uint64_t from = 0;; from += kPieceLines) {
+    for (std::uint64_t from = 0;; from += kPieceBuckets) {
       const Turn turn(*this);
-      if (from >= line_count()) return;
-      for (std::uint64_t index = from; index < std::min(line_count(), from + kPieceLines); ++index) {
-        const CacheLine& line = line_at(index);
-        for (int at = 0; at < kCacheLineIds; ++at) {
-          const std::uint64_t held = line.words[at].load(std::memory_order_relaxed);
-          if (word::slot(held) != 0) visit(line.ids[at].load(std::memory_order_relaxed), held);
+      if (from >= bucket_count()) return;
+      for (std::uint64_t index = from; index < std::min(bucket_count(), from + kPieceBuckets); ++index) {
+        const CacheBucket& bucket = bucket_at(index);
+        for (int at = 0; at < kCacheBucketIds; ++at) {
+          const std::uint64_t held = bucket.words[at].load(std::memory_order_relaxed);
+          if (word::slot(held) != 0) visit(bucket.ids[at].load(std::memory_order_relaxed), held);
         }
       }
     }
@@ -69,22 +69,23 @@ void Cache::check_integrity() const {
     }
     used[slot] = true;
   };
-  for (const CacheLines* array : {lines_.get(), old_lines_.get()}) {
+  for (const CacheBuckets* array : {buckets_.get(), old_buckets_.get()}) {
     if (array == nullptr) continue;
     for (std::uint64_t index = 0; index < array->count(); ++index) {
-      const CacheLine& line = array->line(index);
-      for (int at = 0; at < kCacheLineIds; ++at) {
-        const std::uint64_t held = line.words[at].load(std::memory_order_relaxed);
+      const CacheBucket& bucket = array->bucket(index);
+      for (int at = 0; at < kCacheBucketIds; ++at) {
+        const std::uint64_t held = bucket.words[at].load(std::memory_order_relaxed);
         if (word::slot(held) == 0) continue;
-        const Owner owner{line.ids[at].load(std::memory_order_relaxed), word::table(held)};
+        const Owner owner{bucket.ids[at].load(std::memory_order_relaxed), word::table(held)};
         const std::string name = "id " + std::to_string(owner.id) + " of table " + std::to_string(owner.table);
         if (owner.table >= tables()) throw std::logic_error(name + ": there is no such table");
         if (!owners.insert(owner).second) throw std::logic_error(name + " stands in the index twice");
         const std::uint64_t mixed = mixed_of(owner.id, owner.table);
-        if (&array->first(mixed) != &line) {
-          if (&array->second(mixed) != &line) throw std::logic_error(name + " stands in a line that is not its own");
+        if (&array->first(mixed) != &bucket) {
+          if (&array->second(mixed) != &bucket)
+            throw std::logic_error(name + " stands in a bucket that is not its own");
           if ((array->first(mixed).words[0].load() & word::kOverflow) == 0) {
-            throw std::logic_error(name + " is in its second line, and the first does not say so");
+            throw std::logic_error(name + " is in its second bucket, and the first does not say so");
           }
         }
         claim(word::slot(held), "an id");

@@ -10,7 +10,7 @@
 namespace emberline {
 namespace {
 
-constexpr std::uint64_t kPieceLines = 2048;
+constexpr std::uint64_t kPieceBuckets = 2048;
 constexpr int kMostYields = 1000;
 
 // Lets waiting threads in. A mutex alone would give the turn to the first to ask, and that is the thread at work.
@@ -53,37 +53,37 @@ void Cache::resize(std::uint64_t capacity_rows) {
 void Cache::shed(std::uint64_t rows) {
   while (size() > rows) {
     std::vector<std::uint64_t> held(256, 0);
-    const std::uint64_t count = line_count();  // fixed: only we change the arrays
-    for (std::uint64_t from = 0; from < count; from += kPieceLines) {
+    const std::uint64_t count = bucket_count();  // fixed: only we change the arrays
+    for (std::uint64_t from = 0; from < count; from += kPieceBuckets) {
       give_way(waiting_);
       const Turn turn(*this);
-      for (std::uint64_t index = from; index < std::min(count, from + kPieceLines); ++index) {
-        for (const std::atomic<std::uint64_t>& held_word : line_at(index).words) {
+      for (std::uint64_t index = from; index < std::min(count, from + kPieceBuckets); ++index) {
+        for (const std::atomic<std::uint64_t>& held_word : bucket_at(index).words) {
           const std::uint64_t w = held_word.load(std::memory_order_relaxed);
           if (word::slot(w) != 0) ++held[word::count(w)];
         }
       }
     }
-    // All below `cut` go, and of those at it a share, evenly: lines that are left fuller than others would not fit
+    // All below `cut` go, and of those at it a share, evenly: buckets that are left fuller than others would not fit
     // elsewhere.
     std::uint64_t excess = size() > rows ? size() - rows : 0;
     unsigned cut = 0;
     while (cut < 255 && held[cut] <= excess) excess -= held[cut++];
     std::uint64_t share = 0;
-    for (std::uint64_t from = 0; from < count && size() > rows; from += kPieceLines) {
+    for (std::uint64_t from = 0; from < count && size() > rows; from += kPieceBuckets) {
       give_way(waiting_);
       const Turn turn(*this);
-      for (std::uint64_t index = from; index < std::min(count, from + kPieceLines); ++index) {
-        CacheLine& line = line_at(index);
-        for (int at = 0; at < kCacheLineIds && size() > rows; ++at) {
-          const std::uint64_t w = line.words[at].load(std::memory_order_relaxed);
+      for (std::uint64_t index = from; index < std::min(count, from + kPieceBuckets); ++index) {
+        CacheBucket& bucket = bucket_at(index);
+        for (int at = 0; at < kCacheBucketIds && size() > rows; ++at) {
+          const std::uint64_t w = bucket.words[at].load(std::memory_order_relaxed);
           if (word::slot(w) == 0 || word::count(w) > cut) continue;
           if (word::count(w) == cut) {
             share += excess;
             if (share < held[cut]) continue;
             share -= held[cut];
           }
-          evict({&line, at});
+          evict({&bucket, at});
         }
       }
       slots_.reclaim();
@@ -98,16 +98,16 @@ void Cache::move_rows_down(std::uint32_t most_slots) {
     slots_.reclaim();
     slots_.set_most(most_slots);
   }
-  const std::uint64_t count = line_count();
+  const std::uint64_t count = bucket_count();
   for (bool more = true; more;) {  // again for rows that were displaced within the index and passed by
-    for (std::uint64_t from = 0; from < count; from += kPieceLines) {
+    for (std::uint64_t from = 0; from < count; from += kPieceBuckets) {
       give_way(waiting_);
       const Turn turn(*this);
-      for (std::uint64_t index = from; index < std::min(count, from + kPieceLines); ++index) {
-        CacheLine& line = line_at(index);
-        for (int at = 0; at < kCacheLineIds; ++at) {
-          const std::uint32_t slot = word::slot(line.words[at].load(std::memory_order_relaxed));
-          if (slot > most_slots) replace_row({&line, at}, slots_.row(slot));
+      for (std::uint64_t index = from; index < std::min(count, from + kPieceBuckets); ++index) {
+        CacheBucket& bucket = bucket_at(index);
+        for (int at = 0; at < kCacheBucketIds; ++at) {
+          const std::uint32_t slot = word::slot(bucket.words[at].load(std::memory_order_relaxed));
+          if (slot > most_slots) replace_row({&bucket, at}, slots_.row(slot));
         }
       }
     }
@@ -128,47 +128,47 @@ void Cache::publish(View view) {
 // Moves every owner into an index of another size. Readers search the old array first, then the new one; rows only move
 // from the one to the other, and stand in the new one before they leave the old, so no reader misses one.
 void Cache::move_index(std::uint64_t capacity_rows) {
-  auto array = std::make_unique<CacheLines>(CacheSizes(capacity_rows).lines);
-  CacheLines* from_array = nullptr;
+  auto array = std::make_unique<CacheBuckets>(CacheSizes(capacity_rows).buckets);
+  CacheBuckets* from_array = nullptr;
   {
     const Turn turn(*this);
     note_readers();  // their reports are about the old array
-    old_lines_ = std::move(lines_);
-    lines_ = std::move(array);
-    publish({lines_.get(), old_lines_.get()});
+    old_buckets_ = std::move(buckets_);
+    buckets_ = std::move(array);
+    publish({buckets_.get(), old_buckets_.get()});
     victim_hand_ = 0;
-    from_array = old_lines_.get();
+    from_array = old_buckets_.get();
   }
-  for (std::uint64_t from = 0; from < from_array->count(); from += kPieceLines) {
+  for (std::uint64_t from = 0; from < from_array->count(); from += kPieceBuckets) {
     give_way(waiting_);
     const Turn turn(*this);
-    for (std::uint64_t index = from; index < std::min(from_array->count(), from + kPieceLines); ++index) {
-      CacheLine& line = from_array->line(index);
-      for (int at = 0; at < kCacheLineIds; ++at) {
-        const std::uint64_t w = line.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
+    for (std::uint64_t index = from; index < std::min(from_array->count(), from + kPieceBuckets); ++index) {
+      CacheBucket& bucket = from_array->bucket(index);
+      for (int at = 0; at < kCacheBucketIds; ++at) {
+        const std::uint64_t w = bucket.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
         if (word::slot(w) == 0) continue;
-        const std::int64_t id = line.ids[at].load(std::memory_order_relaxed);
+        const std::int64_t id = bucket.ids[at].load(std::memory_order_relaxed);
         const std::uint64_t mixed = mixed_of(id, word::table(w));
         bool placed = place(id, mixed, w);
         while (!placed) {
-          // Too many owners choose its lines: the least used of them goes.
+          // Too many owners choose its buckets: the least used of them goes.
           const Place least = coldest_of_two(mixed);
-          if (least.line == nullptr || word::count(least.word()) >= word::count(w)) break;
+          if (least.bucket == nullptr || word::count(least.word()) >= word::count(w)) break;
           evict(least);
           placed = place(id, mixed, w);
         }
         if (placed) {
-          store_word(line, at, 0);
+          store_word(bucket, at, 0);
         } else {
-          evict({&line, at});
+          evict({&bucket, at});
         }
       }
     }
   }
   const Turn turn(*this);
-  publish({lines_.get(), nullptr});
-  old_lines_.reset();
-  cut_left_ = std::min(cut_left_, lines_->count());
+  publish({buckets_.get(), nullptr});
+  old_buckets_.reset();
+  cut_left_ = std::min(cut_left_, buckets_->count());
 }
 
 }  // namespace emberline

@@ -10,9 +10,9 @@ namespace emberline {
 namespace {
 
 constexpr std::size_t kTurnIds = 4096;  // ids that one turn writes
-constexpr std::size_t kWriteAhead = 16;  // lines prefetched ahead of the writer
-constexpr std::uint64_t kSearch = 4096;  // lines looked at for a victim of a candidate
-constexpr std::uint64_t kTurnLines = 1 << 15;  // lines that one turn ages or cuts
+constexpr std::size_t kWriteAhead = 16;  // buckets prefetched ahead of the writer
+constexpr std::uint64_t kSearch = 4096;  // buckets looked at for a victim of a candidate
+constexpr std::uint64_t kTurnBuckets = 1 << 15;  // buckets that one turn ages or cuts
 constexpr std::uint8_t kDeliberate = 4;  // uses of a row that was inserted on purpose, with no count given
 constexpr std::uint32_t kSumTables = 256;  // tables whose counters one turn may sum
 
@@ -39,13 +39,13 @@ void Cache::insert_or_assign(std::uint32_t table, const std::int64_t* ids, std::
     for (std::size_t i = start; i < end; ++i) {
       if (i + kWriteAhead < end) __builtin_prefetch(&fresh().first(mixed_of(ids[i + kWriteAhead], table)), 1, 3);
       const std::uint64_t mixed = mixed_of(ids[i], table);
-      if (const Place where = find_place(ids[i], table, mixed); where.line != nullptr) {
+      if (const Place where = find_place(ids[i], table, mixed); where.bucket != nullptr) {
         replace_row(where, rows + i * row_bytes_);
         ++stats_.assigned;
         continue;
       }
       if (capacity_rows() == 0) throw CapacityExceeded("the cache has room for no row: capacity_rows is 0");
-      if (size() >= capacity_rows()) evict(coldest(line_count()));
+      if (size() >= capacity_rows()) evict(coldest(bucket_count()));
       const std::uint8_t code = policy_.from_uses(freq != nullptr ? freq[i] : kDeliberate);
       insert_new(ids[i], table, mixed, rows + i * row_bytes_, code, true);
       ++stats_.inserted;
@@ -67,12 +67,12 @@ std::size_t Cache::insert_and_evict(std::uint32_t table, const std::int64_t* ids
         policy_.prefetch(ahead);
       }
       const std::uint64_t mixed = mixed_of(ids[i], table);
-      if (find_place(ids[i], table, mixed).line != nullptr) continue;
+      if (find_place(ids[i], table, mixed).bucket != nullptr) continue;
       curve_.offer(mixed, table);
       const std::uint32_t units = policy_.asked(mixed, freq != nullptr ? freq[i] : std::uint8_t{0});
       if (size() >= capacity_rows()) {
         const Place victim = coldest(kSearch);
-        if (victim.line == nullptr || capacity_rows() == 0 || !policy_.admits(units, word::count(victim.word()))) {
+        if (victim.bucket == nullptr || capacity_rows() == 0 || !policy_.admits(units, word::count(victim.word()))) {
           ++stats_.rejected;
           continue;
         }
@@ -101,7 +101,7 @@ std::size_t Cache::assign(std::uint32_t table, const std::int64_t* ids, std::siz
     for (std::size_t i = start; i < end; ++i) {
       if (i + kWriteAhead < end) __builtin_prefetch(&fresh().first(mixed_of(ids[i + kWriteAhead], table)), 1, 3);
       const Place where = find_place(ids[i], table, mixed_of(ids[i], table));
-      if (where.line == nullptr) continue;
+      if (where.bucket == nullptr) continue;
       replace_row(where, rows + i * row_bytes_);
       ++assigned;
       ++stats_.assigned;
@@ -117,7 +117,7 @@ std::size_t Cache::erase(std::uint32_t table, const std::int64_t* ids, std::size
     const Turn turn(*this);
     for (std::size_t i = start; i < end; ++i) {
       const Place where = find_place(ids[i], table, mixed_of(ids[i], table));
-      if (where.line == nullptr) continue;
+      if (where.bucket == nullptr) continue;
       remove(where);
       ++erased;
       ++stats_.erased;
@@ -138,16 +138,16 @@ void Cache::absorb() {
 }
 
 Cache::Place Cache::find_place(std::int64_t id, std::uint32_t table, std::uint64_t mixed) const {
-  for (const CacheLines* array : {lines_.get(), old_lines_.get()}) {
+  for (const CacheBuckets* array : {buckets_.get(), old_buckets_.get()}) {
     if (array == nullptr) continue;
-    const CacheLine* where = nullptr;
+    const CacheBucket* where = nullptr;
     const Match match = array->find(id, table, mixed, &where);
-    if (match.at >= 0) return {const_cast<CacheLine*>(where), match.at};
+    if (match.at >= 0) return {const_cast<CacheBucket*>(where), match.at};
   }
   return {};
 }
 
-// When too many owners choose its lines, the least used of those goes; unless the row must come in, only for a hotter
+// When too many owners choose its buckets, the least used of those goes; unless the row must come in, only for a hotter
 // one.
 bool Cache::insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed, const char* row, std::uint8_t code,
                        bool must) {
@@ -155,7 +155,7 @@ bool Cache::insert_new(std::int64_t id, std::uint32_t table, std::uint64_t mixed
   std::memcpy(slots_.row(slot), row, row_bytes_);
   while (!place(id, mixed, word::make(slot, table, code))) {
     const Place victim = coldest_of_two(mixed);
-    if (victim.line == nullptr) continue;
+    if (victim.bucket == nullptr) continue;
     if (!must && word::count(victim.word()) >= code) {
       slots_.put_back(slot);
       return false;
@@ -171,13 +171,13 @@ void Cache::replace_row(Place where, const char* row) {
   const std::uint64_t held = where.word() & ~word::kFlags;
   const std::uint32_t slot = slots_.take();
   std::memcpy(slots_.row(slot), row, row_bytes_);
-  store_word(*where.line, where.at, word::make(slot, word::table(held), word::count(held)));
+  store_word(*where.bucket, where.at, word::make(slot, word::table(held), word::count(held)));
   slots_.retire(word::slot(held));
 }
 
 void Cache::remove(Place where) {
   const std::uint64_t held = where.word();
-  store_word(*where.line, where.at, 0);
+  store_word(*where.bucket, where.at, 0);
   slots_.retire(word::slot(held));
   size_.fetch_sub(1, std::memory_order_relaxed);
   state(word::table(held)).rows.fetch_sub(1, std::memory_order_relaxed);
@@ -193,19 +193,19 @@ void Cache::evict(Place where) {
   ++stats_.evicted;
 }
 
-// The least used row of the next few lines that hold any: a clock over the lines, so no list orders the rows.
-Cache::Place Cache::coldest(std::uint64_t most_lines) {
+// The least used row of the next few buckets that hold any: a clock over the buckets, so no list orders the rows.
+Cache::Place Cache::coldest(std::uint64_t most_buckets) {
   Place victim;
-  const std::uint64_t count = line_count();
+  const std::uint64_t count = bucket_count();
   int seen = 0;
-  for (std::uint64_t step = 0; step < std::min(count, most_lines) && seen < FrequencyPolicy::kVictimLines; ++step) {
-    CacheLine& line = line_at(victim_hand_++ % count);
+  for (std::uint64_t step = 0; step < std::min(count, most_buckets) && seen < FrequencyPolicy::kVictimBuckets; ++step) {
+    CacheBucket& bucket = bucket_at(victim_hand_++ % count);
     bool any = false;
-    for (int at = 0; at < kCacheLineIds; ++at) {
-      const std::uint64_t held = line.words[at].load(std::memory_order_relaxed);
+    for (int at = 0; at < kCacheBucketIds; ++at) {
+      const std::uint64_t held = bucket.words[at].load(std::memory_order_relaxed);
       if (word::slot(held) == 0) continue;
       any = true;
-      if (victim.line == nullptr || word::count(held) < word::count(victim.word())) victim = {&line, at};
+      if (victim.bucket == nullptr || word::count(held) < word::count(victim.word())) victim = {&bucket, at};
     }
     seen += any;
   }
@@ -215,12 +215,13 @@ Cache::Place Cache::coldest(std::uint64_t most_lines) {
 // Counts the uses that readers reported, feeds the curve, and ages a share of the counts.
 void Cache::note_readers() {
   const auto use = [this](std::uint32_t position) {
-    if (position / kCacheLineIds >= fresh().count()) return;  // reported before a resize
-    CacheLine& line = fresh().line(position / kCacheLineIds);
-    const int at = static_cast<int>(position % kCacheLineIds);
-    const std::uint64_t held = line.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
+    if (position / kCacheBucketIds >= fresh().count()) return;  // reported before a resize
+    CacheBucket& bucket = fresh().bucket(position / kCacheBucketIds);
+    const int at = static_cast<int>(position % kCacheBucketIds);
+    const std::uint64_t held = bucket.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
     if (word::slot(held) == 0) return;
-    store_word(line, at, word::make(word::slot(held), word::table(held), FrequencyPolicy::stepped(word::count(held))));
+    store_word(bucket, at,
+               word::make(word::slot(held), word::table(held), FrequencyPolicy::stepped(word::count(held))));
   };
   log_.drain(use, [this](const SampledLookup& lookup) { curve_.add(lookup.mixed, lookup.table, lookup.hit); });
   if (until_sum_-- == 0) {
@@ -242,29 +243,29 @@ void Cache::note_readers() {
   }
   sample_mask_.store(curve_.mask(), std::memory_order_relaxed);
   skip_mask_.store(curve_.skip_mask(), std::memory_order_relaxed);
-  age_lines();
+  age_buckets();
 }
 
-void Cache::age_lines() {
+void Cache::age_buckets() {
   const auto each = [this](std::uint64_t count, auto&& change) {
     for (; count > 0; --count) {
-      if (++age_hand_ >= line_count()) age_hand_ = 0;
-      CacheLine& line = line_at(age_hand_);
-      for (int at = 0; at < kCacheLineIds; ++at) {
-        const std::uint64_t held = line.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
+      if (++age_hand_ >= bucket_count()) age_hand_ = 0;
+      CacheBucket& bucket = bucket_at(age_hand_);
+      for (int at = 0; at < kCacheBucketIds; ++at) {
+        const std::uint64_t held = bucket.words[at].load(std::memory_order_relaxed) & ~word::kFlags;
         if (word::slot(held) == 0 || word::count(held) == 0) continue;
-        store_word(line, at, word::make(word::slot(held), word::table(held), change(word::count(held))));
+        store_word(bucket, at, word::make(word::slot(held), word::table(held), change(word::count(held))));
       }
     }
   };
-  if (policy_.take_change()) cut_left_ = line_count();
+  if (policy_.take_change()) cut_left_ = bucket_count();
   if (cut_left_ > 0) {
-    const std::uint64_t count = std::min(cut_left_, kTurnLines);
+    const std::uint64_t count = std::min(cut_left_, kTurnBuckets);
     cut_left_ -= count;
     each(count, [this](std::uint8_t code) { return policy_.cut(code); });
     return;
   }
-  each(policy_.due(line_count(), kTurnLines), [this](std::uint8_t code) { return policy_.aged(code); });
+  each(policy_.due(bucket_count(), kTurnBuckets), [this](std::uint8_t code) { return policy_.aged(code); });
 }
 
 }  // namespace emberline

@@ -36,7 +36,7 @@ using Flags = ArrayView<std::uint8_t>;
 constexpr const char* kReaderDoc = R"(Reads rows of any number of page files. Thread-safe.
 
 io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
-lanes: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
+page_queues: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
 OSError where "uring" is refused.)";
 
 constexpr const char* kReadDoc =
@@ -148,17 +148,18 @@ NB_MODULE(_pages, m) {
   nb::class_<PageReader>(m, "PageReader", kReaderDoc)
       .def(
           "__init__",
-          [](PageReader* self, const std::string& io, std::size_t depth, std::size_t lanes, std::size_t threads) {
-            for (const auto& [name, value, most] :
-                 {std::tuple{"depth", depth, std::size_t{4096}}, std::tuple{"lanes", lanes, std::size_t{256}},
-                  std::tuple{"threads", threads, std::size_t{256}}}) {
+          [](PageReader* self, const std::string& io, std::size_t depth, std::size_t page_queues, std::size_t threads) {
+            for (const auto& [name, value, most] : {std::tuple{"depth", depth, std::size_t{4096}},
+                                                    std::tuple{"page_queues", page_queues, std::size_t{256}},
+                                                    std::tuple{"threads", threads, std::size_t{256}}}) {
               if (value < 1 || value > most) {
                 fail(std::string(name) + ": " + std::to_string(value) + ", expected 1 to " + std::to_string(most));
               }
             }
-            new (self) PageReader(ReaderOptions{io, depth, lanes, threads});
+            new (self) PageReader(ReaderOptions{io, depth, page_queues, threads});
           },
-          nb::kw_only(), nb::arg("io") = "auto", nb::arg("depth") = 64, nb::arg("lanes") = 16, nb::arg("threads") = 32)
+          nb::kw_only(), nb::arg("io") = "auto", nb::arg("depth") = 64, nb::arg("page_queues") = 16,
+          nb::arg("threads") = 32)
       .def("read", &read, nb::arg("requests"), nb::arg("timeout_s") = nb::none(),
            nb::sig("def read(self, requests: list[tuple[PageFile | None, numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]]], "

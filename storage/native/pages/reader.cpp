@@ -114,27 +114,30 @@ PageReader::PageReader(const ReaderOptions& options)
     : PageReader(options, make_read_queues(options.io, options.depth, options.threads)) {}
 
 PageReader::PageReader(ReaderOptions options, std::unique_ptr<ReadQueues> queues)
-    : options_(std::move(options)), queues_(std::move(queues)), io_(queues_->name()), most_lanes_(options_.lanes) {}
+    : options_(std::move(options)),
+      queues_(std::move(queues)),
+      io_(queues_->name()),
+      most_page_queues_(options_.page_queues) {}
 
 PageReader::~PageReader() { close(); }
 
 void PageReader::close() {
   std::unique_ptr<ReadQueues> queues;  // outlive their page queues
-  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::unique_ptr<PageQueue>> page_queues;
   std::thread janitor;
   {
     std::unique_lock lock(mutex_);
     closing_ = true;
     left_.notify_all();
-    lane_free_.notify_all();
-    if (!left_lanes_.empty() && !janitor_.joinable()) {
+    page_queue_free_.notify_all();
+    if (!left_page_queues_.empty() && !janitor_.joinable()) {
       lock.unlock();
       run_janitor();
       lock.lock();
     }
-    lane_free_.wait(lock, [this] { return free_lanes_.size() == lanes_; });
-    lanes.swap(free_lanes_);
-    lanes_ = 0;
+    page_queue_free_.wait(lock, [this] { return free_page_queues_.size() == page_queues_; });
+    page_queues.swap(free_page_queues_);
+    page_queues_ = 0;
     queues.swap(queues_);
     janitor.swap(janitor_);
   }
@@ -145,27 +148,28 @@ void PageReader::read(const std::vector<ReadRequest>& requests, Deadline deadlin
   Call call(requests);
   filtered_.fetch_add(call.locate(), std::memory_order_relaxed);
   if (call.tasks.empty()) return;
-  std::unique_ptr<Lane> lane;
-  if (!deadline || Clock::now() < *deadline) lane = take_lane(deadline);
-  if (!lane) {
+  std::unique_ptr<PageQueue> page_queue;
+  if (!deadline || Clock::now() < *deadline) page_queue = take_page_queue(deadline);
+  if (!page_queue) {
     unresolved_.fetch_add(call.wanted.size(), std::memory_order_relaxed);
     return;
   }
   std::vector<Joined> joined;
   std::size_t next = 0;
-  const auto own = [&](Lane::Slot& slot, const std::exception_ptr& failed) {
+  const auto own = [&](PageQueue::Slot& slot, const std::exception_ptr& failed) {
     call.take(slot.task, slot.buffer.data(), failed);
   };
   const auto late = [&] { return deadline && Clock::now() >= *deadline; };
   try {
-    while (!call.failure && (next < call.tasks.size() || lane->under_way() > 0 || !joined.empty()) && !late()) {
+    while (!call.failure && (next < call.tasks.size() || page_queue->under_way() > 0 || !joined.empty()) && !late()) {
       // A window of pages, own and others' together: what is held at once is bounded.
-      while (next < call.tasks.size() && !lane->full() && lane->under_way() + joined.size() < lane->depth()) {
+      while (next < call.tasks.size() && !page_queue->full() &&
+             page_queue->under_way() + joined.size() < page_queue->depth()) {
         const std::shared_ptr<const PageFile>& file = call.file_of(next);
         auto [flight, mine] = flights_.board(file->number(), call.wanted[call.tasks[next].begin].page);
         if (mine) {
           try {
-            lane->start(file, flight, next);
+            page_queue->start(file, flight, next);
           } catch (...) {
             flights_.land(flight, nullptr, 0, std::current_exception());
             throw;
@@ -177,9 +181,10 @@ void PageReader::read(const std::vector<ReadRequest>& requests, Deadline deadlin
         }
         ++next;
       }
-      if (lane->under_way() > 0) {
+      if (page_queue->under_way() > 0) {
         // A few at a time: fewer system calls, and the disk still has most of the window to work on.
-        lane->turn(std::min(lane->under_way(), std::max<std::size_t>(1, lane->depth() / 8)), deadline, own);
+        page_queue->turn(std::min(page_queue->under_way(), std::max<std::size_t>(1, page_queue->depth() / 8)), deadline,
+                         own);
       } else if (!joined.empty()) {
         if (!flights_.wait(joined.front().flight, deadline)) break;
       }
@@ -192,53 +197,54 @@ void PageReader::read(const std::vector<ReadRequest>& requests, Deadline deadlin
   } catch (...) {
     if (!call.failure) call.failure = std::current_exception();
   }
-  give_back(std::move(lane));
+  give_back(std::move(page_queue));
   if (call.failure) std::rethrow_exception(call.failure);
   unresolved_.fetch_add(call.unresolved(), std::memory_order_relaxed);
 }
 
-std::unique_ptr<Lane> PageReader::take_lane(Deadline deadline) {
+std::unique_ptr<PageQueue> PageReader::take_page_queue(Deadline deadline) {
   std::unique_lock lock(mutex_);
   start_janitor();
-  const auto possible = [this] { return closing_ || !free_lanes_.empty() || lanes_ < most_lanes_; };
+  const auto possible = [this] { return closing_ || !free_page_queues_.empty() || page_queues_ < most_page_queues_; };
   for (;;) {
     if (!deadline) {
-      lane_free_.wait(lock, possible);
-    } else if (!lane_free_.wait_until(lock, *deadline, possible)) {
+      page_queue_free_.wait(lock, possible);
+    } else if (!page_queue_free_.wait_until(lock, *deadline, possible)) {
       return nullptr;
     }
     if (closing_) throw DiskError(ECANCELED, "reading", "a reader that was closed");
-    if (!free_lanes_.empty()) {
-      std::unique_ptr<Lane> lane = std::move(free_lanes_.back());  // the last one used: its memory is warm
-      free_lanes_.pop_back();
-      return lane;
+    if (!free_page_queues_.empty()) {
+      std::unique_ptr<PageQueue> page_queue =
+          std::move(free_page_queues_.back());  // the last one used: its memory is warm
+      free_page_queues_.pop_back();
+      return page_queue;
     }
     try {
-      auto lane = std::make_unique<Lane>(queues_->make(), options_.depth, flights_);
-      ++lanes_;
-      return lane;
+      auto page_queue = std::make_unique<PageQueue>(queues_->make(), options_.depth, flights_);
+      ++page_queues_;
+      return page_queue;
     } catch (const DiskError&) {
-      if (lanes_ == 0) throw;
-      most_lanes_ = lanes_;  // the system gives no more rings: make do with those that there are
+      if (page_queues_ == 0) throw;
+      most_page_queues_ = page_queues_;  // the system gives no more rings: make do with those that there are
     }
   }
 }
 
-void PageReader::give_back(std::unique_ptr<Lane> lane) {
+void PageReader::give_back(std::unique_ptr<PageQueue> page_queue) {
   const std::lock_guard lock(mutex_);
-  if (lane->under_way() > 0) {
-    left_lanes_.push_back(std::move(lane));
+  if (page_queue->under_way() > 0) {
+    left_page_queues_.push_back(std::move(page_queue));
     start_janitor();
     left_.notify_one();
   } else {
-    free_lanes_.push_back(std::move(lane));
-    lane_free_.notify_all();  // a call, or a close that waits for every lane
+    free_page_queues_.push_back(std::move(page_queue));
+    page_queue_free_.notify_all();  // a call, or a close that waits for every page queue
   }
 }
 
 // Under the lock.
 void PageReader::start_janitor() {
-  if (janitor_.joinable() || left_lanes_.empty()) return;
+  if (janitor_.joinable() || left_page_queues_.empty()) return;
   try {
     janitor_ = std::thread([this] { run_janitor(); });
   } catch (const std::system_error&) {
@@ -248,31 +254,32 @@ void PageReader::start_janitor() {
 
 // Lands what callers gave up: others may have joined it, and the memory is used again only afterwards.
 void PageReader::run_janitor() {
-  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::unique_ptr<PageQueue>> page_queues;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      if (lanes.empty()) left_.wait(lock, [this] { return closing_ || !left_lanes_.empty(); });
-      for (std::unique_ptr<Lane>& lane : left_lanes_) lanes.push_back(std::move(lane));
-      left_lanes_.clear();
-      if (lanes.empty()) return;
+      if (page_queues.empty()) left_.wait(lock, [this] { return closing_ || !left_page_queues_.empty(); });
+      for (std::unique_ptr<PageQueue>& page_queue : left_page_queues_) page_queues.push_back(std::move(page_queue));
+      left_page_queues_.clear();
+      if (page_queues.empty()) return;
     }
-    for (std::unique_ptr<Lane>& lane : lanes) {
+    for (std::unique_ptr<PageQueue>& page_queue : page_queues) {
       // Serve them in turn, and none for long: a page queue may come to an end while another's disk hangs.
       try {
-        lane->turn(1, Clock::now() + std::chrono::milliseconds(1), [](Lane::Slot&, const std::exception_ptr&) {});
+        page_queue->turn(1, Clock::now() + std::chrono::milliseconds(1),
+                         [](PageQueue::Slot&, const std::exception_ptr&) {});
       } catch (...) {
         // The system does not say any more what becomes of its reads. Their memory is never used again.
-        lane->fail(std::current_exception());
-        (void)lane.release();
+        page_queue->fail(std::current_exception());
+        (void)page_queue.release();
         const std::lock_guard lock(mutex_);
-        --lanes_;
-        lane_free_.notify_all();
+        --page_queues_;
+        page_queue_free_.notify_all();
         continue;
       }
-      if (lane->under_way() == 0) give_back(std::move(lane));
+      if (page_queue->under_way() == 0) give_back(std::move(page_queue));
     }
-    std::erase(lanes, nullptr);
+    std::erase(page_queues, nullptr);
   }
 }
 

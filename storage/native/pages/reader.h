@@ -14,7 +14,7 @@
 
 #include "pages/file.h"
 #include "pages/flights.h"
-#include "pages/lane.h"
+#include "pages/page_queue.h"
 #include "pages/read_queue.h"
 
 namespace emberline::pages {
@@ -32,7 +32,7 @@ struct ReadRequest {
 struct ReaderOptions {
   std::string io = "auto";  // "uring", "threads" or "auto"
   std::size_t depth = 64;  // pages of one call in flight
-  std::size_t lanes = 16;  // calls that read at the same time; one more waits, within its deadline
+  std::size_t page_queues = 16;  // calls that read at the same time; one more waits, within its deadline
   std::size_t threads = 32;  // threads of the fall-back
 };
 
@@ -62,8 +62,8 @@ class PageReader {
  private:
   struct Call;
 
-  std::unique_ptr<Lane> take_lane(Deadline deadline);
-  void give_back(std::unique_ptr<Lane> lane);
+  std::unique_ptr<PageQueue> take_page_queue(Deadline deadline);
+  void give_back(std::unique_ptr<PageQueue> page_queue);
   void start_janitor();
   void run_janitor();
 
@@ -73,14 +73,14 @@ class PageReader {
   Flights flights_;
 
   std::mutex mutex_;
-  std::condition_variable lane_free_;
-  std::vector<std::unique_ptr<Lane>> free_lanes_;
-  std::size_t lanes_ = 0;
-  std::size_t most_lanes_;
+  std::condition_variable page_queue_free_;
+  std::vector<std::unique_ptr<PageQueue>> free_page_queues_;
+  std::size_t page_queues_ = 0;
+  std::size_t most_page_queues_;
 
   // Signals page queues with reads that no call waits for any more.
   std::condition_variable left_;
-  std::vector<std::unique_ptr<Lane>> left_lanes_;
+  std::vector<std::unique_ptr<PageQueue>> left_page_queues_;
   std::thread janitor_;
   bool closing_ = false;
 

@@ -11,7 +11,7 @@ using namespace nb::literals;
 namespace emberline::bind {
 
 void bind_cache(nb::module_& module);
-void bind_card(nb::module_& module);
+void bind_gpu(nb::module_& module);
 void bind_lookup(nb::module_& module);
 void bind_overlay(nb::module_& module);
 void bind_rows(nb::module_& module);
@@ -169,7 +169,7 @@ NB_MODULE(_table, module) {
   emberline::bind::bind_rows(module);
   emberline::bind::bind_tables(module);
   emberline::bind::bind_cache(module);
-  emberline::bind::bind_card(module);
+  emberline::bind::bind_gpu(module);
   emberline::bind::bind_overlay(module);
   emberline::bind::bind_lookup(module);
   emberline::bind::bind_training(module);

@@ -20,7 +20,7 @@ struct alignas(64) ReaderNode {
   ReaderNode* next = nullptr;
 };
 
-// A section in which loaded slots and lines stay valid. Keep it short, never wait in it for a writer, never nest it.
+// A section in which loaded slots and buckets stay valid. Keep it short, never wait in it for a writer, never nest it.
 class ReaderSection {
  public:
   ReaderSection();

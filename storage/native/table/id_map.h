@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "line.cuh"
+#include "bucket.cuh"
 
 namespace emberline {
 

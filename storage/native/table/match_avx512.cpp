@@ -1,4 +1,4 @@
-// The match loop for AVX-512: one comparison a line. Compiled for it alone: nothing here may be linked into what runs
+// The match loop for AVX-512: one comparison a bucket. Compiled for it alone: nothing here may be linked into what runs
 // elsewhere.
 #include <immintrin.h>
 
@@ -8,9 +8,9 @@
 namespace emberline {
 namespace {
 
-inline std::uint32_t matches(const Line& line, std::int64_t id) {
-  const __m512i all = _mm512_load_si512(&line);
-  return _mm512_cmpeq_epi64_mask(all, _mm512_set1_epi64(id)) & ((1u << kLineIds) - 1);
+inline std::uint32_t matches(const Bucket& bucket, std::int64_t id) {
+  const __m512i all = _mm512_load_si512(&bucket);
+  return _mm512_cmpeq_epi64_mask(all, _mm512_set1_epi64(id)) & ((1u << kBucketIds) - 1);
 }
 
 #include "table/match_loops.h"

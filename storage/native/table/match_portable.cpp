@@ -5,8 +5,8 @@
 namespace emberline {
 namespace {
 
-inline std::uint32_t matches(const Line& line, std::int64_t id) {
-  return match([&](int i) { return line.ids[i].load(std::memory_order_acquire); }, id);
+inline std::uint32_t matches(const Bucket& bucket, std::int64_t id) {
+  return match([&](int i) { return bucket.ids[i].load(std::memory_order_acquire); }, id);
 }
 
 #include "table/match_loops.h"

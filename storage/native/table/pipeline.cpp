@@ -27,20 +27,28 @@ TablePipeline::TablePipeline(const Table& table, const std::int64_t* ids, std::s
                              std::uint32_t* slots)
     : RowPipeline(ids, n, rows, table.format().bytes() < kLargeRow ? kRowAhead : kLargeRowAhead),
       table_(table),
-      lines_(*table.lines_.load(std::memory_order_acquire)),
+      buckets_(*table.buckets_.load(std::memory_order_acquire)),
       match_(match_block_of(isa())),
-      task_{&lines_.line(0), lines_.count(), table.slab_.view(), table.format().bytes(), ids, n, kLineAhead, rows,
-            slots_,          line_ring_},
+      task_{&buckets_.bucket(0),
+            buckets_.count(),
+            table.slab_.view(),
+            table.format().bytes(),
+            ids,
+            n,
+            kBucketAhead,
+            rows,
+            slots_,
+            bucket_ring_},
       slots_out_(slots) {
-  const std::size_t end = std::min(n, kLineAhead);
+  const std::size_t end = std::min(n, kBucketAhead);
   for (std::size_t i = 0; i < end; ++i) {
-    const std::uint64_t line = first_line(mix_id(ids[i]), task_.line_count);
-    line_ring_[i] = static_cast<std::uint32_t>(line);
-    __builtin_prefetch(task_.lines + line, 0, 3);
+    const std::uint64_t bucket = first_bucket(mix_id(ids[i]), task_.bucket_count);
+    bucket_ring_[i] = static_cast<std::uint32_t>(bucket);
+    __builtin_prefetch(task_.buckets + bucket, 0, 3);
   }
 }
 
-// Matches a step, and ends the one before: what was late there has had a step's time for its second line to come.
+// Matches a step, and ends the one before: what was late there has had a step's time for its second bucket to come.
 void TablePipeline::match_block() {
   const std::size_t start = started_;
   const std::size_t end = std::min(count_, start + kStep);
@@ -48,9 +56,9 @@ void TablePipeline::match_block() {
   const std::size_t late_count = match_(task_, start, end, late);
   for (std::size_t k = 0; k < late_count; ++k) {
     const std::uint64_t mixed = mix_id(ids_[late[k]]);
-    const Line& head = lines_.first(mixed);
+    const Bucket& head = buckets_.first(mixed);
     if ((head.version.load(std::memory_order_relaxed) & kOverflowBit) != 0)
-      __builtin_prefetch(&lines_.second(mixed), 0, 3);
+      __builtin_prefetch(&buckets_.second(mixed), 0, 3);
   }
   search(late_, late_count_);
   if (end == count_) {
@@ -73,7 +81,7 @@ void TablePipeline::match_block() {
 void TablePipeline::search(const std::uint32_t* late, std::size_t n) {
   for (std::size_t k = 0; k < n; ++k) {
     const std::uint32_t at = late[k];
-    const std::uint32_t slot = lines_.find(ids_[at], mix_id(ids_[at]));
+    const std::uint32_t slot = buckets_.find(ids_[at], mix_id(ids_[at]));
     slots_[at % MatchTask::kRing] = slot;
     if (slot == kEmptySlot) continue;
     rows_[at] = task_.slab.row(slot);

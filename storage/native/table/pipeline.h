@@ -1,4 +1,4 @@
-// The pipeline over a Table: the lines of the ids ahead on their way, and the rows of those that were matched.
+// The pipeline over a Table: the buckets of the ids ahead on their way, and the rows of those that were matched.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class TablePipeline final : public RowPipeline {
  private:
   // A short step mixes the misses of the copy beside it with those of the rows ahead.
   static constexpr std::size_t kStep = 16;
-  static constexpr std::size_t kLineAhead = 48;
+  static constexpr std::size_t kBucketAhead = 48;
   // Rows on their way beside the step's: more of them than the processor has buffers for lines would only wait in line.
   static constexpr std::size_t kRowAhead = 32, kLargeRowAhead = 8, kLargeRow = 256;
 
@@ -29,7 +29,7 @@ class TablePipeline final : public RowPipeline {
   void touch(std::size_t start, std::size_t end);
 
   const Table& table_;
-  const LineArray& lines_;
+  const BucketArray& buckets_;
   MatchBlock match_;
   MatchTask task_;
   std::uint32_t* slots_out_;
@@ -37,7 +37,7 @@ class TablePipeline final : public RowPipeline {
   std::size_t late_count_ = 0;
   std::uint32_t late_[kStep];
   std::uint32_t slots_[MatchTask::kRing];
-  std::uint32_t line_ring_[MatchTask::kRing];
+  std::uint32_t bucket_ring_[MatchTask::kRing];
 };
 static_assert(sizeof(TablePipeline) <= PipelineSpace::kBytes);
 

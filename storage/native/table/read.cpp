@@ -70,7 +70,7 @@ std::size_t Table::find_part(const std::int64_t* ids, std::size_t n, float* out,
   return hits;
 }
 
-std::uint32_t Table::locate(std::int64_t id) const { return lines().find(id, mix_id(id)); }
+std::uint32_t Table::locate(std::int64_t id) const { return buckets().find(id, mix_id(id)); }
 
 ExportedRows Table::export_batch(std::uint64_t cursor, std::size_t limit) const {
   return export_rows(cursor, limit, false);
@@ -82,16 +82,16 @@ ExportedRows Table::export_encoded(std::uint64_t cursor, std::size_t limit) cons
 
 ExportedRows Table::export_rows(std::uint64_t cursor, std::size_t limit, bool encoded) const {
   const std::lock_guard lock(mutex_);
-  const LineArray& array = lines();
+  const BucketArray& array = buckets();
   const std::size_t floats = format_.dim + extra_;
   ExportedRows batch;
   std::uint64_t position = cursor;
-  const std::uint64_t end = array.count() * kLineIds;
+  const std::uint64_t end = array.count() * kBucketIds;
   for (; position < end && batch.ids.size() < limit; ++position) {
-    const Line& line = array.line(position / kLineIds);
-    const std::uint32_t slot = line.slots[position % kLineIds].load(std::memory_order_relaxed);
+    const Bucket& bucket = array.bucket(position / kBucketIds);
+    const std::uint32_t slot = bucket.slots[position % kBucketIds].load(std::memory_order_relaxed);
     if (slot == kEmptySlot) continue;
-    batch.ids.push_back(line.ids[position % kLineIds].load(std::memory_order_relaxed));
+    batch.ids.push_back(bucket.ids[position % kBucketIds].load(std::memory_order_relaxed));
     const char* row = slab_.row(slot);
     if (encoded) {
       batch.encoded.insert(batch.encoded.end(), row, row + stride());
@@ -109,7 +109,7 @@ ExportedRows Table::export_rows(std::uint64_t cursor, std::size_t limit, bool en
 
 void Table::check_integrity() const {
   const std::lock_guard lock(mutex_);
-  const LineArray& array = lines();
+  const BucketArray& array = buckets();
   std::unordered_set<std::int64_t> ids;
   std::vector<bool> used(std::size_t{slab_.used()} + 1);
   const auto claim = [&](std::uint32_t slot, const char* by) {
@@ -119,18 +119,18 @@ void Table::check_integrity() const {
     used[slot] = true;
   };
   for (std::uint64_t index = 0; index < array.count(); ++index) {
-    const Line& line = array.line(index);
-    for (int at = 0; at < kLineIds; ++at) {
-      const std::uint32_t slot = line.slots[at].load(std::memory_order_relaxed);
+    const Bucket& bucket = array.bucket(index);
+    for (int at = 0; at < kBucketIds; ++at) {
+      const std::uint32_t slot = bucket.slots[at].load(std::memory_order_relaxed);
       if (slot == kEmptySlot) continue;
-      const std::int64_t id = line.ids[at].load(std::memory_order_relaxed);
+      const std::int64_t id = bucket.ids[at].load(std::memory_order_relaxed);
       const std::uint64_t mixed = mix_id(id);
       const std::string name = "id " + std::to_string(id);
       if (!ids.insert(id).second) throw std::logic_error(name + " stands in the index twice");
-      if (&array.first(mixed) != &line) {
-        if (&array.second(mixed) != &line) throw std::logic_error(name + " stands in a line that is not its own");
+      if (&array.first(mixed) != &bucket) {
+        if (&array.second(mixed) != &bucket) throw std::logic_error(name + " stands in a bucket that is not its own");
         if ((array.first(mixed).version.load() & kOverflowBit) == 0) {
-          throw std::logic_error(name + " is in its second line, and the first does not say so");
+          throw std::logic_error(name + " is in its second bucket, and the first does not say so");
         }
       }
       claim(slot, "an id");

@@ -1,7 +1,7 @@
 // A source of rows for a lookup: a table that DRAM holds whole, or a table's share of a cache.
 //
 // A source gives addresses of encoded rows, found by a pipeline that keeps many misses in flight: it mixes ids and
-// prefetches index lines, matches the lines that have come, and prefetches their rows, one block after the other.
+// prefetches index buckets, matches the buckets that have come, and prefetches their rows, one block after the other.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +65,7 @@ class RowSource {
 inline void prefetch_row(const char* row, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(row);
   const char* end = row + bytes;
-  for (const char* line = row - address % 64; line < end; line += 64) __builtin_prefetch(line, 0, 2);
+  for (const char* bucket = row - address % 64; bucket < end; bucket += 64) __builtin_prefetch(bucket, 0, 2);
 }
 
 }  // namespace emberline

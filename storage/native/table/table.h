@@ -1,7 +1,7 @@
 // A table of embedding rows in DRAM: exact ids, readers without locks beside one writer at a time.
 //
 // Rows are immutable once visible: an update fills a fresh slot and publishes it with one store. Old slots, and old
-// line arrays after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim +
+// bucket arrays after growth, are reused when every reader that could hold them has left (epoch.h). N ids, D = dim +
 // extra. Rows are held encoded (rows/codec.h); `extra` float32 values, which only a table of fp32 rows has, lie behind.
 #pragma once
 
@@ -15,15 +15,15 @@
 #include <utility>
 #include <vector>
 
+#include "table/buckets.h"
 #include "table/epoch.h"
-#include "table/lines.h"
 #include "table/sketch.h"
 #include "table/slab.h"
 #include "table/source.h"
 
 namespace emberline {
 
-// No room: the capacity is used up, or the ids crowd so few lines that more of them would not help.
+// No room: the capacity is used up, or the ids crowd so few buckets that more of them would not help.
 struct CapacityExceeded : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -59,9 +59,9 @@ class Table : public RowSource {
   std::size_t find(const std::int64_t* ids, std::size_t n, float* out, std::uint8_t* found,
                    std::size_t threads = 1) const;
 
-  // rows (n, D) float32, or (n, row_bytes) encoded. freq: use counts as in line.cuh, or null. Throws CapacityExceeded;
-  // the ids before the one that did not fit are in. Throws std::invalid_argument for rows that cannot be encoded; then
-  // none is in.
+  // rows (n, D) float32, or (n, row_bytes) encoded. freq: use counts as in bucket.cuh, or null. Throws
+  // CapacityExceeded; the ids before the one that did not fit are in. Throws std::invalid_argument for rows that cannot
+  // be encoded; then none is in.
   void insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput rows, const std::uint8_t* freq);
   // Leaves rows that are there. A full table admits an id that was asked for more often than the row it displaces.
   std::size_t insert_and_evict(const std::int64_t* ids, std::size_t n, RowInput rows);
@@ -83,11 +83,11 @@ class Table : public RowSource {
   float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }  // row of an fp32 table
   template <class Visit>
   void each(Visit visit) const {  // visit(id, slot), in no order that means anything
-    for (std::uint64_t index = 0; index < lines().count(); ++index) {
-      const Line& line = lines().line(index);
-      for (int at = 0; at < kLineIds; ++at) {
-        const std::uint32_t slot = line.slots[at].load(std::memory_order_relaxed);
-        if (slot != kEmptySlot) visit(line.ids[at].load(std::memory_order_relaxed), slot);
+    for (std::uint64_t index = 0; index < buckets().count(); ++index) {
+      const Bucket& bucket = buckets().bucket(index);
+      for (int at = 0; at < kBucketIds; ++at) {
+        const std::uint32_t slot = bucket.slots[at].load(std::memory_order_relaxed);
+        if (slot != kEmptySlot) visit(bucket.ids[at].load(std::memory_order_relaxed), slot);
       }
     }
   }
@@ -96,7 +96,7 @@ class Table : public RowSource {
   friend class TablePipeline;
 
   struct Place {
-    Line* line = nullptr;
+    Bucket* bucket = nullptr;
     int at = 0;
   };
 
@@ -116,28 +116,28 @@ class Table : public RowSource {
 
   // placement.cpp, under the mutex
   bool place(std::int64_t id, std::uint32_t slot, bool may_grow);
-  bool try_place(LineArray& lines, std::int64_t id, std::uint32_t slot, bool shared);
-  bool try_line(LineArray& lines, Line& line, std::int64_t id, std::uint32_t slot, bool shared);
-  bool displace(LineArray& lines, std::int64_t id, std::uint32_t slot, bool shared);
-  bool may_change_owner(const LineArray& lines, const Line& line, int at, bool shared);
-  void set_owner(const LineArray& lines, Line& line, int at, std::int64_t id, std::uint32_t slot, bool shared);
+  bool try_place(BucketArray& buckets, std::int64_t id, std::uint32_t slot, bool shared);
+  bool try_bucket(BucketArray& buckets, Bucket& bucket, std::int64_t id, std::uint32_t slot, bool shared);
+  bool displace(BucketArray& buckets, std::int64_t id, std::uint32_t slot, bool shared);
+  bool may_change_owner(const BucketArray& buckets, const Bucket& bucket, int at, bool shared);
+  void set_owner(const BucketArray& buckets, Bucket& bucket, int at, std::int64_t id, std::uint32_t slot, bool shared);
   void grow(std::uint64_t count);
 
   ExportedRows export_rows(std::uint64_t cursor, std::size_t limit, bool encoded) const;
-  LineArray& lines() const { return *lines_.load(std::memory_order_relaxed); }
+  BucketArray& buckets() const { return *buckets_.load(std::memory_order_relaxed); }
 
   RowFormat format_;
   std::uint32_t extra_;
   std::uint64_t capacity_;
   std::atomic<std::uint64_t> size_{0};
-  std::atomic<LineArray*> lines_;
+  std::atomic<BucketArray*> buckets_;
   Slab slab_;
   mutable std::atomic<std::uint64_t> uses_{0};  // since the last ageing
 
   mutable std::mutex mutex_;
   Grace grace_;
-  std::unique_ptr<LineArray> owned_lines_;
-  std::deque<std::pair<std::uint64_t, std::unique_ptr<LineArray>>> old_lines_;  // grace group, array
+  std::unique_ptr<BucketArray> owned_buckets_;
+  std::deque<std::pair<std::uint64_t, std::unique_ptr<BucketArray>>> old_buckets_;  // grace group, array
   std::deque<std::pair<std::uint64_t, std::uint32_t>> old_slots_;  // grace group, slot
   std::vector<std::uint32_t> free_slots_;
   // Grace group of the last change of owner, by hash of the position: an older entry is overwritten, never forgotten

@@ -213,7 +213,7 @@ class TrainingTable {
   std::vector<float> sums_;
 };
 
-// Value j of a new row: uniform in [-scale, scale), from the seed and the id alone. With mix and mix_id of line.cuh:
+// Value j of a new row: uniform in [-scale, scale), from the seed and the id alone. With mix and mix_id of bucket.cuh:
 // u = mix(mix_id(id) + mix(seed) + j * 0x9E3779B97F4A7C15) >> 40; scale * (u * 2^-23 - 1).
 float initial_value(std::uint64_t seed, std::int64_t id, std::uint32_t j, float scale);
 

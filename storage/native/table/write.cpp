@@ -10,16 +10,16 @@ namespace {
 
 constexpr std::uint32_t kMostDim = 4096;
 constexpr std::uint64_t kMostRows = UINT32_MAX - 1;
-constexpr std::uint64_t kRowsPerLine = 4;        // reserve: four fifths full
-constexpr std::size_t kWriteAhead = 16;          // lines prefetched ahead of the writer
+constexpr std::uint64_t kRowsPerBucket = 4;        // reserve: four fifths full
+constexpr std::size_t kWriteAhead = 16;          // buckets prefetched ahead of the writer
 constexpr std::size_t kReclaimAt = 1024;         // old slots that are worth a look at the readers
 constexpr std::uint8_t kDeliberate = 4;          // count of a row that was inserted on purpose, with no count given
 constexpr std::size_t kChangedEntries = 4096;    // power of two
-constexpr int kVictimLines = 2;                  // lines whose rows compete for being the victim
+constexpr int kVictimBuckets = 2;                  // buckets whose rows compete for being the victim
 constexpr std::uint64_t kUsesPerRow = 30;        // ageing halves the counts after so many uses a row
 
-std::uint64_t lines_for(std::uint64_t rows) {
-  return std::max<std::uint64_t>(2, (rows + kRowsPerLine - 1) / kRowsPerLine);
+std::uint64_t buckets_for(std::uint64_t rows) {
+  return std::max<std::uint64_t>(2, (rows + kRowsPerBucket - 1) / kRowsPerBucket);
 }
 
 // Slots beside the capacity, so that updates rarely wait for readers.
@@ -46,15 +46,15 @@ Table::Table(std::uint32_t dim, std::uint32_t extra, std::uint64_t capacity_rows
   if (capacity_rows > kMostRows - kMostRows / 32) {
     throw std::invalid_argument("capacity_rows must be below 2^32, got " + std::to_string(capacity_rows));
   }
-  owned_lines_ = std::make_unique<LineArray>(lines_for(std::max<std::uint64_t>(capacity_rows, 16)));
-  lines_.store(owned_lines_.get(), std::memory_order_release);
+  owned_buckets_ = std::make_unique<BucketArray>(buckets_for(std::max<std::uint64_t>(capacity_rows, 16)));
+  buckets_.store(owned_buckets_.get(), std::memory_order_release);
   if (capacity_ > 0) sketch_ = std::make_unique<Sketch>(capacity_);
 }
 
 std::size_t Table::memory_bytes() const {
   const std::lock_guard lock(mutex_);
-  std::size_t bytes = lines().bytes() + slab_.bytes() + changed_.size() * sizeof(changed_[0]);
-  for (const auto& old : old_lines_) bytes += old.second->bytes();
+  std::size_t bytes = buckets().bytes() + slab_.bytes() + changed_.size() * sizeof(changed_[0]);
+  for (const auto& old : old_buckets_) bytes += old.second->bytes();
   bytes += old_slots_.size() * sizeof(old_slots_[0]) + free_slots_.capacity() * sizeof(free_slots_[0]);
   return bytes + (sketch_ ? sketch_->bytes() : 0);
 }
@@ -63,9 +63,9 @@ void Table::insert_or_assign(const std::int64_t* ids, std::size_t n, RowInput ro
   if (rows.floats != nullptr) check_encodable(format_, rows.floats, n);
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    if (i + kWriteAhead < n) __builtin_prefetch(&lines().first(mix_id(ids[i + kWriteAhead])), 1, 3);
+    if (i + kWriteAhead < n) __builtin_prefetch(&buckets().first(mix_id(ids[i + kWriteAhead])), 1, 3);
     const Place place = find_place(ids[i]);
-    if (place.line != nullptr) {
+    if (place.bucket != nullptr) {
       replace_row(place, rows, i);
       continue;
     }
@@ -83,8 +83,8 @@ std::size_t Table::insert_and_evict(const std::int64_t* ids, std::size_t n, RowI
   age();
   std::size_t admitted = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    if (i + kWriteAhead < n) __builtin_prefetch(&lines().first(mix_id(ids[i + kWriteAhead])), 1, 3);
-    if (find_place(ids[i]).line != nullptr) continue;
+    if (i + kWriteAhead < n) __builtin_prefetch(&buckets().first(mix_id(ids[i + kWriteAhead])), 1, 3);
+    if (find_place(ids[i]).bucket != nullptr) continue;
     const std::uint32_t count = sketch_ ? sketch_->add(ids[i]) : 1;
     if (capacity_ > 0 && size() >= capacity_ && !make_room(count)) continue;
     // A cache never grows its index for ids that strangers choose: what finds no place is not admitted.
@@ -99,9 +99,9 @@ std::size_t Table::assign(const std::int64_t* ids, std::size_t n, RowInput rows)
   const std::lock_guard lock(mutex_);
   std::size_t assigned = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    if (i + kWriteAhead < n) __builtin_prefetch(&lines().first(mix_id(ids[i + kWriteAhead])), 1, 3);
+    if (i + kWriteAhead < n) __builtin_prefetch(&buckets().first(mix_id(ids[i + kWriteAhead])), 1, 3);
     const Place place = find_place(ids[i]);
-    if (place.line == nullptr) continue;
+    if (place.bucket == nullptr) continue;
     replace_row(place, rows, i);
     ++assigned;
   }
@@ -113,7 +113,7 @@ std::size_t Table::erase(const std::int64_t* ids, std::size_t n) {
   std::size_t erased = 0;
   for (std::size_t i = 0; i < n; ++i) {
     const Place place = find_place(ids[i]);
-    if (place.line == nullptr) continue;
+    if (place.bucket == nullptr) continue;
     remove(place);
     ++erased;
   }
@@ -124,7 +124,7 @@ void Table::reserve(std::uint64_t rows) {
   const std::lock_guard lock(mutex_);
   if (capacity_ > 0) rows = std::min(rows, capacity_);
   if (rows > kMostRows) throw CapacityExceeded("a table holds fewer than 2^32 rows, asked for " + std::to_string(rows));
-  if (lines_for(rows) > lines().count()) grow(lines_for(rows));
+  if (buckets_for(rows) > buckets().count()) grow(buckets_for(rows));
 }
 
 std::uint32_t Table::create(std::int64_t id) {
@@ -136,10 +136,10 @@ std::uint32_t Table::create(std::int64_t id) {
 
 Table::Place Table::find_place(std::int64_t id) const {
   const std::uint64_t mixed = mix_id(id);
-  Line* candidates[2] = {&lines().first(mixed), &lines().second(mixed)};
+  Bucket* candidates[2] = {&buckets().first(mixed), &buckets().second(mixed)};
   const int count = (candidates[0]->version.load(std::memory_order_relaxed) & kOverflowBit) != 0 ? 2 : 1;
   for (int c = 0; c < count; ++c) {
-    for (int at = 0; at < kLineIds; ++at) {
+    for (int at = 0; at < kBucketIds; ++at) {
       if (candidates[c]->ids[at].load(std::memory_order_relaxed) == id &&
           candidates[c]->slots[at].load(std::memory_order_relaxed) != kEmptySlot) {
         return {candidates[c], at};
@@ -162,14 +162,14 @@ std::uint32_t Table::take_slot() {
   return slot;
 }
 
-// Takes back the slots and line arrays that no reader can hold any more.
+// Takes back the slots and bucket arrays that no reader can hold any more.
 void Table::reclaim() {
   grace_.poll();
   while (!old_slots_.empty() && grace_.passed(old_slots_.front().first)) {
     free_slots_.push_back(old_slots_.front().second);
     old_slots_.pop_front();
   }
-  while (!old_lines_.empty() && grace_.passed(old_lines_.front().first)) old_lines_.pop_front();
+  while (!old_buckets_.empty() && grace_.passed(old_buckets_.front().first)) old_buckets_.pop_front();
 }
 
 void Table::write_row(std::uint32_t slot, RowInput rows, std::size_t at) {
@@ -210,7 +210,7 @@ bool Table::enter(std::int64_t id, std::uint32_t slot, bool may_grow) {
 }
 
 void Table::replace_row(Place where, RowInput rows, std::size_t at) {
-  std::atomic<std::uint32_t>& published = where.line->slots[where.at];
+  std::atomic<std::uint32_t>& published = where.bucket->slots[where.at];
   const std::uint32_t old = published.load(std::memory_order_relaxed);
   const std::uint32_t slot = take_slot();
   write_row(slot, rows, at);
@@ -220,37 +220,37 @@ void Table::replace_row(Place where, RowInput rows, std::size_t at) {
 }
 
 void Table::remove(Place where) {
-  std::atomic<std::uint32_t>& published = where.line->slots[where.at];
+  std::atomic<std::uint32_t>& published = where.bucket->slots[where.at];
   const std::uint32_t old = published.load(std::memory_order_relaxed);
   published.store(kEmptySlot, std::memory_order_release);
   old_slots_.emplace_back(grace_.group(), old);
   size_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Lets the coldest of a few rows go, if the candidate is hotter: a clock over the lines, so no list orders the rows.
+// Lets the coldest of a few rows go, if the candidate is hotter: a clock over the buckets, so no list orders the rows.
 bool Table::make_room(std::uint32_t candidate_count) {
   Place victim;
   std::uint8_t coldest = 255;
-  LineArray& array = lines();
+  BucketArray& array = buckets();
   int seen = 0;
-  for (std::uint64_t step = 0; step < array.count() && seen < kVictimLines; ++step) {
-    Line& line = array.line(hand_++ % array.count());
+  for (std::uint64_t step = 0; step < array.count() && seen < kVictimBuckets; ++step) {
+    Bucket& bucket = array.bucket(hand_++ % array.count());
     bool any = false;
-    for (int at = 0; at < kLineIds; ++at) {
-      const std::uint32_t slot = line.slots[at].load(std::memory_order_relaxed);
+    for (int at = 0; at < kBucketIds; ++at) {
+      const std::uint32_t slot = bucket.slots[at].load(std::memory_order_relaxed);
       if (slot == kEmptySlot) continue;
       any = true;
       const std::uint8_t score = slab_.score(slot).load(std::memory_order_relaxed);
-      if (victim.line == nullptr || score < coldest) {
-        victim = {&line, at};
+      if (victim.bucket == nullptr || score < coldest) {
+        victim = {&bucket, at};
         coldest = score;
       }
     }
     seen += any;
   }
-  if (victim.line == nullptr || !is_victim(coldest, candidate_count)) return false;
+  if (victim.bucket == nullptr || !is_victim(coldest, candidate_count)) return false;
   // It may be asked for again: it then comes back by its own count.
-  sketch_->remember(victim.line->ids[victim.at].load(std::memory_order_relaxed), count_value(coldest));
+  sketch_->remember(victim.bucket->ids[victim.at].load(std::memory_order_relaxed), count_value(coldest));
   remove(victim);
   return true;
 }

@@ -132,7 +132,7 @@ class CostBlock:
 
 
 class LookupCosts:
-    """What one lane measured, in blocks of lookups in a row, the oldest first; one thread adds, any reads."""
+    """What one session measured, in blocks of lookups in a row, the oldest first; one thread adds, any reads."""
 
     def __init__(self) -> None:
         self.blocks: list[CostBlock] = [CostBlock()]
@@ -150,7 +150,7 @@ class LookupCosts:
             block.rows_read += reads
 
     def merge(self, other: LookupCosts) -> None:
-        """Takes in another lane's blocks, beside its own."""
+        """Takes in another session's blocks, beside its own."""
         found = [block for block in (*self.blocks, *other.blocks) if block.lookups.count] or [CostBlock()]
         self.blocks = found if len(found) <= _MERGED_BLOCKS else _pairs(found)
 

@@ -61,7 +61,7 @@ class StoreReport:
 
 
 class _Store:
-    """A store as it lies there, opened as far as it can be, without its tier: nothing is folded or removed."""
+    """A store as it lies there, opened as far as it can be, without its tier: nothing is compacted or removed."""
 
     def __init__(self, path: Path, limits: SsdOptions | None = None) -> None:
         if not (path / "rocksdb").is_dir():
@@ -135,7 +135,7 @@ def repair_store(path: Path, progress: CheckProgress | None = None) -> StoreRepo
 
 
 def verify_open(tier: SsdTier, progress: CheckProgress | None = None) -> StoreReport:
-    """As verify_store, of a store that this process has open; merges and folds may go on."""
+    """As verify_store, of a store that this process has open; merges and compactions may go on."""
     book, tables = tier.book, []
     files = {table: book.state(table) for table in book.durable()}
     meter = _Meter(sum(state.file.pages for state in files.values() if state.file is not None), progress)

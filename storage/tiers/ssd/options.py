@@ -20,13 +20,13 @@ class SsdOptions:
     """Bounds of the SSD tier; sizes in bytes.
 
     block_cache_bytes, write_buffer_bytes, write_batch_bytes, bloom_bits_per_key, open_files: of RocksDB, which holds
-    changes and markers. write_rate_bytes: a second, of its compactions and of folds together with what they read.
+    changes and markers. write_rate_bytes: a second, of its compactions and of compactions together with what they read.
     page_bloom_bits: per id, of the page files. io: "uring", "threads", or "auto": io_uring where the kernel allows it.
     direct: rows are read past the page cache, "on", "off", or "auto": when the page files are larger than a quarter of
     the machine's memory. io_depth: pages of one call in flight. io_calls: calls that read at the same time; one more
-    waits, within its deadline. io_threads: of "threads". fold_bytes, fold_share: changes of a table past
-    both, as bytes and as a share of its page file, are folded into a new one. disk_bytes: what all files of the store
-    may take; None: what the disk has, less reserve_bytes.
+    waits, within its deadline. io_threads: of "threads". compaction_bytes, compaction_share: changes of a table past
+    both, as bytes and as a share of its page file, are compacted into a new one. disk_bytes: what all files of the
+    store may take; None: what the disk has, less reserve_bytes.
     """
 
     block_cache_bytes: int = 64 << 20
@@ -41,8 +41,8 @@ class SsdOptions:
     io_depth: int = 64
     io_calls: int = 16
     io_threads: int = 32
-    fold_bytes: int = 64 << 20
-    fold_share: float = 0.125
+    compaction_bytes: int = 64 << 20
+    compaction_share: float = 0.125
     disk_bytes: int | None = None
     reserve_bytes: int = 64 << 20
 
@@ -50,7 +50,7 @@ class SsdOptions:
         for name, value, known in (("io", self.io, IO_KINDS), ("direct", self.direct, DIRECT_KINDS)):
             if value not in known:
                 raise ConfigError(f"ssd.{name} is {value!r}, expected one of {', '.join(known)}", field=f"ssd.{name}")
-        for name in ("write_rate_bytes", "io_depth", "io_calls", "io_threads", "fold_bytes"):
+        for name in ("write_rate_bytes", "io_depth", "io_calls", "io_threads", "compaction_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ssd.{name} is {getattr(self, name)}, expected 1 or more", field=f"ssd.{name}")
         if self.disk_bytes is not None and self.disk_bytes < 0:
@@ -82,8 +82,9 @@ def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
     options.set_max_total_wal_size(4 * limits.write_buffer_bytes)
     options.set_max_open_files(limits.open_files)
     options.set_max_background_jobs(2)
-    # A merge brings one to three files, and a fold makes them a page file before they are many. Until then a look at
-    # each of their filters costs less than to write them over and over. What is compacted anyway gives way to requests.
+    # A merge brings one to three files, and a compaction makes them a page file before they are many. Until then a look
+    # at each of their filters costs less than to write them over and over. What is compacted anyway gives way to
+    # requests.
     options.set_level_zero_file_num_compaction_trigger(_CHANGE_FILES)
     options.set_level_zero_slowdown_writes_trigger(2 * _CHANGE_FILES)
     options.set_level_zero_stop_writes_trigger(3 * _CHANGE_FILES)

@@ -110,7 +110,7 @@ class PageFolder:
         Path(file.path).unlink(missing_ok=True)
 
     def remove_others(self, names: Iterable[str]) -> None:
-        """Removes every file but those named: what loads and folds left when they did not come to their end."""
+        """Removes every file but those named: what loads and compactions left when they did not come to their end."""
         kept = set(names)
         for name in os.listdir(self.path):
             if name not in kept:

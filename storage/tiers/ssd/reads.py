@@ -75,7 +75,7 @@ class SsdReader:
         self._closed = False
         with disk_errors(f"reading {path} by {limits.io}"):
             self.pages = PageReader(
-                io=limits.io, depth=limits.io_depth, lanes=limits.io_calls, threads=limits.io_threads
+                io=limits.io, depth=limits.io_depth, page_queues=limits.io_calls, threads=limits.io_threads
             )
 
     def read(self, wanted: Sequence[RowRead], timeout_s: float | None = None) -> None:

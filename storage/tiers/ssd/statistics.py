@@ -11,8 +11,8 @@ class SsdStats:
 
     page_bytes, database_bytes: on the disk. memory_bytes: of directories, filters and sets of changed ids.
     changed_rows: rows, or absences, that lie on top of the page files. pages_coalesced: reads that another call's read
-    served. ids_filtered: absent ids that cost no read. fold_error: why the last background fold did not end, or None.
-    io: "uring" or "threads". direct: whether rows are read past the page cache.
+    served. ids_filtered: absent ids that cost no read. compaction_error: why the last background compaction did not
+    end, or None. io: "uring" or "threads". direct: whether rows are read past the page cache.
     """
 
     page_bytes: int
@@ -23,7 +23,7 @@ class SsdStats:
     pages_coalesced: int
     ids_unresolved: int
     ids_filtered: int
-    folds: int
-    fold_error: str | None
+    compactions: int
+    compaction_error: str | None
     io: str
     direct: bool

@@ -67,10 +67,10 @@ class TableBook:
             state = self.state(table)
             if not state.is_empty:
                 raise StoreError(f"{self._pages.path}: table {table} was written while it was loaded")
-            self._set(table, state.folded(file))
+            self._set(table, state.compacted(file))
 
     def clear(self, table: int) -> None:
-        """Removes all of a table. Not while it is folded."""
+        """Removes all of a table. Not while it is compacted."""
         with self._writing:
             state = self.state(table)
             self._set(table, state.cleared())
@@ -126,7 +126,7 @@ class TableBook:
                     generation.ids.add(ids)
                     break
             else:
-                stray.add(group)  # a fold ended, but for this
+                stray.add(group)  # a compaction ended, but for this
         for group in stray:
             self._database.clear_groups(group, group + 1)
 

@@ -1,8 +1,8 @@
 """What each table consists of on SSD: a page file, and generations of changes on top of it.
 
     newer       changes that are still being added to
-    older       changes that are being folded into a new page file; none most of the time
-    file        rows of the version, with what was folded in since
+    older       changes that are being compacted into a new page file; none most of the time
+    file        rows of the version, with what was compacted in since
 
 A row is what the newer generation says, else the older one, else the file. A generation's rows lie in RocksDB; which
 ids it has is in memory too, so that an id that nobody changed never asks RocksDB.
@@ -68,7 +68,7 @@ class TableState:
         """Changes go into a new generation from now on."""
         return TableState(Generation.empty(self.newer.table, self.newer.number + 1), self.newer, self.file)
 
-    def folded(self, file: PageFile | None) -> TableState:
+    def compacted(self, file: PageFile | None) -> TableState:
         """The older generation is in the file."""
         return replace(self, older=None, file=file)
 

@@ -20,11 +20,11 @@ from storage.errors import InvalidInput, StoreError
 from storage.paths import local_path
 from storage.threads import require_threads
 from storage.tiers.pace import UNHURRIED, Pace
+from storage.tiers.ssd.compaction import Compactor
 from storage.tiers.ssd.damage import Damage
 from storage.tiers.ssd.database import Database
 from storage.tiers.ssd.disk_errors import disk_errors
 from storage.tiers.ssd.disk_room import DiskRoom
-from storage.tiers.ssd.fold import Folding
 from storage.tiers.ssd.keys import CHANGED, MARKERS, MAX_TABLES, SPILLS, row_keys, row_values
 from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.ssd.page_folder import PageFolder
@@ -72,8 +72,8 @@ class SsdTier:
         self._spills = count(SPILLS)
         self._sizes: dict[int, int] = {}  # bytes of a row, of tables that were written by row
         self._closed = False
-        self.folding = Folding(self)
-        self.folding.wake()
+        self.compactor = Compactor(self)
+        self.compactor.wake()
 
     @classmethod
     def open(cls, path: Path, limits: SsdOptions | None = None) -> SsdTier:
@@ -125,7 +125,7 @@ class SsdTier:
     def export_batch(self, table: int, cursor: int, limit: int, row_bytes: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Rows in ascending order of ids. cursor: 0 starts; returns the next cursor, -1 at the end, ids, rows.
 
-        Not while a fold ends or rows are written, if each row is to be there once.
+        Not while a compaction ends or rows are written, if each row is to be there once.
         """
         return self.reader.export_batch(table, cursor, limit, row_bytes)
 
@@ -196,7 +196,7 @@ class SsdTier:
             file_bytes,
             self.writing,
             lambda table: self.book.state(table).newer,
-            self.folding.wake,
+            self.compactor.wake,
         )
 
     def clear(self, first: int, last: int | None = None) -> None:
@@ -204,7 +204,7 @@ class SsdTier:
         with disk_errors(f"clearing a table in {self.path}"):
             for table in self.book.numbers(first, last):
                 if not self.book.state(table).is_empty:
-                    with self.folding.stopped():
+                    with self.compactor.stopped():
                         self.book.clear(table)
                 self._sizes.pop(table, None)
 
@@ -216,16 +216,16 @@ class SsdTier:
         """Empties that list."""
         self.database.clear_groups(CHANGED + table, CHANGED + table + 1)
 
-    def fold(self, table: int, on_step: Callable[[str], None] | None = None) -> bool:
-        """Makes a new page file of a table and its changes, now, in this thread. False: there was nothing to fold.
+    def compact(self, table: int, on_step: Callable[[str], None] | None = None) -> bool:
+        """Makes a new page file of a table and its changes, now, in this thread. False: there was nothing to compact.
 
-        on_step: called after each of `fold.FOLD_STEPS`. Raises StoreError.
+        on_step: called after each of `compaction.COMPACTION_STEPS`. Raises StoreError.
         """
-        return self.folding.fold(table, on_step or (lambda _: None), hurried=True)
+        return self.compactor.compact(table, on_step or (lambda _: None), hurried=True)
 
     def settle(self) -> None:
-        """Waits until the background folds that are due have ended."""
-        self.folding.wait()
+        """Waits until the background compactions that are due have ended."""
+        self.compactor.wait()
 
     def marker(self, name: str) -> str | None:
         """A durable word about this store, or None."""
@@ -258,15 +258,16 @@ class SsdTier:
             pages_coalesced=reads["coalesced"],
             ids_unresolved=reads["unresolved"],
             ids_filtered=reads["filtered"],
-            folds=self.folding.folds,
-            fold_error=self.folding.error,
+            compactions=self.compactor.compactions,
+            compaction_error=self.compactor.error,
             io=self.reader.pages.io,
             direct=any(file.direct for file in files),
         )
 
     def close(self) -> None:
-        """Flushes and releases the folder; later calls raise StoreError. A fold under way goes on when it is opened."""
-        self.folding.close()
+        """Flushes and releases the folder; later calls raise StoreError. A compaction under way goes on when it is
+        opened."""
+        self.compactor.close()
         self._closed = True
         self.reader.close()
         self.book.release()
@@ -282,7 +283,7 @@ class SsdTier:
             state = self.book.state(table)
             state.newer.ids.add(ids)
             self.database.write(zip(row_keys(state.newer.group, ids), values, strict=True))
-        self.folding.wake()
+        self.compactor.wake()
 
     def _load_as_changes(
         self, table: int, shards: Iterable[tuple[np.ndarray, np.ndarray]], done: Progress, pace: Pace
@@ -304,7 +305,7 @@ class SsdTier:
                     changes.ingest()
                 total += end - start
                 done(total)
-        self.folding.wake()
+        self.compactor.wake()
 
     def _check_row_bytes(self, table: int, row_bytes: int) -> None:
         """Raises InvalidInput for rows of another size than those that are there."""

@@ -103,8 +103,8 @@ TEST(a_row_that_is_only_updated_is_always_found_and_never_older_than_before) {
 }
 
 TEST(positions_that_change_owner_all_the_time_never_lend_a_row_to_the_old_owner) {
-  // Few lines: every insert takes a position that another owner has just left, in the face of readers who look for that
-  // one.
+  // Few buckets: every insert takes a position that another owner has just left, in the face of readers who look for
+  // that one.
   Cache cache(kDim * 4, 6, 2);
   CacheTable tables[2] = {{cache, 0, format()}, {cache, 1, format()}};
   run(cache, 6, 0, true, [&](int step) {
@@ -130,8 +130,8 @@ TEST(evictions_never_show_a_foreign_or_torn_row) {
   CHECK(cache.stats().evicted > 100);
 }
 
-TEST(no_row_is_lost_while_others_push_it_from_line_to_line) {
-  // Full to the capacity, so that lines overflow; strangers come and go.
+TEST(no_row_is_lost_while_others_push_it_from_bucket_to_bucket) {
+  // Full to the capacity, so that buckets overflow; strangers come and go.
   constexpr std::int64_t kLasting = 150, kStrangers = 100;
   Cache cache(kDim * 4, 2 * kLasting + kStrangers, 2);
   CacheTable tables[2] = {{cache, 0, format()}, {cache, 1, format()}};
@@ -172,13 +172,13 @@ TEST(who_misses_a_row_that_was_let_go_finds_its_table_incomplete) {
   CHECK(incomplete > 20);  // not always: what the reader asks for becomes hot
 }
 
-TEST(lanes_pool_rows_of_a_cache_while_they_change) {
+TEST(sessions_pool_rows_of_a_cache_while_they_change) {
   Cache cache(kDim * 4, 600, 2);
   CacheTable one(cache, 0, format()), two(cache, 1, format());
   std::atomic<int> running{2};
   std::atomic<bool> writing{true};
   std::atomic<std::uint64_t> wrong{0};
-  const auto lane = [&](unsigned seed) {
+  const auto session = [&](unsigned seed) {
     Lookup lookup({&one, &two}, {{0, Pooling::kSum, 0}, {1, Pooling::kNone, 4}});
     std::mt19937 random(seed);
     std::vector<std::int64_t> values(40), offsets(11);
@@ -209,7 +209,7 @@ TEST(lanes_pool_rows_of_a_cache_while_they_change) {
     }
     --running;
   };
-  std::thread first(lane, 1), second(lane, 2);
+  std::thread first(session, 1), second(session, 2);
   std::mt19937 random(4);
   for (int step = 0; step < kWrites || running.load() > 0; ++step) {
     writing = step + 1 < kWrites;

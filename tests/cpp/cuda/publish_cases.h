@@ -21,7 +21,7 @@ struct Case {
   std::function<void(Host&, std::vector<Lookup>&)> build;
 };
 
-constexpr int kP0 = 0, kP1 = 1, kQ0 = 4, kQ1 = 5;  // positions of the first line, and of the second
+constexpr int kP0 = 0, kP1 = 1, kQ0 = 4, kQ1 = 5;  // positions of the first bucket, and of the second
 
 // One position, always the same owner.
 inline void updates(Host& host, std::vector<Lookup>& lookups) {
@@ -83,7 +83,7 @@ inline void erasures(Host& host, std::vector<Lookup>& lookups) {
   lookups = {{a, {}}, {b, {}}};
 }
 
-// An owner goes to its second line, somebody takes its place, and it comes back to another.
+// An owner goes to its second bucket, somebody takes its place, and it comes back to another.
 inline void moves(Host& host, std::vector<Lookup>& lookups) {
   const Owner a = host.owner(0), b = host.owner(0), far = host.owner(0);
   host.put(a, kP0);
@@ -113,7 +113,7 @@ inline void tables(Host& host, std::vector<Lookup>& lookups) {
 }
 
 // A difference comes, the base takes its row over, it goes; then its slots and positions are used again. `at`: where
-// its entry stands; in its second line, or beside the base's.
+// its entry stands; in its second bucket, or beside the base's.
 inline void settle(Host& host, std::vector<Lookup>& lookups, int at, bool row) {
   const bool together = host.fault() == Fault::kBaseSwappedWithRemoval;
   const bool too_early = host.fault() == Fault::kBaseSwappedUnderReaders;
@@ -200,7 +200,7 @@ inline void shared_slot(Host& host, std::vector<Lookup>& lookups) {
   lookups = {{a, {1}, version}, {b, {}}};
 }
 
-// Somebody looks from another card, along the chain that it has of this one: for an owner that gets another row, then
+// Somebody looks from another GPU, along the chain that it has of this one: for an owner that gets another row, then
 // loses its place, and for the entry of a difference over it, which stays.
 inline void across(Host& host, std::vector<Lookup>& lookups) {
   const Owner a = host.owner(0, 1), b = host.owner(0), over = Host::under(a, 1);
@@ -225,7 +225,7 @@ inline const std::vector<Case> kCases{
     {"moves", moves},
     {"tables", tables},
     {"settle", [](Host& host, std::vector<Lookup>& lookups) { settle(host, lookups, kP1, true); }},
-    {"settle, second line", [](Host& host, std::vector<Lookup>& lookups) { settle(host, lookups, kQ0, true); }},
+    {"settle, second bucket", [](Host& host, std::vector<Lookup>& lookups) { settle(host, lookups, kQ0, true); }},
     {"settle, removed row", [](Host& host, std::vector<Lookup>& lookups) { settle(host, lookups, kQ0, false); }},
     {"drop", drop},
     {"stays", stays},
@@ -234,15 +234,15 @@ inline const std::vector<Case> kCases{
     {"across", across},
 };
 
-// Random sets over both lines, or a part of them: owners of two tables that come, change, move and go, while a
+// Random sets over both buckets, or a part of them: owners of two tables that come, change, move and go, while a
 // difference comes, is taken over by the base, and goes. Rows of its owners do not change meanwhile.
 class RandomSets {
  public:
   RandomSets(Host& host, std::mt19937& random, std::vector<int> places, int owners, int differing)
       : host_(host), random_(random), places_(std::move(places)) {
-    const auto line = [&] { return static_cast<int>(random_() % kLines); };
+    const auto bucket = [&] { return static_cast<int>(random_() % kBuckets); };
     for (int i = 0; i < owners; ++i) {
-      const int home = line(), virtual_home = line();
+      const int home = bucket(), virtual_home = bucket();
       owners_.push_back(host_.owner(home, virtual_home, random_() % kBaseTables));
     }
     differing_ = static_cast<std::size_t>(differing);

@@ -1,10 +1,10 @@
-// A model of cuda/publish.cuh in which every step is one access to the card's memory, and the steps that a checker
+// A model of cuda/publish.cuh in which every step is one access to the GPU's memory, and the steps that a checker
 // tries in all orders.
 //
 // Publisher: a list of launches (publish_program.h). Launches follow each other on one stream; the stores of one list
 // land one by one, in every order. Readers: the search is that of lookup.cuh itself, whose loads are led here
 // (publish_search.h); then two loads for the halves of the row. A reader enters and leaves under the lock under which
-// the publisher looks who is inside. One of another card, which has nothing itself, is no different, as long as its
+// the publisher looks who is inside. One of another GPU, which has nothing itself, is no different, as long as its
 // loads are the system's.
 //
 // Memory. Each location has a history of values, one a launch at most. A load may give any of them, old ones too,
@@ -23,7 +23,7 @@
 //
 // Left out without loss: a load that can only ever give one value happens with the step before it; states that were
 // met are not gone on from (known by 64-bit hashes; that two of a million agree by chance happens in less than 1 of
-// 10^7 runs). kLateLoads leaves out more: a launch is one step, and a reader loads when the publisher waits for it,
+// 10^7 runs). kMissedLoads leaves out more: a launch is one step, and a reader loads when the publisher waits for it,
 // or is done. Later, a load may still give every value that it could give earlier, and the store order within a list
 // does not show. Only of a miss it may know less: its owner may have left meanwhile.
 #pragma once
@@ -59,7 +59,7 @@ struct State {
 
 class Model {
  public:
-  enum Order { kAllOrders, kLateLoads };
+  enum Order { kAllOrders, kMissedLoads };
 
   // Each of the readers enters at most `entries` times, each time for one of the lookups.
   Model(Program program, std::vector<Lookup> lookups, Fault fault, int readers, int entries)
@@ -88,13 +88,13 @@ class Model {
     out.clear();
     const Step& step = program_.steps()[state.step];
     const bool waiting = step.kind == Step::kWait;
-    if (order == kLateLoads) {
+    if (order == kMissedLoads) {
       for (int r = 0; r < readers_; ++r) {
         if (state.readers[r].stage == Reader::kOutside) continue;
         if (is_over(state) || (waiting && (state.awaited >> r & 1) != 0)) return reader_actions(state, r, out);
       }
     }
-    if (step.kind == Step::kLaunch && order == kLateLoads) {
+    if (step.kind == Step::kLaunch && order == kMissedLoads) {
       out.push_back({kPublisher, kWholeLaunch});
     } else if (step.kind == Step::kLaunch) {
       for (std::size_t i = 0; i < step.stores.size(); ++i) {
@@ -259,7 +259,7 @@ class Model {
         return wrong;
       }
       const Range range = next_load(state, reader);
-      if (range.astray) return "another card's memory, loaded as if it were its own";
+      if (range.astray) return "another GPU's memory, loaded as if it were its own";
       if (range.location >= 0) {
         if (range.oldest + 1u != program_.history(range.location).size()) return nullptr;
         if (reader.loads == kMostLoads) return "a search that does not end";
@@ -362,18 +362,19 @@ class Model {
   }
 
   static void tell_location(int location, std::FILE* out) {
-    const int in_line = location % emberline::kLineWords, line = location / emberline::kLineWords;
-    if (location >= kLineLocations) {
-      std::fprintf(out, "row of slot %d, half %d", (location - kLineLocations) / 2, (location - kLineLocations) % 2);
+    const int in_bucket = location % emberline::kBucketWords, bucket = location / emberline::kBucketWords;
+    if (location >= kBucketLocations) {
+      std::fprintf(out, "row of slot %d, half %d", (location - kBucketLocations) / 2,
+                   (location - kBucketLocations) % 2);
     } else {
-      std::fprintf(out, "%s %d of line %d", in_line < 4 ? "id" : "word", in_line % 4, line);
+      std::fprintf(out, "%s %d of bucket %d", in_bucket < 4 ? "id" : "word", in_bucket % 4, bucket);
     }
   }
   static void tell_value(int location, std::uint64_t value, std::FILE* out) {
-    if (location >= kLineLocations) {
+    if (location >= kBucketLocations) {
       std::fprintf(out, "owner %u version %u", static_cast<unsigned>(value >> 16),
                    static_cast<unsigned>(value & 0xFFFF));
-    } else if (location % emberline::kLineWords < 4) {
+    } else if (location % emberline::kBucketWords < 4) {
       std::fprintf(out, "%lld", static_cast<long long>(value));
     } else {
       std::fprintf(out, "{slot %u, table %u, flags %u}", emberline::word::slot(value), emberline::word::table(value),

@@ -9,22 +9,24 @@
 #include <utility>
 #include <vector>
 
-#include "cache_line.cuh"
+#include "cache_bucket.cuh"
 #include "publish.cuh"
 
 namespace publish_model {
 
-constexpr int kLines = 2;
-constexpr int kPositions = kLines * emberline::kCacheLineIds;
-constexpr int kLineLocations = kLines * emberline::kLineWords;
+constexpr int kBuckets = 2;
+constexpr int kPositions = kBuckets * emberline::kCacheBucketIds;
+constexpr int kBucketLocations = kBuckets * emberline::kBucketWords;
 constexpr std::uint32_t kSlots = 24;
-constexpr int kLocations = kLineLocations + 2 * (static_cast<int>(kSlots) + 1);
+constexpr int kLocations = kBucketLocations + 2 * (static_cast<int>(kSlots) + 1);
 constexpr std::uint32_t kBaseTables = 2;
 constexpr std::uint32_t kHostsRow = 0xFFFFFFFF;  // the slot that stands for: ask the host
 
-constexpr int id_location(int position) { return position / 4 * emberline::kLineWords + position % 4; }
+constexpr int id_location(int position) { return position / 4 * emberline::kBucketWords + position % 4; }
 constexpr int word_location(int position) { return id_location(position) + 4; }
-constexpr int row_location(std::uint32_t slot, int half) { return kLineLocations + 2 * static_cast<int>(slot) + half; }
+constexpr int row_location(std::uint32_t slot, int half) {
+  return kBucketLocations + 2 * static_cast<int>(slot) + half;
+}
 
 enum class Fault {
   kNone,
@@ -119,7 +121,7 @@ class Program {
   int launches_ = 0, known_ = 0, phase_ = 0;
 };
 
-// What the host wants on the card; publish() makes it so.
+// What the host wants on the GPU; publish() makes it so.
 class Host {
  public:
   explicit Host(Fault fault) : fault_(fault) {
@@ -129,7 +131,7 @@ class Host {
   Fault fault() const { return fault_; }
   Program& program() { return program_; }
 
-  // A new owner of a base table whose first line is `home`, and `virtual_home` under the first difference's number.
+  // A new owner of a base table whose first bucket is `home`, and `virtual_home` under the first difference's number.
   Owner owner(int home, int virtual_home = 0, std::uint32_t table = 0) {
     for (;;) {
       ++last_id_;
@@ -206,13 +208,13 @@ class Host {
       for (int half = 0; half < 2; ++half) rows.push_back({row_location(slot, half), row, row});
     }
     for (int position = 0; position < kPositions; ++position) changes(position, emptied, ids, words);
-    const bool late_rows = fault_ == Fault::kRowsAfterWords;
+    const bool missed_rows = fault_ == Fault::kRowsAfterWords;
     if (fault_ == Fault::kIdsWithWords) {
       ids.insert(ids.end(), words.begin(), words.end());
       words.clear();
     }
 
-    if (!late_rows) program_.launch("rows", rows);
+    if (!missed_rows) program_.launch("rows", rows);
     if (fault_ == Fault::kGraceTooEarly) program_.look();
     program_.launch("emptied", std::move(emptied));
     if (fault_ != Fault::kNoGrace && fault_ != Fault::kGraceTooEarly) program_.look();
@@ -220,7 +222,7 @@ class Host {
     if (fault_ == Fault::kWordsBeforeIds) program_.launch("words", std::exchange(words, {}));
     program_.launch("ids", std::move(ids));
     program_.launch("words", std::move(words));
-    if (late_rows) program_.launch("rows", std::move(rows));
+    if (missed_rows) program_.launch("rows", std::move(rows));
     program_.phase(phase < 0 ? program_.current_phase() : phase);
     complete();
   }
@@ -246,7 +248,7 @@ class Host {
   static bool same(const Owner& a, const Owner& b) { return a.id == b.id && a.table == b.table; }
   static int home_of(const Owner& owner) {
     const std::uint64_t mixed = emberline::mix_owner(owner.id, emberline::table_salt(owner.table));
-    return static_cast<int>(emberline::first_line(mixed, kLines));
+    return static_cast<int>(emberline::first_bucket(mixed, kBuckets));
   }
 
   std::uint64_t flags_of(int position) const {
@@ -257,7 +259,7 @@ class Host {
     return (entry ? emberline::word::make(entry->slot, entry->owner.table, 3) : 0) | flags_of(position);
   }
 
-  // The difference between what is on the card and what is to be there, as CardCache::take_set.
+  // The difference between what is on the GPU and what is to be there, as GpuCache::take_set.
   void changes(int position, std::vector<Store>& emptied, std::vector<Store>& ids, std::vector<Store>& words) const {
     const std::optional<Entry>& entry = entries_[position];
     const Published& before = published_[position];
@@ -305,7 +307,7 @@ class Host {
   Program program_;
   std::array<std::optional<Entry>, kPositions> entries_;
   std::array<Published, kPositions> published_;
-  std::array<std::uint64_t, kLines> flags_{};
+  std::array<std::uint64_t, kBuckets> flags_{};
   std::vector<std::uint32_t> free_, leaving_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> staged_;
   std::int64_t last_id_ = 0;

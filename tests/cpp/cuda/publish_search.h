@@ -1,4 +1,4 @@
-// The search of a reader in the model of cuda/publish.cuh (publish_model.h): that of lookup.cuh, on its own card or on
+// The search of a reader in the model of cuda/publish.cuh (publish_model.h): that of lookup.cuh, on its own GPU or on
 // another, with its loads led to the histories of the model.
 #pragma once
 
@@ -17,7 +17,7 @@ constexpr int kAnyCurrent = -1;
 constexpr int kNoRow = -2;
 
 // What a reader may enter for. expected: a version, or one of the two above. phases: in which, as bits. across: from
-// another card, whose own index is empty; the chain is then the one that it has of this card.
+// another GPU, whose own index is empty; the chain is then the one that it has of this GPU.
 struct Lookup {
   Owner owner;
   std::vector<std::uint32_t> chain;
@@ -35,7 +35,7 @@ struct Replay {
   bool across = false;
   int loads = 0, wanted = -1, launch = 0;  // launch: the highest that an acquire gave
   bool wanted_acquire = false;
-  bool astray = false;  // it loaded the memory of another card as if it were its own
+  bool astray = false;  // it loaded the memory of another GPU as if it were its own
   std::array<std::uint8_t, kMostLoads> locations{};
 
   std::uint64_t take(int location, bool acquire) {
@@ -58,30 +58,30 @@ struct Replay {
   }
 };
 inline Replay* replay = nullptr;
-// Only their addresses are used: of the index that is published, and of the empty one of a reader on another card.
-inline std::uint64_t lines[kLineLocations];
-inline std::uint64_t nobodys_lines[kLineLocations];
+// Only their addresses are used: of the index that is published, and of the empty one of a reader on another GPU.
+inline std::uint64_t buckets[kBucketLocations];
+inline std::uint64_t nobodys_buckets[kBucketLocations];
 
-// Where a load of the published index goes, or -1 for the empty one. of_card: whether it is ordered within its card
+// Where a load of the published index goes, or -1 for the empty one. of_gpu: whether it is ordered within its GPU
 // alone.
-inline int location_of(const void* from, bool of_card) {
+inline int location_of(const void* from, bool of_gpu) {
   const auto* const word = static_cast<const std::uint64_t*>(from);
-  if (word >= nobodys_lines && word < nobodys_lines + kLineLocations) return -1;
-  replay->astray = replay->astray || (of_card && replay->across);
-  return static_cast<int>(word - lines);
+  if (word >= nobodys_buckets && word < nobodys_buckets + kBucketLocations) return -1;
+  replay->astray = replay->astray || (of_gpu && replay->across);
+  return static_cast<int>(word - buckets);
 }
-inline std::int64_t load_again(const std::int64_t* from, bool of_card) {
-  const int location = location_of(from, of_card);
+inline std::int64_t load_again(const std::int64_t* from, bool of_gpu) {
+  const int location = location_of(from, of_gpu);
   return location < 0 ? 0 : static_cast<std::int64_t>(replay->take_again(location));
 }
-inline emberline::IdPair load_pair(const std::int64_t* from, bool of_card) {
-  const int location = location_of(from, of_card);
+inline emberline::IdPair load_pair(const std::int64_t* from, bool of_gpu) {
+  const int location = location_of(from, of_gpu);
   if (location < 0) return {0, 0};
   const auto low = static_cast<std::int64_t>(replay->take(location, false));
   return {low, static_cast<std::int64_t>(replay->take(location + 1, false))};
 }
-inline std::uint64_t load_acquired(const std::uint64_t* from, bool of_card) {
-  const int location = location_of(from, of_card);
+inline std::uint64_t load_acquired(const std::uint64_t* from, bool of_gpu) {
+  const int location = location_of(from, of_gpu);
   return location < 0 ? 0 : replay->take(location, true);
 }
 
@@ -119,8 +119,8 @@ inline std::uint32_t find_own(const Lookup& lookup) {
   header[emberline::kChainLengthWord] = static_cast<std::int64_t>(lookup.chain.size());
   for (std::size_t i = 0; i < lookup.chain.size(); ++i) header[emberline::kChainWord + i] = lookup.chain[i];
   std::int64_t words[emberline::kFeatureWords] = {};
-  words[0] = reinterpret_cast<std::int64_t>(lines);
-  words[1] = kLines;
+  words[0] = reinterpret_cast<std::int64_t>(buckets);
+  words[1] = kBuckets;
   words[3] = kSlots;
   words[7] = lookup.owner.table;
   words[9] = kBaseTables;
@@ -146,13 +146,13 @@ inline std::uint32_t find_across(const Lookup& lookup) {
   header[kChainsEnd] = lookup.owner.id;
   std::int64_t peers[kParts * emberline::kPeerWords] = {};
   std::int64_t* const peer = peers + part * emberline::kPeerWords;
-  peer[0] = reinterpret_cast<std::int64_t>(lines);
-  peer[1] = kLines;
+  peer[0] = reinterpret_cast<std::int64_t>(buckets);
+  peer[1] = kBuckets;
   peer[2] = reinterpret_cast<std::int64_t>(slab);
   peer[3] = kSlots;
   std::int64_t words[emberline::kFeatureWords] = {};
-  words[0] = reinterpret_cast<std::int64_t>(nobodys_lines);
-  words[1] = kLines;
+  words[0] = reinterpret_cast<std::int64_t>(nobodys_buckets);
+  words[1] = kBuckets;
   words[3] = kSlots;
   words[4] = 1;
   words[7] = lookup.owner.table;

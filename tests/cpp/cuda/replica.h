@@ -1,4 +1,4 @@
-// A card's replica of a cache, made on a host for the tests of the lookups: the lines, the slab, the features over
+// A GPU's replica of a cache, made on a host for the tests of the lookups: the buckets, the slab, the features over
 // them, packed batches, and the obvious answers, from a map and the row codec of the host.
 #pragma once
 
@@ -72,20 +72,20 @@ inline std::vector<char> random_row(std::mt19937& random, Format format, std::ve
 class Replica {
  public:
   // room: rows at most. align: of the distance between rows.
-  Replica(std::int64_t row_bytes, std::int64_t room, std::int64_t lines, std::int64_t align)
+  Replica(std::int64_t row_bytes, std::int64_t room, std::int64_t buckets, std::int64_t align)
       : stride(packed::aligned(row_bytes, align)),
         slots(room),
-        line_count(lines),
-        lines_(lines * 64),
+        bucket_count(buckets),
+        buckets_(buckets * 64),
         slab_((room + 1) * stride) {
-    std::memset(lines_.data, 0, lines_.size);
+    std::memset(buckets_.data, 0, buckets_.size);
     std::memset(slab_.data, 0xFF, slab_.size);  // NaN in every float type: nobody may add what no row has
   }
 
-  std::uint64_t* lines() { return reinterpret_cast<std::uint64_t*>(lines_.data); }
+  std::uint64_t* buckets() { return reinterpret_cast<std::uint64_t*>(buckets_.data); }
   std::uint8_t* slab() { return slab_.data; }
 
-  // False when the slab or both lines are full.
+  // False when the slab or both buckets are full.
   bool put(std::uint32_t table, std::int64_t id, const std::vector<char>& row, const std::vector<float>& decoded) {
     if (entries_.contains({table, id})) return true;
     if (used_ == slots || !place(table, id, static_cast<std::uint32_t>(used_ + 1))) return false;
@@ -128,8 +128,8 @@ class Replica {
   std::vector<std::int64_t> chain;
   std::uint32_t base_tables = 10;
 
-  std::int64_t stride, slots, line_count;
-  std::int64_t seconds = 0;  // owners that stand in their second line
+  std::int64_t stride, slots, bucket_count;
+  std::int64_t seconds = 0;  // owners that stand in their second bucket
 
  private:
   bool put_without_row(std::uint32_t table, std::int64_t id, std::uint32_t slot) {
@@ -140,24 +140,24 @@ class Replica {
 
   bool place(std::uint32_t table, std::int64_t id, std::uint32_t slot) {
     const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
-    const auto count = static_cast<std::uint64_t>(line_count);
-    std::uint64_t* const head = lines() + emberline::first_line(mixed, count) * 8;
-    std::uint64_t* const second = lines() + emberline::second_line(mixed, count) * 8;
-    for (std::uint64_t* line : {head, second}) {
+    const auto count = static_cast<std::uint64_t>(bucket_count);
+    std::uint64_t* const head = buckets() + emberline::first_bucket(mixed, count) * 8;
+    std::uint64_t* const second = buckets() + emberline::second_bucket(mixed, count) * 8;
+    for (std::uint64_t* bucket : {head, second}) {
       for (int at = 0; at < 4; ++at) {
-        if (emberline::word::slot(line[4 + at]) != 0) continue;
-        const std::uint64_t flags = line[4 + at] & emberline::word::kFlags;
-        seconds += line == second;
-        line[at] = static_cast<std::uint64_t>(id);
-        line[4 + at] = emberline::word::make(slot, table, 7) | flags;
-        if (line == second) head[4] |= emberline::word::kOverflow;
+        if (emberline::word::slot(bucket[4 + at]) != 0) continue;
+        const std::uint64_t flags = bucket[4 + at] & emberline::word::kFlags;
+        seconds += bucket == second;
+        bucket[at] = static_cast<std::uint64_t>(id);
+        bucket[4 + at] = emberline::word::make(slot, table, 7) | flags;
+        if (bucket == second) head[4] |= emberline::word::kOverflow;
         return true;
       }
     }
     return false;
   }
 
-  Bytes lines_, slab_;
+  Bytes buckets_, slab_;
   std::int64_t used_ = 0;
   std::map<std::pair<std::uint32_t, std::int64_t>, Entry> entries_;
 };
@@ -224,8 +224,8 @@ struct Part {
   std::vector<emberline::PackedRange> ranges;
   std::vector<float> weights;
   Bytes output, states, uses;
-  // Words 11 and 12: of other cards that share the rows.
-  std::int64_t peers = 0, cards = 0;
+  // Words 11 and 12: of other GPUs that share the rows.
+  std::int64_t peers = 0, gpus = 0;
 
   std::int64_t begin(std::int64_t row) const { return ranges[static_cast<std::size_t>(row)].begin; }
   std::int64_t end(std::int64_t row) const { return ranges[static_cast<std::size_t>(row)].end; }
@@ -233,8 +233,8 @@ struct Part {
   const float* row(std::int64_t number) const { return replica->row(table, ids[static_cast<std::size_t>(number)]); }
 
   void describe(std::int64_t* words) {
-    const std::int64_t all[] = {word_of(replica->lines()),
-                                replica->line_count,
+    const std::int64_t all[] = {word_of(replica->buckets()),
+                                replica->bucket_count,
                                 word_of(replica->slab()),
                                 replica->slots,
                                 replica->stride,
@@ -245,7 +245,7 @@ struct Part {
                                 replica->base_tables,
                                 bound,
                                 peers,
-                                cards,
+                                gpus,
                                 shape,
                                 word_of(output.data),
                                 word_of(states.data)};
@@ -274,7 +274,7 @@ inline void fill_differences(std::mt19937& random, Replica& on, const std::vecto
 }
 
 // A batch as a host packs it: exactly so many bytes, bytes that nobody may read between the sections. peer_chains: of
-// other cards, for each {length or -1, numbers}.
+// other GPUs, for each {length or -1, numbers}.
 inline std::unique_ptr<Bytes> pack(const std::vector<std::unique_ptr<Part>>& parts, std::int64_t batch,
                                    const std::vector<std::int64_t>& peer_chains) {
   std::vector<std::int64_t> header(static_cast<std::size_t>(emberline::kPackedFeatureWord) +

@@ -139,8 +139,8 @@ TEST(all_hit_and_all_miss) {
   }
 }
 
-// Two lines are as few as there can be: half of the owners stand in their second.
-TEST(full_lines_send_one_to_the_second) {
+// Two buckets are as few as there can be: half of the owners stand in their second.
+TEST(full_buckets_send_one_to_the_second) {
   std::mt19937 random(6);
   std::int64_t seconds = 0;
   for (int trial = 0; trial < 50; ++trial) {
@@ -354,8 +354,8 @@ TEST(a_chain_of_more_than_eight_is_one_of_eight) {
   CHECK(id.found({INT64_MAX, -1, 1 << 20, 8}) == 8);
 }
 
-// The virtual table's own lines may be full: its entry then stands in the second one, found all the same.
-TEST(chains_over_full_lines) {
+// The virtual table's own buckets may be full: its entry then stands in the second one, found all the same.
+TEST(chains_over_full_buckets) {
   std::mt19937 random(17);
   for (int trial = 0; trial < 200; ++trial) {
     Replica on(16, 100, 4 + trial % 3, 16);
@@ -381,7 +381,7 @@ TEST(a_slot_beyond_the_slab_is_a_miss) {
   parts.push_back(std::make_unique<Part>(on, Format{0, 4}, 1u, 0, std::vector<std::int64_t>{5},
                                          std::vector<std::int64_t>{0, 1}, 16, 1, 1));
   for (std::int64_t word = 0; word < 16; ++word) {
-    if (word % 8 >= 4 && emberline::word::slot(on.lines()[word]) != 0) on.lines()[word] += 8;  // slot 9 of 8
+    if (word % 8 >= 4 && emberline::word::slot(on.buckets()[word]) != 0) on.buckets()[word] += 8;  // slot 9 of 8
   }
   Launch launch(parts, 1, 1);
   run<emberline::Fp32Output>(launch, 1, 1);

@@ -1,4 +1,4 @@
-// Whose part an id is where several cards share rows: evenly, whatever the ids, and whatever lines the rows stand in.
+// Whose part an id is where several GPUs share rows: evenly, whatever the ids, and whatever buckets the rows stand in.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_line.cuh"
+#include "cache_bucket.cuh"
 #include "check.h"
 
 namespace {
@@ -78,29 +78,29 @@ TEST(one_part_has_everything) {
   for (std::int64_t id = -100; id < 100; ++id) CHECK(emberline::part_of(mixed_of(id, 3), 1) == 0);
 }
 
-// The rows of a part stand on one card: were their lines a share of all, most of its index would be empty.
-TEST(rows_of_a_part_are_even_over_first_and_second_lines) {
+// The rows of a part stand on one GPU: were their buckets a share of all, most of its index would be empty.
+TEST(rows_of_a_part_are_even_over_first_and_second_buckets) {
   for (std::uint32_t parts = 2; parts <= 16; ++parts) {
     for (const auto& [name, id_of] : kIds) {
-      for (const std::uint64_t lines :
+      for (const std::uint64_t buckets :
            {std::uint64_t{2}, std::uint64_t{parts}, std::uint64_t{100}, std::uint64_t{128}}) {
-        std::vector<std::vector<std::int64_t>> first(parts, std::vector<std::int64_t>(lines)), second = first;
+        std::vector<std::vector<std::int64_t>> first(parts, std::vector<std::int64_t>(buckets)), second = first;
         for (std::int64_t i = 0; i < kCount; ++i) {
           const std::uint64_t mixed = mixed_of(id_of(i), 3);
           const std::uint32_t part = emberline::part_of(mixed, parts);
-          ++first[part][emberline::first_line(mixed, lines)];
-          ++second[part][emberline::second_line(mixed, lines)];
+          ++first[part][emberline::first_bucket(mixed, buckets)];
+          ++second[part][emberline::second_bucket(mixed, buckets)];
         }
         for (std::uint32_t part = 0; part < parts; ++part) {
-          CHECK(is_even(first[part], name, parts, "first lines"));
-          CHECK(is_even(second[part], name, parts, "second lines"));
+          CHECK(is_even(first[part], name, parts, "first buckets"));
+          CHECK(is_even(second[part], name, parts, "second buckets"));
         }
       }
     }
   }
 }
 
-// Two tables with the same ids, as two features of one item: a card that has an id in one has its share in the other.
+// Two tables with the same ids, as two features of one item: a GPU that has an id in one has its share in the other.
 TEST(tables_divide_equal_ids_each_for_itself) {
   for (std::uint32_t parts = 2; parts <= 16; ++parts) {
     std::vector<std::int64_t> both(parts * parts);

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <optional>
 
-#include "cache/lines.h"
+#include "cache/buckets.h"
 #include "check.h"
 #include "replica.h"
 
@@ -21,10 +21,10 @@ struct List {
   void add(std::int64_t first, std::int64_t second) { entries.insert(entries.end(), {first, second}); }
   std::int64_t count() const { return static_cast<std::int64_t>(entries.size() / 2); }
 
-  void store(std::uint64_t* lines, std::int64_t line_count) const {
+  void store(std::uint64_t* buckets, std::int64_t bucket_count) const {
     const std::int64_t given = count();
     for (std::int64_t thread = 0; thread < 5; ++thread) {
-      emberline::publish_stores_share(entries.data(), &given, given, lines, line_count, thread, 5);
+      emberline::publish_stores_share(entries.data(), &given, given, buckets, bucket_count, thread, 5);
     }
   }
   void copy(const Bytes& staging, std::uint8_t* slab, std::int64_t slots, std::int64_t stride) const {
@@ -60,68 +60,68 @@ TEST(rows_go_to_their_slots) {
 }
 
 TEST(stores_go_to_their_words) {
-  Bytes lines(3 * 64);
-  std::memset(lines.data, 0, lines.size);
+  Bytes buckets(3 * 64);
+  std::memset(buckets.data, 0, buckets.size);
   List list;
   for (const std::int64_t at : {std::int64_t{0}, std::int64_t{7}, std::int64_t{23}}) list.add(at, ~at);
   for (const std::int64_t at : {std::int64_t{24}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) list.add(at, 1);
-  list.store(reinterpret_cast<std::uint64_t*>(lines.data), 3);
+  list.store(reinterpret_cast<std::uint64_t*>(buckets.data), 3);
   for (std::int64_t at = 0; at < 24; ++at) {
     std::int64_t value;
-    std::memcpy(&value, lines.data + 8 * at, 8);
+    std::memcpy(&value, buckets.data + 8 * at, 8);
     CHECK(value == (at == 0 || at == 7 || at == 23 ? ~at : 0));
   }
   // A count beyond the list, or below none.
   for (const auto& [count, room] : {std::pair{INT64_MAX, std::int64_t{1}}, {INT64_MIN, std::int64_t{7}}}) {
     emberline::publish_stores_share(list.entries.data(), &count, room,
-                                    reinterpret_cast<emberline::uint64_t*>(lines.data), 3, 0, 1);
+                                    reinterpret_cast<emberline::uint64_t*>(buckets.data), 3, 0, 1);
   }
 }
 
-TEST(a_copy_of_the_hosts_lines_is_searched_as_the_host_does) {
+TEST(a_copy_of_the_hosts_buckets_is_searched_as_the_host_does) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 100; ++trial) {
     const std::uint64_t count = 2 + random() % 20;
-    emberline::CacheLines host(count);
+    emberline::CacheBuckets host(count);
     const std::vector<std::int64_t> ids = random_ids(random, static_cast<std::int64_t>(count) * 6);
     std::uint32_t slots = 0;
     for (const std::int64_t id : ids) {
       const std::uint32_t table = random() % 3;
       const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
-      const emberline::CacheLine* where = nullptr;
+      const emberline::CacheBucket* where = nullptr;
       if (host.find(id, table, mixed, &where).at >= 0) continue;
       bool placed = false;
-      for (emberline::CacheLine* line : {&host.first(mixed), &host.second(mixed)}) {
+      for (emberline::CacheBucket* bucket : {&host.first(mixed), &host.second(mixed)}) {
         for (int at = 0; at < 4 && !placed; ++at) {
-          if (emberline::word::slot(line->words[at].load()) != 0) continue;
-          const std::uint64_t flags = line->words[at].load() & emberline::word::kFlags;
-          line->ids[at].store(id);
-          line->words[at].store(emberline::word::make(++slots, table, static_cast<std::uint8_t>(random())) | flags);
-          if (line != &host.first(mixed)) host.first(mixed).words[0].fetch_or(emberline::word::kOverflow);
+          if (emberline::word::slot(bucket->words[at].load()) != 0) continue;
+          const std::uint64_t flags = bucket->words[at].load() & emberline::word::kFlags;
+          bucket->ids[at].store(id);
+          bucket->words[at].store(emberline::word::make(++slots, table, static_cast<std::uint8_t>(random())) | flags);
+          if (bucket != &host.first(mixed)) host.first(mixed).words[0].fetch_or(emberline::word::kOverflow);
           placed = true;
         }
       }
     }
-    Bytes lines(static_cast<std::int64_t>(count) * 64);
-    std::memset(lines.data, 0, lines.size);
+    Bytes buckets(static_cast<std::int64_t>(count) * 64);
+    std::memset(buckets.data, 0, buckets.size);
     List list;
-    for (std::uint64_t line = 0; line < count; ++line) {
+    for (std::uint64_t bucket = 0; bucket < count; ++bucket) {
       for (int at = 0; at < 4; ++at) {
-        list.add(static_cast<std::int64_t>(line) * 8 + at, host.line(line).ids[at].load());
-        list.add(static_cast<std::int64_t>(line) * 8 + 4 + at,
-                 static_cast<std::int64_t>(host.line(line).words[at].load()));
+        list.add(static_cast<std::int64_t>(bucket) * 8 + at, host.bucket(bucket).ids[at].load());
+        list.add(static_cast<std::int64_t>(bucket) * 8 + 4 + at,
+                 static_cast<std::int64_t>(host.bucket(bucket).words[at].load()));
       }
     }
-    list.store(reinterpret_cast<std::uint64_t*>(lines.data), static_cast<std::int64_t>(count));
-    const emberline::CardLines card{reinterpret_cast<const emberline::uint64_t*>(lines.data), count};
+    list.store(reinterpret_cast<std::uint64_t*>(buckets.data), static_cast<std::int64_t>(count));
+    const emberline::GpuBuckets gpu{reinterpret_cast<const emberline::uint64_t*>(buckets.data), count};
     for (const std::int64_t id : ids) {
       for (std::uint32_t table = 0; table < 4; ++table) {
         const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
-        const emberline::CacheLine* where = nullptr;
+        const emberline::CacheBucket* where = nullptr;
         const emberline::Match expected = host.find(id, table, mixed, &where);
-        const emberline::Match match = emberline::find_unless_moving(card, id, table, mixed);
+        const emberline::Match match = emberline::find_unless_moving(gpu, id, table, mixed);
         CHECK(match.at == expected.at && match.word == expected.word);
-        CHECK(emberline::find(card, id, table, mixed).match.word == expected.word);
+        CHECK(emberline::find(gpu, id, table, mixed).match.word == expected.word);
       }
     }
   }
@@ -131,8 +131,8 @@ namespace {
 
 constexpr std::int64_t kRowWords = 8;
 constexpr std::int64_t kStride = 8 * kRowWords;
-constexpr std::int64_t kLines = 6;
-constexpr std::int64_t kPositions = 4 * kLines;
+constexpr std::int64_t kBuckets = 6;
+constexpr std::int64_t kPositions = 4 * kBuckets;
 constexpr std::int64_t kSlots = 2 * kPositions;
 constexpr int kReaders = 3;
 constexpr std::uint32_t kTables = 2;
@@ -145,13 +145,13 @@ std::uint64_t row_word(std::int64_t id, std::uint32_t table, std::uint64_t versi
 // The host's side: an index of its own, the sets of changes, the grace periods.
 class Host {
  public:
-  Host() : lines_(kLines * 64), slab_((kSlots + 1) * kStride), staging_(kPositions * kStride) {
-    std::memset(lines_.data, 0, lines_.size);
+  Host() : buckets_(kBuckets * 64), slab_((kSlots + 1) * kStride), staging_(kPositions * kStride) {
+    std::memset(buckets_.data, 0, buckets_.size);
     std::memset(slab_.data, 0xFF, slab_.size);
     for (std::int64_t slot = kSlots; slot > 0; --slot) free_.push_back(slot);
   }
 
-  const std::uint64_t* lines() const { return reinterpret_cast<const std::uint64_t*>(lines_.data); }
+  const std::uint64_t* buckets() const { return reinterpret_cast<const std::uint64_t*>(buckets_.data); }
   const std::uint8_t* row(std::uint32_t slot) const { return slab_.data + slot * kStride; }
 
   // One set of changes, by the protocol of publish.cuh.
@@ -180,18 +180,18 @@ class Host {
       ids.add(position / 4 * 8 + position % 4, id);
       arrived_.push_back(position);
     }
-    // Flags of lines whose owners go to their second line: with the emptied words.
-    for (std::int64_t line = 0; line < kLines; ++line) {
-      const std::uint64_t own = flags(4 * line);
-      const std::uint64_t there = lines()[line * 8 + 4];
+    // Flags of buckets whose owners go to their second bucket: with the emptied words.
+    for (std::int64_t bucket = 0; bucket < kBuckets; ++bucket) {
+      const std::uint64_t own = flags(4 * bucket);
+      const std::uint64_t there = buckets()[bucket * 8 + 4];
       bool listed = false;
       for (std::size_t e = 0; e < emptied.entries.size(); e += 2) {
-        if (emptied.entries[e] != line * 8 + 4) continue;
+        if (emptied.entries[e] != bucket * 8 + 4) continue;
         listed = true;
         emptied.entries[e + 1] |= static_cast<std::int64_t>(own);
       }
       if (!listed && own != (there & emberline::word::kFlags)) {
-        emptied.add(line * 8 + 4, static_cast<std::int64_t>((there & ~emberline::word::kFlags) | own));
+        emptied.add(bucket * 8 + 4, static_cast<std::int64_t>((there & ~emberline::word::kFlags) | own));
       }
     }
     for (const std::int64_t position : arrived_) {
@@ -199,25 +199,25 @@ class Host {
     }
     arrived_.clear();
 
-    auto* const to = reinterpret_cast<std::uint64_t*>(lines_.data);
+    auto* const to = reinterpret_cast<std::uint64_t*>(buckets_.data);
     rows.copy(staging_, slab_.data, kSlots, kStride);
-    emptied.store(to, kLines);
+    emptied.store(to, kBuckets);
     for (std::atomic<std::uint64_t>& section : sections) {  // grace: who was in has left
       const std::uint64_t seen = section.load(std::memory_order_acquire);
       while (seen % 2 == 1 && section.load(std::memory_order_acquire) == seen) std::this_thread::yield();
     }
-    ids.store(to, kLines);
-    words.store(to, kLines);
+    ids.store(to, kBuckets);
+    words.store(to, kBuckets);
     free_.insert(free_.end(), leaving.begin(), leaving.end());
   }
 
   // At rest every owner is found.
   bool all_found() const {
-    const emberline::CardLines card{lines(), kLines};
+    const emberline::GpuBuckets gpu{buckets(), kBuckets};
     for (const std::optional<Owner>& owner : owners_) {
       if (!owner) continue;
       const std::uint64_t mixed = emberline::mix_owner(owner->id, emberline::table_salt(owner->table));
-      const emberline::Match match = emberline::find_unless_moving(card, owner->id, owner->table, mixed);
+      const emberline::Match match = emberline::find_unless_moving(gpu, owner->id, owner->table, mixed);
       if (match.at < 0 || emberline::word::slot(match.word) != owner->slot) return false;
     }
     return true;
@@ -249,11 +249,11 @@ class Host {
       if (owner && owner->id == id && owner->table == table) return -1;
     }
     const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
-    const auto head = static_cast<std::int64_t>(emberline::first_line(mixed, kLines));
-    for (const std::int64_t line : {head, static_cast<std::int64_t>(emberline::second_line(mixed, kLines))}) {
-      for (std::int64_t position = 4 * line; position < 4 * line + 4; ++position) {
+    const auto head = static_cast<std::int64_t>(emberline::first_bucket(mixed, kBuckets));
+    for (const std::int64_t bucket : {head, static_cast<std::int64_t>(emberline::second_bucket(mixed, kBuckets))}) {
+      for (std::int64_t position = 4 * bucket; position < 4 * bucket + 4; ++position) {
         if (owners_[static_cast<std::size_t>(position)]) continue;
-        if (line != head) flags_[static_cast<std::size_t>(head)] = emberline::word::kOverflow;
+        if (bucket != head) flags_[static_cast<std::size_t>(head)] = emberline::word::kOverflow;
         return position;
       }
     }
@@ -268,9 +268,9 @@ class Host {
     return emberline::word::make(static_cast<std::uint32_t>(owner.slot), owner.table, 3) | flags(position);
   }
 
-  Bytes lines_, slab_, staging_;
+  Bytes buckets_, slab_, staging_;
   std::array<std::optional<Owner>, kPositions> owners_;
-  std::array<std::uint64_t, kLines> flags_{};
+  std::array<std::uint64_t, kBuckets> flags_{};
   std::vector<std::int64_t> free_, arrived_;
   std::uint64_t version_ = 0;
 };
@@ -286,7 +286,7 @@ TEST(lookups_beside_a_publisher_get_whole_rows_of_their_own_ids) {
   for (int reader = 0; reader < kReaders; ++reader) {
     readers.emplace_back([&, reader] {
       std::mt19937 random(static_cast<std::uint32_t>(reader));
-      const emberline::CardLines card{host.lines(), kLines};
+      const emberline::GpuBuckets gpu{host.buckets(), kBuckets};
       while (!stop.load()) {
         // A section stands for a launch: in the order that an event would give.
         sections[static_cast<std::size_t>(reader)].fetch_add(1, std::memory_order_seq_cst);
@@ -294,7 +294,7 @@ TEST(lookups_beside_a_publisher_get_whole_rows_of_their_own_ids) {
           const auto id = static_cast<std::int64_t>(random() % 16) - 8;
           const std::uint32_t table = random() % kTables;
           const std::uint64_t mixed = emberline::mix_owner(id, emberline::table_salt(table));
-          const emberline::Match match = emberline::find_unless_moving(card, id, table, mixed);
+          const emberline::Match match = emberline::find_unless_moving(gpu, id, table, mixed);
           if (match.at < 0) continue;
           hits.fetch_add(1, std::memory_order_relaxed);
           std::uint64_t words[kRowWords];

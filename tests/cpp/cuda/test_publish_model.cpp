@@ -94,7 +94,7 @@ bool is_found(Fault fault, const char* name) {
     const Model model = model_of(each, fault, 1, 1);
     const Verdict verdict = explore(model, Model::kAllOrders);
     const bool is_wrong = verdict.wrong != nullptr;
-    alike = alike && is_wrong == (explore(model, Model::kLateLoads).wrong != nullptr);
+    alike = alike && is_wrong == (explore(model, Model::kMissedLoads).wrong != nullptr);
     found += is_wrong;
     if (!is_wrong || (where != nullptr && verdict.path.size() >= shortest.path.size())) continue;
     where = &each;
@@ -211,8 +211,8 @@ TEST(one_reader_in_all_orders) { all_right(Model::kAllOrders, 1, 1, "1 reader");
 TEST(one_reader_that_comes_twice_in_all_orders) { all_right(Model::kAllOrders, 1, 2, "1 reader, twice"); }
 TEST(two_readers_in_all_orders) { all_right(Model::kAllOrders, 2, 1, "2 readers"); }
 TEST(two_readers_that_come_twice_in_all_orders) { all_right(Model::kAllOrders, 2, 2, "2 readers, twice"); }
-TEST(two_readers_with_late_loads) { all_right(Model::kLateLoads, 2, 3, "2 readers, three times, late loads"); }
-TEST(three_readers) { all_right(Model::kLateLoads, 3, 1, "3 readers, late loads"); }
+TEST(two_readers_with_late_loads) { all_right(Model::kMissedLoads, 2, 3, "2 readers, three times, late loads"); }
+TEST(three_readers) { all_right(Model::kMissedLoads, 3, 1, "3 readers, late loads"); }
 
 TEST(random_sets_in_all_orders) {
   Totals totals;
@@ -262,7 +262,7 @@ TEST(random_sets_find_faults_too) {
   }
 }
 
-// By what a reader on another card does, and nobody else.
+// By what a reader on another GPU does, and nobody else.
 TEST(readers_across_find_faults_too) {
   const auto each =
       std::find_if(kCases.begin(), kCases.end(), [](const Case& at) { return !std::strcmp(at.name, "across"); });

@@ -1,4 +1,4 @@
-// Rows decoded as a card does it, against the host's codec, and fp8 against its definition: to the bit.
+// Rows decoded as a GPU does it, against the host's codec, and fp8 against its definition: to the bit.
 #include "row_decode.cuh"
 
 #include "check.h"

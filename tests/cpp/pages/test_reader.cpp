@@ -195,7 +195,7 @@ TEST(many_threads_read_the_same_pages) {
   std::vector<std::vector<std::int64_t>> held{some_ids(900, 1), some_ids(300, 2)};
   const auto first = write_file(folder.file("a"), held[0], 128), second = write_file(folder.file("b"), held[1], 512);
   for (const std::string& way : kWays) {
-    PageReader reader({way, 8, 3, 4});  // fewer lanes than threads
+    PageReader reader({way, 8, 3, 4});  // fewer page queues than threads
     std::vector<std::thread> threads;
     for (int t = 0; t < 6; ++t) {
       threads.emplace_back([&, t] {

@@ -205,10 +205,10 @@ TEST(a_read_that_fails_fails_for_all_who_share_it) {
   for (std::future<void>& call : calls) CHECK_THROWS(call.get(), DiskError);
 }
 
-TEST(lanes_that_were_given_up_come_back_and_calls_wait_for_one_until_their_deadline) {
+TEST(page_queues_that_were_given_up_come_back_and_calls_wait_for_one_until_their_deadline) {
   World world;
   std::vector<std::future<void>> calls;
-  for (int call = 0; call < 3; ++call) {  // all lanes
+  for (int call = 0; call < 3; ++call) {  // all page queues
     calls.push_back(std::async(std::launch::async, [&, call] {
       Answer(world, {world.ids[static_cast<std::size_t>(call) * 30]}, Clock::now() + 80ms);
     }));
@@ -223,7 +223,8 @@ TEST(lanes_that_were_given_up_come_back_and_calls_wait_for_one_until_their_deadl
 
 TEST(close_waits_for_reads_that_were_given_up) {
   World world;
-  const Answer late(world, world.ids, Clock::now() + 5ms);  // its lane has reads under way, and goes to the janitor
+  const Answer late(world, world.ids,
+                    Clock::now() + 5ms);  // its page queue has reads under way, and goes to the janitor
   std::atomic<bool> closed{false};
   std::thread closer([&] {
     world.reader.close();

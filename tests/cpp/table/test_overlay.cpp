@@ -172,7 +172,7 @@ TEST(a_call_that_is_refused_changes_nothing) {
 }
 
 TEST(ids_that_crowd_the_index_are_refused_as_a_whole) {
-  // Ids whose mixed values agree in all the bits that choose lines, found by inverting mix.
+  // Ids whose mixed values agree in all the bits that choose buckets, found by inverting mix.
   const auto unmix = [](std::uint64_t value) {
     value ^= (value >> 31) ^ (value >> 62);
     value *= 0x319642B2D24D8EC3ull;

@@ -1,4 +1,4 @@
-// Lanes beside a writer that stages, switches, rolls back and merges. Every answer must be that of exactly one
+// Sessions beside a writer that stages, switches, rolls back and merges. Every answer must be that of exactly one
 // snapshot. Run under ThreadSanitizer these tests are the proof that rows, heads and links need no atomics beyond their
 // own.
 #include <atomic>
@@ -18,9 +18,9 @@ using namespace emberline;
 namespace {
 
 constexpr std::int64_t kIds = 600;
-constexpr int kLanes = 3;
+constexpr int kSessions = 3;
 constexpr int kUpdates = 300;  // what the writer does at least
-constexpr int kRounds = 100;  // and every lane
+constexpr int kRounds = 100;  // and every session
 constexpr std::size_t kRetained = 4;
 constexpr int kAbsent = -1;
 
@@ -32,7 +32,7 @@ struct Snapshot {
   std::map<std::int64_t, int> changes;  // by id, what that overlay says
 };
 
-// Which snapshot a lane is on, and which are there. Lookups themselves run without this mutex.
+// Which snapshot a session is on, and which are there. Lookups themselves run without this mutex.
 class History {
  public:
   struct Pin {
@@ -42,16 +42,16 @@ class History {
 
   explicit History(std::shared_ptr<Snapshot> first) : chain{std::move(first)} {}
 
-  Pin pin(int lane, bool newest) {
+  Pin pin(int session, bool newest) {
     const std::lock_guard lock(mutex);
     const auto& snapshot = newest ? chain.back() : chain[chain.size() / 2];
-    return pins[lane] = {snapshot, snapshot->mask};
+    return pins[session] = {snapshot, snapshot->mask};
   }
-  void unpin(int lane) {
+  void unpin(int session) {
     const std::lock_guard lock(mutex);
-    pins[lane] = {};
+    pins[session] = {};
   }
-  // Waits until no lane uses what `used` is true for.
+  // Waits until no session uses what `used` is true for.
   template <class Used>
   void wait(Used used) {
     for (;; std::this_thread::yield()) {
@@ -64,7 +64,7 @@ class History {
 
   std::mutex mutex;
   std::vector<std::shared_ptr<Snapshot>> chain;  // the base's snapshot first
-  Pin pins[kLanes];
+  Pin pins[kSessions];
 };
 
 struct World {
@@ -155,9 +155,9 @@ struct World {
 TEST(every_answer_is_that_of_one_snapshot_while_deltas_come_are_merged_and_rolled_back) {
   World world;
   std::atomic<bool> writing{true};
-  std::atomic<int> running{kLanes};
+  std::atomic<int> running{kSessions};
   std::atomic<std::uint64_t> wrong{0}, lost{0}, risen{0}, from_overlays{0}, from_base{0};
-  const auto lane = [&](int number) {
+  const auto session = [&](int number) {
     Lookup lookup({&world.base}, {{0, Pooling::kNone, 3}, {0, Pooling::kSum, 0}}, {&world.overlay});
     std::mt19937 random(static_cast<unsigned>(number));
     std::vector<std::int64_t> values(90), offsets(31);
@@ -191,8 +191,8 @@ TEST(every_answer_is_that_of_one_snapshot_while_deltas_come_are_merged_and_rolle
     }
     --running;
   };
-  std::vector<std::thread> lanes;
-  for (int number = 0; number < kLanes; ++number) lanes.emplace_back(lane, number);
+  std::vector<std::thread> sessions;
+  for (int number = 0; number < kSessions; ++number) sessions.emplace_back(session, number);
   int updates = 0;
   for (; updates < kUpdates || running.load() > 0; ++updates) {
     writing = updates + 1 < kUpdates;
@@ -200,7 +200,7 @@ TEST(every_answer_is_that_of_one_snapshot_while_deltas_come_are_merged_and_rolle
     if (world.random() % 4 == 0) world.roll_back();
     world.merge();
   }
-  for (std::thread& thread : lanes) thread.join();
+  for (std::thread& thread : sessions) thread.join();
   std::printf("     %d updates beside %llu rows of overlays and %llu of the base\n", updates,
               static_cast<unsigned long long>(from_overlays.load()), static_cast<unsigned long long>(from_base.load()));
   CHECK(from_overlays > 1000 && from_base > 1000);
@@ -214,7 +214,7 @@ TEST(every_answer_is_that_of_one_snapshot_while_deltas_come_are_merged_and_rolle
 TEST(readers_under_any_mask_see_whole_rows_of_the_overlay_that_is_named) {
   OverlayTable table(kDim);
   std::atomic<bool> writing{true};
-  std::atomic<int> running{kLanes};
+  std::atomic<int> running{kSessions};
   std::atomic<std::uint64_t> wrong{0}, seen{0};
   const auto read = [&](unsigned seed) {
     std::mt19937_64 random(seed);
@@ -238,7 +238,7 @@ TEST(readers_under_any_mask_see_whole_rows_of_the_overlay_that_is_named) {
     --running;
   };
   std::vector<std::thread> readers;
-  for (unsigned r = 0; r < kLanes; ++r) readers.emplace_back(read, r);
+  for (unsigned r = 0; r < kSessions; ++r) readers.emplace_back(read, r);
   std::mt19937 random(5);
   int steps = 0;
   for (; steps < 2000 || running.load() > 0; ++steps) {

@@ -1,4 +1,4 @@
-// Placement when many ids want the same lines: displacement, growth, and ids chosen by an enemy.
+// Placement when many ids want the same buckets: displacement, growth, and ids chosen by an enemy.
 #include <random>
 
 #include "every_isa.h"
@@ -29,7 +29,7 @@ std::int64_t unmix(std::uint64_t mixed) {
   return static_cast<std::int64_t>(value - 0x9E3779B97F4A7C15ull);
 }
 
-// Ids that share both lines in every index of fewer than a million lines.
+// Ids that share both buckets in every index of fewer than a million buckets.
 std::vector<std::int64_t> crowding_ids(std::uint64_t count) {
   std::vector<std::int64_t> ids;
   for (std::uint64_t i = 0; i < count; ++i) ids.push_back(unmix(0x1234500067890000ull + (i & 63) + ((i >> 6) << 32)));
@@ -43,7 +43,7 @@ TEST(unmix_undoes_mix) {
 }
 
 TEST(a_full_capacity_is_placed_by_displacement_without_growing_the_index) {
-  // Four fifths full with two lines of five to choose from: some ids find both full and others must move.
+  // Four fifths full with two buckets of five to choose from: some ids find both full and others must move.
   constexpr std::uint64_t kRows = 40'000;
   Table table(1, 0, kRows);
   const std::size_t before = table.memory_bytes();
@@ -59,16 +59,16 @@ TEST(a_full_capacity_is_placed_by_displacement_without_growing_the_index) {
   CHECK(table.memory_bytes() <= before + kRows * 5 + 64);  // rows and counters only
 }
 
-TEST(ids_that_all_choose_the_same_two_lines_are_refused_and_the_rest_stays) {
+TEST(ids_that_all_choose_the_same_two_buckets_are_refused_and_the_rest_stays) {
   Table table(1, 0, 0);
   const auto ids = crowding_ids(200);
   const std::vector<float> rows(ids.size(), 2.0f);
   CHECK_THROWS(table.insert_or_assign(ids.data(), ids.size(), rows.data(), nullptr), CapacityExceeded);
   table.check_integrity();
-  CHECK(table.size() == 2 * kLineIds);
+  CHECK(table.size() == 2 * kBucketIds);
   std::vector<float> out(ids.size());
   std::vector<std::uint8_t> found(ids.size());
-  CHECK(table.find(ids.data(), ids.size(), out.data(), found.data()) == 2 * kLineIds);
+  CHECK(table.find(ids.data(), ids.size(), out.data(), found.data()) == 2 * kBucketIds);
   CHECK(table.memory_bytes() < 200'000);  // growth stopped where it could not help
 }
 
@@ -77,7 +77,7 @@ TEST(a_cache_does_not_grow_its_index_for_crowding_ids) {
   const std::size_t before = table.memory_bytes();
   const auto ids = crowding_ids(200);
   const std::vector<float> rows(ids.size(), 2.0f);
-  CHECK(table.insert_and_evict(ids.data(), ids.size(), rows.data()) == 2 * kLineIds);
+  CHECK(table.insert_and_evict(ids.data(), ids.size(), rows.data()) == 2 * kBucketIds);
   CHECK(table.memory_bytes() <= before + 200 * 16);
   table.check_integrity();
 }

@@ -100,8 +100,9 @@ TEST(a_row_that_is_only_updated_is_always_found_and_never_older_than_before) {
   run(table, 500, 500, false, [&](int step) { put(table, step % 500, step); });
 }
 
-TEST(no_row_is_lost_while_its_line_fills_and_others_are_displaced) {
-  // Full to its capacity, so that lines overflow; strangers come and go and push the lasting ids from line to line.
+TEST(no_row_is_lost_while_its_bucket_fills_and_others_are_displaced) {
+  // Full to its capacity, so that buckets overflow; strangers come and go and push the lasting ids from bucket to
+  // bucket.
   constexpr std::int64_t kLasting = 300, kStrangers = 100;
   Table table(kDim, 0, static_cast<std::uint64_t>(kLasting + kStrangers));
   for (std::int64_t id = 0; id < kLasting; ++id) put(table, id, 0);
@@ -126,7 +127,7 @@ TEST(no_row_is_lost_while_the_index_grows) {
 }
 
 TEST(positions_that_change_owner_all_the_time_never_lend_a_row_to_the_old_owner) {
-  // Two lines: every insert takes a position that another id has just left, in the face of readers who look for that
+  // Two buckets: every insert takes a position that another id has just left, in the face of readers who look for that
   // id.
   Table table(kDim, 0, 6);
   for (std::int64_t id = 0; id < 6; ++id) put(table, id, 0);
@@ -174,12 +175,12 @@ TEST(writers_and_an_export_take_turns) {
   table.check_integrity();
 }
 
-TEST(lanes_pool_whole_rows_of_their_own_ids_while_rows_change) {
+TEST(sessions_pool_whole_rows_of_their_own_ids_while_rows_change) {
   Table table(kDim, 0, 0);
   std::atomic<int> running{2};
   std::atomic<bool> writing{true};
   std::atomic<std::uint64_t> wrong{0};
-  const auto lane = [&](unsigned seed) {
+  const auto session = [&](unsigned seed) {
     Lookup lookup({&table}, {{0, Pooling::kSum, 0}, {0, Pooling::kNone, 4}});
     std::mt19937 random(seed);
     std::vector<std::int64_t> values(40), offsets(11);
@@ -208,7 +209,7 @@ TEST(lanes_pool_whole_rows_of_their_own_ids_while_rows_change) {
     }
     --running;
   };
-  std::thread one(lane, 1), two(lane, 2);
+  std::thread one(session, 1), two(session, 2);
   std::mt19937 random(4);
   for (int step = 0; step < kWrites || running.load() > 0; ++step) {
     writing = step + 1 < kWrites;

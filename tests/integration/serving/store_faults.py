@@ -41,7 +41,7 @@ def merging_fails_and_goes_on(folder: str) -> None:
         live.until(lambda: len(live.states()) == 2)
         fail(1_000_000)
         with contextlib.suppress(StoreError):  # into the log, after which RocksDB refuses every write
-            live.server.repository._models[NAME].model.lines[0].store.set_markers({"word": "lost"})
+            live.server.repository._models[NAME].model.mounts[0].store.set_markers({"word": "lost"})
         for _ in range(3):
             newest = live.delta(newest)
             live.reaches(newest)

@@ -273,7 +273,7 @@ def test_only_requests_that_need_the_damaged_page_fail(live: Live) -> None:
     answers_again(live, start)
 
 
-def test_damage_that_no_request_meets_is_made_good_when_a_fold_does(tmp_path: Path) -> None:
+def test_damage_that_no_request_meets_is_made_good_when_a_compaction_does(tmp_path: Path) -> None:
     with Live(tmp_path, retain_snapshots=1) as live:
         newest = live.version()
         live.start()
@@ -283,9 +283,9 @@ def test_damage_that_no_request_meets_is_made_good_when_a_fold_does(tmp_path: Pa
         live.until(lambda: len(live.states()) == 2)
         damage_pages(live, np.random.default_rng(3))
         assert ask_all(live, newest) is newest  # from DRAM
-        line = live.server.repository._models[NAME].model.lines[0]
+        line = live.server.repository._models[NAME].model.mounts[0]
         with pytest.raises(CorruptStoreError):
-            line.store.ssd.fold(0)
+            line.store.ssd.compact(0)
         live.until(lambda: live.repository.update_counters(NAME).stores_rebuilt == 1)
         newest = live.delta(newest)
         live.reaches(newest)

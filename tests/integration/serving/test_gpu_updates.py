@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from storage.errors import DeviceOutOfMemory
-from storage.hbm.cards import cards_of
+from storage.hbm.gpus import gpus_of
 from storage.tiers.tiered import TieredStore
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted, ask, check_answer, columns_of
@@ -107,7 +107,7 @@ def metrics(live: Live, prefix: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_metrics_page_shows_the_card(live: Live) -> None:
+def test_the_metrics_page_shows_the_gpu(live: Live) -> None:
     live.version()
     live.start()
     ask(live.repository, live.world.rows_of(next(iter(live.snapshots.values())), 3))
@@ -120,21 +120,21 @@ def test_the_metrics_page_shows_the_card(live: Live) -> None:
 
 
 class TestMetricsOfRows:
-    """The lines of a card's cache of rows. The tables have 67 users and 259 items, and there is no id 10**9."""
+    """The lines of a GPU's cache of rows. The tables have 67 users and 259 items, and there is no id 10**9."""
 
     @pytest.fixture(params=["lazy", "random"])
     def gpus(self, request: pytest.FixtureRequest) -> SimulatedGpus:
-        """One card: it is asked for all that requests have."""
+        """One GPU: it is asked for all that requests have."""
         return SimulatedGpus(schedule=request.param, seed=4)
 
     @pytest.fixture
     def newest(self, live: Live) -> Planted:
-        """Served, with all its rows on the card."""
+        """Served, with all its rows on the GPU."""
         newest = live.version()
         live.start()
-        cards = cards_of(self.store(live))
-        assert cards.wait_filled(60)
-        cards.tiers[0].settle_after_s = 600.0
+        plugged = gpus_of(self.store(live))
+        assert plugged.wait_filled(60)
+        plugged.tiers[0].settle_after_s = 600.0
         return newest
 
     @staticmethod
@@ -143,7 +143,7 @@ class TestMetricsOfRows:
         return store
 
     @staticmethod
-    def of_card(live: Live) -> dict[str, int]:
+    def of_gpu(live: Live) -> dict[str, int]:
         """Without what all lines have in common."""
         labels = f'{{model="{NAME}",version="1",gpu="0"'
         found = {}
@@ -154,11 +154,11 @@ class TestMetricsOfRows:
 
     def rise(self, live: Live, before: dict[str, int]) -> dict[str, int]:
         """What is another number than before, by how much."""
-        return {name: value - before[name] for name, value in self.of_card(live).items() if value != before[name]}
+        return {name: value - before[name] for name, value in self.of_gpu(live).items() if value != before[name]}
 
     def test_lookups_and_misses_are_those_of_each_table(self, live: Live, newest: Planted) -> None:
-        before = self.of_card(live)
-        tier = cards_of(self.store(live)).tiers[0]
+        before = self.of_gpu(live)
+        tier = gpus_of(self.store(live)).tiers[0]
         assert tier.replica is not None
         names = ("rows", "hits_total", "misses_total", "admitted_total")
         of_tables = {f'{name},table="{table}"' for name in names for table in ("user", "item")}
@@ -183,7 +183,7 @@ class TestMetricsOfRows:
         # A user that all rows have in common is asked for once.
         columns = columns_of([{"user": 2, "items": [item]} for item in (1, 2, 10**9, 5)])
         columns["user"] = columns_of([{"user": 2, "items": None}])["user"]
-        before = self.of_card(live)
+        before = self.of_gpu(live)
         asyncio.run(live.repository.get(NAME).infer(columns, 4))
         assert self.rise(live, before) == {
             'hits_total,table="user"': 1,
@@ -194,15 +194,15 @@ class TestMetricsOfRows:
     def test_snapshots_beside_the_base_are_counted_and_their_rows_are_not_the_tables(
         self, live: Live, newest: Planted
     ) -> None:
-        before = self.of_card(live)
+        before = self.of_gpu(live)
         live.reaches(live.delta(newest, changed={"item": range(1, 30)}))
-        after = self.of_card(live)
+        after = self.of_gpu(live)
         assert (before["snapshots"], after["snapshots"]) == (1, 2)
         assert {name: after[name] for name in before if name.startswith("rows")} == {
             'rows,table="user"': 67,
             'rows,table="item"': 259,
         }
-        tier = cards_of(self.store(live)).tiers[0]
+        tier = gpus_of(self.store(live)).tiers[0]
         assert tier.stats().rows == 67 + 259 + 29
 
     def test_a_cache_that_was_given_up_has_nothing_and_its_counters_stay(
@@ -210,17 +210,17 @@ class TestMetricsOfRows:
     ) -> None:
         rows = [{"user": 1, "items": [1, 2, 10**9]}]
         ask(live.repository, rows)
-        before = self.of_card(live)
-        driver, cards = gpus.driver(0), cards_of(self.store(live))
+        before = self.of_gpu(live)
+        driver, plugged = gpus.driver(0), gpus_of(self.store(live))
         driver.enter_thread()
         info = driver.info
         driver.info = replace(info, total_bytes=driver.live_bytes["device"] - 1000)
         with pytest.raises(DeviceOutOfMemory):
-            cards.resize(0, 2 * cards.tiers[0].hbm_bytes)
+            plugged.resize(0, 2 * plugged.tiers[0].hbm_bytes)
         driver.info = info
-        assert cards.tiers[0].trouble
+        assert plugged.tiers[0].trouble
         check_answer(ask(live.repository, rows), rows, live.snapshots)
-        after = self.of_card(live)
+        after = self.of_gpu(live)
         assert after == {
             name: value if name.startswith(("hits", "misses", "admitted")) else 0 for name, value in before.items()
         }
@@ -228,9 +228,7 @@ class TestMetricsOfRows:
 
 
 @pytest.mark.slow
-def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(
-    live: Live, gpus: SimulatedGpus
-) -> None:
+def test_a_new_version_takes_the_gpu_over_and_the_old_one_leaves_nothing_there(live: Live, gpus: SimulatedGpus) -> None:
     live.version()
     live.start()
     driver = gpus.driver(0)
@@ -243,7 +241,7 @@ def test_a_new_version_takes_the_card_over_and_the_old_one_leaves_nothing_there(
 
 
 @pytest.mark.slow
-def test_a_refused_delta_leaves_the_card_as_it_was(live: Live, gpus: SimulatedGpus) -> None:
+def test_a_refused_delta_leaves_the_gpu_as_it_was(live: Live, gpus: SimulatedGpus) -> None:
     start = live.version()
     live.start()
     live.world.publish_delta(start, changed={"item": [3]}, wrong_by=0.5)
@@ -253,7 +251,7 @@ def test_a_refused_delta_leaves_the_card_as_it_was(live: Live, gpus: SimulatedGp
 
 
 @pytest.mark.slow
-def test_a_card_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live, gpus: SimulatedGpus) -> None:
+def test_a_gpu_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live, gpus: SimulatedGpus) -> None:
     start = live.version()
     live.start()
     gpus.driver(0).run_out()  # the first thing that computes is the replay
@@ -263,7 +261,7 @@ def test_a_card_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live
 
 
 @pytest.mark.slow
-def test_a_lost_card_is_told_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
+def test_a_lost_gpu_is_told_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
     live.version()
     live.start()
     assert live.repository.is_ready()
@@ -271,7 +269,7 @@ def test_a_lost_card_is_told_to_who_looks_after_the_server(live: Live, gpus: Sim
     rows = live.world.rows_of(next(iter(live.snapshots.values())), 3)
     for driver in gpus.drivers:
         driver.lose()
-    for _ in range(20):  # until each card had its turn
+    for _ in range(20):  # until each GPU had its turn
         with pytest.raises(Exception, match=r"is lost|is not ready"):
             ask(live.repository, rows)
         if not live.repository.is_ready():

@@ -37,7 +37,7 @@ DTYPES = list(CONFIG_TYPES)
 
 
 @dataclass
-class Doors:
+class Transports:
     """A running server and its clients."""
 
     http: triton_http.InferenceServerClient
@@ -47,7 +47,7 @@ class Doors:
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["in process", "two front ends"])
-def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def transports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
     folder = tmp_path_factory.mktemp("identity")
     repository = write_repository(folder / "repository")
     running: Any
@@ -62,7 +62,7 @@ def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             triton_http.InferenceServerClient(f"127.0.0.1:{running.http_port}") as http,
             triton_grpc.InferenceServerClient(f"127.0.0.1:{running.grpc_port}") as grpc,
         ):
-            yield Doors(http, grpc, running.http_port, repository)
+            yield Transports(http, grpc, running.http_port, repository)
     finally:
         running.close() if request.param else running.stop()
 
@@ -104,7 +104,7 @@ def cases() -> st.SearchStrategy[Case]:
 
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
-def test_over_http_everything_comes_back_as_it_was(doors: Doors, case: Case) -> None:
+def test_over_http_everything_comes_back_as_it_was(transports: Transports, case: Case) -> None:
     tensors = case.tensors()
     inputs = []
     for dtype in case.order:
@@ -115,7 +115,7 @@ def test_over_http_everything_comes_back_as_it_was(doors: Doors, case: Case) -> 
         triton_http.InferRequestedOutput(f"out_{dtype}", binary_data=dtype not in case.json_outputs)
         for dtype in case.wanted
     ]
-    answer = doors.http.infer(
+    answer = transports.http.infer(
         "every",
         inputs,
         outputs=outputs or None,
@@ -132,12 +132,14 @@ def test_over_http_everything_comes_back_as_it_was(doors: Doors, case: Case) -> 
 
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases(), typed=st.booleans(), streamed=st.booleans())
-def test_over_grpc_everything_comes_back_as_it_was(doors: Doors, case: Case, typed: bool, streamed: bool) -> None:
+def test_over_grpc_everything_comes_back_as_it_was(
+    transports: Transports, case: Case, typed: bool, streamed: bool
+) -> None:
     tensors = case.tensors()
     # Typed contents have no half floats, and all inputs of a request come one way.
     order = [dtype for dtype in case.order if not (typed and dtype in BINARY_ONLY)]
     if typed:
-        typed_answer(doors, order, tensors)
+        typed_answer(transports, order, tensors)
         return
     inputs = []
     for dtype in order:
@@ -147,16 +149,16 @@ def test_over_grpc_everything_comes_back_as_it_was(doors: Doors, case: Case, typ
     outputs = [triton_grpc.InferRequestedOutput(f"out_{dtype}") for dtype in case.wanted] or None
     if streamed:
         answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        doors.grpc.start_stream(lambda result, error: answers.put((result, error)))
+        transports.grpc.start_stream(lambda result, error: answers.put((result, error)))
         try:
-            doors.grpc.async_stream_infer("every", inputs, outputs=outputs, request_id="s")
+            transports.grpc.async_stream_infer("every", inputs, outputs=outputs, request_id="s")
             answer, error = answers.get(timeout=30)
         finally:
-            doors.grpc.stop_stream()
+            transports.grpc.stop_stream()
         assert error is None
         assert answer.get_response().parameters["triton_final_response"].bool_param is True
     else:
-        answer = doors.grpc.infer(
+        answer = transports.grpc.infer(
             "every", inputs, outputs=outputs, request_id="s", compression_algorithm=case.request_encoding
         )
     assert answer.get_response().id == "s"
@@ -176,18 +178,18 @@ FIELDS = {
 }
 
 
-def typed_answer(doors: Doors, order: list[str], tensors: dict[str, np.ndarray]) -> None:
+def typed_answer(transports: Transports, order: list[str], tensors: dict[str, np.ndarray]) -> None:
     request = service_pb2.ModelInferRequest(model_name="typed")
     for dtype in order:
         entry = request.inputs.add(name=f"in_{dtype}", datatype=dtype, shape=tensors[dtype].shape)
         getattr(entry.contents, FIELDS[dtype]).extend(tensors[dtype].reshape(-1).tolist())
-    answer = triton_grpc.InferResult(doors.grpc._client_stub.ModelInfer(request))
+    answer = triton_grpc.InferResult(transports.grpc._client_stub.ModelInfer(request))
     for dtype in order:
         assert same(answer.as_numpy(f"out_{dtype}"), tensors[dtype]), dtype
 
 
-def statuses(doors: Doors, model: str, inputs: list[dict[str, Any]], **others: Any) -> tuple[int, Any]:
-    answer = ask(doors.port, "POST", f"/v2/models/{model}/infer", {"inputs": inputs, **others})
+def statuses(transports: Transports, model: str, inputs: list[dict[str, Any]], **others: Any) -> tuple[int, Any]:
+    answer = ask(transports.port, "POST", f"/v2/models/{model}/infer", {"inputs": inputs, **others})
     return answer.status, answer.json
 
 
@@ -198,21 +200,21 @@ def flat(a: Any = None, b: Any = None) -> list[dict[str, Any]]:
     ]
 
 
-def test_tensors_without_a_batch_are_of_any_shape(doors: Doors) -> None:
-    status, answer = statuses(doors, "flat", flat())
+def test_tensors_without_a_batch_are_of_any_shape(transports: Transports) -> None:
+    status, answer = statuses(transports, "flat", flat())
     assert status == 200
     assert [entry["data"] for entry in answer["outputs"]] == [[1, 5, -3, 4], ["x"]]
     assert [entry["shape"] for entry in answer["outputs"]] == [[2, 2], [1]]
     assert "parameters" not in answer or answer["parameters"] == {}
-    metadata = ask(doors.port, "GET", "/v2/models/flat").json
+    metadata = ask(transports.port, "GET", "/v2/models/flat").json
     assert [entry["shape"] for entry in metadata["inputs"]] == [[-1, -1], [-1]]
-    config = ask(doors.port, "GET", "/v2/models/flat/config").json
+    config = ask(transports.port, "GET", "/v2/models/flat/config").json
     assert (config["backend"], config["max_batch_size"]) == ("identity", 0)
 
 
-def test_classes_are_the_places_of_the_largest_values(doors: Doors) -> None:
+def test_classes_are_the_places_of_the_largest_values(transports: Transports) -> None:
     outputs = [{"name": "out_A", "parameters": {"classification": 2}}]
-    status, answer = statuses(doors, "flat", flat(), outputs=outputs)
+    status, answer = statuses(transports, "flat", flat(), outputs=outputs)
     assert status == 200
     (output,) = answer["outputs"]
     assert (output["datatype"], output["shape"], output["data"]) == ("BYTES", [2], ["5:1", "4:3"])
@@ -221,7 +223,7 @@ def test_classes_are_the_places_of_the_largest_values(doors: Doors) -> None:
     other = triton_grpc.InferInput("in_B", [1], "BYTES")
     other.set_data_from_numpy(np.array([b"x"], object))
     wanted = [triton_grpc.InferRequestedOutput("out_A", class_count=3)]
-    assert doors.grpc.infer("flat", [entry, other], outputs=wanted).as_numpy("out_A").tolist() == [
+    assert transports.grpc.infer("flat", [entry, other], outputs=wanted).as_numpy("out_A").tolist() == [
         b"5:1",
         b"4:3",
         b"1:0",
@@ -239,13 +241,13 @@ def test_classes_are_the_places_of_the_largest_values(doors: Doors) -> None:
         (flat(a={"name": "in_X", "shape": [1, 1], "datatype": "INT32", "data": [1]}), "its inputs are 'in_A', 'in_B'"),
     ],
 )
-def test_what_does_not_fit_is_named(doors: Doors, inputs: list[dict[str, Any]], text: str) -> None:
-    status, answer = statuses(doors, "flat", inputs)
+def test_what_does_not_fit_is_named(transports: Transports, inputs: list[dict[str, Any]], text: str) -> None:
+    status, answer = statuses(transports, "flat", inputs)
     assert status == 400
     assert text in answer["error"]
 
 
-def test_numbers_that_are_none_travel_in_json_too(doors: Doors) -> None:
+def test_numbers_that_are_none_travel_in_json_too(transports: Transports) -> None:
     zeros = [{"name": f"in_{d}", "shape": [1, WIDTH], "datatype": d, "data": [0] * WIDTH} for d in FIELDS]
     for entry in zeros:
         if entry["datatype"] == "BYTES":
@@ -254,13 +256,13 @@ def test_numbers_that_are_none_travel_in_json_too(doors: Doors) -> None:
             entry["data"] = [True] * WIDTH
         elif entry["datatype"] == "FP32":
             entry["data"] = [float("nan"), float("inf"), -1.5]
-    status, answer = statuses(doors, "typed", zeros, outputs=[{"name": "out_FP32"}, {"name": "out_BYTES"}])
+    status, answer = statuses(transports, "typed", zeros, outputs=[{"name": "out_FP32"}, {"name": "out_BYTES"}])
     assert status == 200
     assert str(answer["outputs"][0]["data"]) == "[nan, inf, -1.5]"
     assert answer["outputs"][1]["data"] == ["a"] * WIDTH
 
 
-def test_what_json_cannot_carry_is_the_callers_to_ask_for_as_bytes(doors: Doors) -> None:
+def test_what_json_cannot_carry_is_the_callers_to_ask_for_as_bytes(transports: Transports) -> None:
     tensors = {dtype: random_tensor(dtype, (1, WIDTH), np.random.default_rng(1), text=False) for dtype in DTYPES}
     tensors["BYTES"][0, 0] = b"\xff"
     inputs = []
@@ -271,19 +273,19 @@ def test_what_json_cannot_carry_is_the_callers_to_ask_for_as_bytes(doors: Doors)
     for dtype in ("FP16", "BF16", "BYTES"):
         wanted = [triton_http.InferRequestedOutput(f"out_{dtype}", binary_data=False)]
         with pytest.raises(InferenceServerException, match="ask for binary_data"):
-            doors.http.infer("every", inputs, outputs=wanted)
+            transports.http.infer("every", inputs, outputs=wanted)
 
 
-def test_requests_are_counted_as_of_any_model(doors: Doors) -> None:
+def test_requests_are_counted_as_of_any_model(transports: Transports) -> None:
     def counted() -> tuple[int, int, int]:
-        (entry,) = ask(doors.port, "GET", "/v2/models/flat/versions/1/stats").json["model_stats"]
+        (entry,) = ask(transports.port, "GET", "/v2/models/flat/versions/1/stats").json["model_stats"]
         stats = entry["inference_stats"]
         return entry["inference_count"], stats["queue"]["count"], stats["success"]["count"]
 
     before = counted()
-    assert statuses(doors, "flat", flat())[0] == 200
+    assert statuses(transports, "flat", flat())[0] == 200
     assert counted() == tuple(value + 1 for value in before)
-    assert "flat" in [e["name"] for e in ask(doors.port, "GET", "/v2/models/stats").json["model_stats"]]
+    assert "flat" in [e["name"] for e in ask(transports.port, "GET", "/v2/models/stats").json["model_stats"]]
 
 
 def test_a_model_that_changes_is_asked_as_it_is_now(tmp_path: Path) -> None:

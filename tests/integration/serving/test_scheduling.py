@@ -294,7 +294,7 @@ def test_products_in_bfloat16_are_near_and_weights_stay_what_was_published(
     expected = published.score(rows)["score"].ravel()
     np.testing.assert_allclose(scores, expected, atol=0.05)
     assert np.abs(scores - expected).max() > 1e-5  # it is not float32
-    graph = loaded_model(server).line.current.graph
+    graph = loaded_model(server).history.current.graph
     assert {tensor.dtype for tensor in graph.weights().values()} == {torch.float32}
     assert len(graph.program.rounded) == 4
 

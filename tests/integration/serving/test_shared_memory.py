@@ -24,7 +24,7 @@ from tests.support.server_process import ServerProcess
 DTYPES = list(CONFIG_TYPES)
 
 
-class Doors:
+class Transports:
     """Both clients of a running server. `memory` makes a segment that goes with the test."""
 
     def __init__(self, running: Any, stack: ExitStack) -> None:
@@ -47,7 +47,7 @@ class Doors:
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["in process", "two front ends"])
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
     folder = tmp_path_factory.mktemp("regions")
     repository = write_repository(folder / "repository")
     with ExitStack() as stack:
@@ -66,21 +66,21 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             options["shared_memory"] = ("emberline-test-", "other-")
             server = Server(ServerConfig(model_repository=repository, store=folder / "store", **options)).start()
             stack.callback(server.stop)
-        yield Doors(server, stack)
+        yield Transports(server, stack)
 
 
 @pytest.fixture
-def doors(running: Doors) -> Iterator[Doors]:
+def transports(running: Transports) -> Iterator[Transports]:
     yield running
     running.clear()
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_every_dtype_goes_through_shared_memory_and_back(doors: Doors, transport: str) -> None:
-    client, kit = (doors.http, triton_http) if transport == "http" else (doors.grpc, triton_grpc)
+def test_every_dtype_goes_through_shared_memory_and_back(transports: Transports, transport: str) -> None:
+    client, kit = (transports.http, triton_http) if transport == "http" else (transports.grpc, triton_grpc)
     rng = np.random.default_rng(7)
     tensors = {dtype: random_tensor(dtype, (5, WIDTH), rng, text=False) for dtype in DTYPES}
-    handle, key = doors.memory(1 << 16)
+    handle, key = transports.memory(1 << 16)
     client.register_system_shared_memory("all", key, 1 << 16)
     inputs, outputs, places = [], [], {}
     at, out = 0, 32768
@@ -116,11 +116,11 @@ def triton_raw(values: np.ndarray, dtype: str) -> bytes:
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_some_tensors_in_memory_and_some_in_the_request(doors: Doors, transport: str) -> None:
-    client, kit = (doors.http, triton_http) if transport == "http" else (doors.grpc, triton_grpc)
+def test_some_tensors_in_memory_and_some_in_the_request(transports: Transports, transport: str) -> None:
+    client, kit = (transports.http, triton_http) if transport == "http" else (transports.grpc, triton_grpc)
     numbers = np.arange(6, dtype=np.int32).reshape(2, 3)
     words = np.array([b"a", b"", b"cc"], object)
-    handle, key = doors.memory(4096)
+    handle, key = transports.memory(4096)
     shm.set_shared_memory_region(handle, [numbers])
     client.register_system_shared_memory("mixed", key, 4096)
     inputs = [kit.InferInput("in_B", [3], "BYTES"), kit.InferInput("in_A", [2, 3], "INT32")]
@@ -134,14 +134,14 @@ def test_some_tensors_in_memory_and_some_in_the_request(doors: Doors, transport:
     assert found.tolist() == words.tolist()
 
 
-def test_a_name_means_what_it_was_registered_for_last(doors: Doors) -> None:
+def test_a_name_means_what_it_was_registered_for_last(transports: Transports) -> None:
     """Whichever front end a request comes to, and though the segment has the same name."""
     for value in range(12):
-        handle, key = doors.memory(64)
+        handle, key = transports.memory(64)
         shm.set_shared_memory_region(handle, [np.full(4, value, np.int32)])
-        doors.http.register_system_shared_memory("again", key, 64)
+        transports.http.register_system_shared_memory("again", key, 64)
         for _ in range(3):
-            for client, kit in ((doors.http, triton_http), (doors.grpc, triton_grpc)):
+            for client, kit in ((transports.http, triton_http), (transports.grpc, triton_grpc)):
                 inputs = [kit.InferInput("in_A", [2, 2], "INT32"), kit.InferInput("in_B", [0], "BYTES")]
                 inputs[0].set_shared_memory("again", 16)
                 inputs[1].set_data_from_numpy(np.empty(0, object))
@@ -154,9 +154,9 @@ def test_a_name_means_what_it_was_registered_for_last(doors: Doors) -> None:
                     {"name": "in_B", "shape": [0], "datatype": "BYTES", "data": []},
                 ]
             }
-            assert ask(doors.port, "POST", "/v2/models/flat/infer", body).json["outputs"][0]["data"] == [value] * 4
-        (doors.grpc if value % 2 else doors.http).unregister_system_shared_memory("again")
-        reply = ask(doors.port, "POST", "/v2/models/flat/infer", body)
+            assert ask(transports.port, "POST", "/v2/models/flat/infer", body).json["outputs"][0]["data"] == [value] * 4
+        (transports.grpc if value % 2 else transports.http).unregister_system_shared_memory("again")
+        reply = ask(transports.port, "POST", "/v2/models/flat/infer", body)
         assert reply.status == 400
         assert "register it first" in reply.json["error"]
 
@@ -164,10 +164,10 @@ def test_a_name_means_what_it_was_registered_for_last(doors: Doors) -> None:
 REGION = {"shared_memory_region": "again", "shared_memory_byte_size": 16}
 
 
-def test_a_segment_without_a_name_any_more_is_still_the_region(doors: Doors) -> None:
+def test_a_segment_without_a_name_any_more_is_still_the_region(transports: Transports) -> None:
     segment = Path("/dev/shm", f"emberline-test-{secrets.token_hex(6)}")
     segment.write_bytes(np.arange(16, dtype=np.int32).tobytes())
-    doors.http.register_system_shared_memory("again", segment.name, 64)
+    transports.http.register_system_shared_memory("again", segment.name, 64)
     segment.unlink()
     body = {
         "inputs": [
@@ -176,49 +176,49 @@ def test_a_segment_without_a_name_any_more_is_still_the_region(doors: Doors) -> 
         ]
     }
     for _ in range(6):
-        assert ask(doors.port, "POST", "/v2/models/flat/infer", body).json["outputs"][0]["data"] == [0, 1, 2, 3]
+        assert ask(transports.port, "POST", "/v2/models/flat/infer", body).json["outputs"][0]["data"] == [0, 1, 2, 3]
 
 
-def test_the_register_is_told_as_triton_tells_it(doors: Doors) -> None:
-    _, key = doors.memory(64)
-    doors.http.register_system_shared_memory("one", key, 32, offset=16)
+def test_the_register_is_told_as_triton_tells_it(transports: Transports) -> None:
+    _, key = transports.memory(64)
+    transports.http.register_system_shared_memory("one", key, 32, offset=16)
     said = {"name": "one", "key": key, "offset": 16, "byte_size": 32}
-    assert doors.http.get_system_shared_memory_status() == [said]
-    assert doors.http.get_system_shared_memory_status("one") == [said]
-    region = doors.grpc.get_system_shared_memory_status("one").regions["one"]
+    assert transports.http.get_system_shared_memory_status() == [said]
+    assert transports.http.get_system_shared_memory_status("one") == [said]
+    region = transports.grpc.get_system_shared_memory_status("one").regions["one"]
     assert (region.key, region.offset, region.byte_size) == (key, 16, 32)
     with pytest.raises(InferenceServerException, match="already in manager"):
-        doors.grpc.register_system_shared_memory("one", key, 8)
+        transports.grpc.register_system_shared_memory("one", key, 8)
     with pytest.raises(InferenceServerException, match="Unable to find"):
-        doors.grpc.get_system_shared_memory_status("two")
+        transports.grpc.get_system_shared_memory_status("two")
     with pytest.raises(InferenceServerException, match="Unable to open"):
-        doors.http.register_system_shared_memory("two", "/other-no-such-segment-here", 8)
+        transports.http.register_system_shared_memory("two", "/other-no-such-segment-here", 8)
     with pytest.raises(InferenceServerException, match="the segment"):
-        doors.http.register_system_shared_memory("two", key, 65)
-    doors.grpc.unregister_system_shared_memory("one")
-    doors.grpc.unregister_system_shared_memory("one")
-    assert doors.http.get_system_shared_memory_status() == []
-    assert doors.http.get_cuda_shared_memory_status() == []
-    doors.http.unregister_cuda_shared_memory()
-    doors.grpc.unregister_cuda_shared_memory()
+        transports.http.register_system_shared_memory("two", key, 65)
+    transports.grpc.unregister_system_shared_memory("one")
+    transports.grpc.unregister_system_shared_memory("one")
+    assert transports.http.get_system_shared_memory_status() == []
+    assert transports.http.get_cuda_shared_memory_status() == []
+    transports.http.unregister_cuda_shared_memory()
+    transports.grpc.unregister_cuda_shared_memory()
     with pytest.raises(InferenceServerException, match="not supported"):
-        doors.http.register_cuda_shared_memory("gpu", b"AA==", 0, 8)
+        transports.http.register_cuda_shared_memory("gpu", b"AA==", 0, 8)
 
 
-def test_memory_that_goes_away_is_the_callers_mistake(doors: Doors) -> None:
-    handle, key = doors.memory(64)
+def test_memory_that_goes_away_is_the_callers_mistake(transports: Transports) -> None:
+    handle, key = transports.memory(64)
     shm.set_shared_memory_region(handle, [np.arange(4, dtype=np.int32)])
-    doors.http.register_system_shared_memory("short", key, 64)
+    transports.http.register_system_shared_memory("short", key, 64)
     Path("/dev/shm", key.removeprefix("/")).write_bytes(b"")
     inputs = [triton_http.InferInput("in_A", [2, 2], "INT32"), triton_http.InferInput("in_B", [0], "BYTES")]
     inputs[0].set_shared_memory("short", 16)
     inputs[1].set_data_from_numpy(np.empty(0, object))
     with pytest.raises(InferenceServerException, match="smaller"):
-        doors.http.infer("flat", inputs)
+        transports.http.infer("flat", inputs)
     inputs[0].set_shared_memory("short", 60)
     with pytest.raises(InferenceServerException):
-        doors.http.infer("flat", inputs)
-    assert doors.http.is_server_live()
+        transports.http.infer("flat", inputs)
+    assert transports.http.is_server_live()
 
 
 def test_a_server_takes_none_unless_told(tmp_path: Path) -> None:
@@ -237,28 +237,31 @@ def test_a_prefix_that_can_begin_no_name_is_refused(tmp_path: Path) -> None:
             ServerConfig(model_repository=tmp_path, shared_memory=(wrong,))
 
 
-def test_names_that_begin_otherwise_are_refused(doors: Doors) -> None:
-    for client in (doors.http, doors.grpc):
+def test_names_that_begin_otherwise_are_refused(transports: Transports) -> None:
+    for client in (transports.http, transports.grpc):
         with pytest.raises(InferenceServerException, match="begin with 'emberline-test-', 'other-'"):
             client.register_system_shared_memory("theirs", "/program-of-others", 8)
-    assert doors.grpc.get_system_shared_memory_status(as_json=True) == {}
+    assert transports.grpc.get_system_shared_memory_status(as_json=True) == {}
 
 
 @pytest.mark.parametrize("sign", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
-def test_what_a_proxy_passes_on_reaches_no_segment(doors: Doors, sign: str) -> None:
-    handle, key = doors.memory(64)
+def test_what_a_proxy_passes_on_reaches_no_segment(transports: Transports, sign: str) -> None:
+    handle, key = transports.memory(64)
     shm.set_shared_memory_region(handle, [np.arange(4, dtype=np.int32)])
-    doors.http.register_system_shared_memory("local", key, 64)
+    transports.http.register_system_shared_memory("local", key, 64)
     forwarded = {sign: "10.0.0.7"}
     refused = pytest.raises(InferenceServerException, match="proxy")
-    for client, headers in ((doors.http, forwarded), (doors.grpc, {sign.lower(): "10.0.0.7"})):
+    for client, headers in ((transports.http, forwarded), (transports.grpc, {sign.lower(): "10.0.0.7"})):
         with refused:
             client.register_system_shared_memory("remote", key, 64, headers=headers)
         with refused:
             client.get_system_shared_memory_status(headers=headers)
         with refused:
             client.unregister_system_shared_memory(headers=headers)
-    for client, kit, headers in ((doors.http, triton_http, forwarded), (doors.grpc, triton_grpc, {sign.lower(): "x"})):
+    for client, kit, headers in (
+        (transports.http, triton_http, forwarded),
+        (transports.grpc, triton_grpc, {sign.lower(): "x"}),
+    ):
         inputs = [kit.InferInput("in_A", [2, 2], "INT32"), kit.InferInput("in_B", [0], "BYTES")]
         inputs[1].set_data_from_numpy(np.empty(0, object))
         inputs[0].set_shared_memory("local", 16)
@@ -270,13 +273,13 @@ def test_what_a_proxy_passes_on_reaches_no_segment(doors: Doors, sign: str) -> N
         with refused:
             client.infer("flat", inputs, outputs=[output], headers=headers)
         client.infer("flat", inputs, headers=headers)  # which names none
-    assert [entry["name"] for entry in doors.http.get_system_shared_memory_status()] == ["local"]
+    assert [entry["name"] for entry in transports.http.get_system_shared_memory_status()] == ["local"]
     assert shm.get_contents_as_numpy(handle, np.int32, [4]).tolist() == [0, 1, 2, 3]
     stream_refused: list[Any] = []
-    doors.grpc.start_stream(lambda result, error: stream_refused.append(error), headers={sign.lower(): "x"})
+    transports.grpc.start_stream(lambda result, error: stream_refused.append(error), headers={sign.lower(): "x"})
     inputs = [triton_grpc.InferInput("in_A", [2, 2], "INT32"), triton_grpc.InferInput("in_B", [0], "BYTES")]
     inputs[1].set_data_from_numpy(np.empty(0, object))
     inputs[0].set_shared_memory("local", 16)
-    doors.grpc.async_stream_infer("flat", inputs)
-    doors.grpc.stop_stream()
+    transports.grpc.async_stream_infer("flat", inputs)
+    transports.grpc.stop_stream()
     assert "proxy" in str(stream_refused[0])

@@ -32,7 +32,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 def test_the_next_delta_waits_visibly_while_the_chain_is_full(live: Live) -> None:
     start = live.version()
     live.start()
-    line = live.repository.get(NAME).line
+    line = live.repository.get(NAME).history
     pinned = line.acquire()  # a batch that does not end: nothing can be merged
     chain = live.chain(start, MAX_CHAIN + 2)
     live.reaches(chain[MAX_CHAIN - 1])
@@ -327,7 +327,7 @@ def test_a_snapshot_that_a_slow_batch_still_uses_is_dropped_when_the_batch_ends(
     live.start()
     (bad,) = live.chain(start, 1)
     live.reaches(bad)
-    line = live.repository.get(NAME).line
+    line = live.repository.get(NAME).history
     pinned = line.acquire()
     live.repository.rollback(NAME)
     good = live.delta(start)

@@ -90,7 +90,7 @@ def test_who_waits_for_a_snapshot_is_told_at_once_when_the_server_stops(tmp_path
         )
         body = {"inputs": [{"name": "user", "datatype": "INT64", "shape": [1, 1], "data": [3]}]}
         connection.request("POST", f"/v2/models/{NAME}/infer", json.dumps(body), {"Emberline-Min-Snapshot": "1.7"})
-        line = live.repository.get(NAME).line
+        line = live.repository.get(NAME).history
         live.until(lambda: line._waiters)
         stopper = threading.Thread(target=live.stop)
         stopper.start()

@@ -1,4 +1,4 @@
-"""A card for stores that have a cache on one."""
+"""A GPU for stores that have a cache on one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 
 
 @pytest.fixture
-def card() -> Iterator[SimulatedDriver]:
+def gpu() -> Iterator[SimulatedDriver]:
     """Simulated; what was done wrong on it, whoever swallowed it, fails the test."""
     driver = SimulatedGpus(schedule="random", seed=3).driver(0)
     driver.enter_thread()

@@ -1,4 +1,4 @@
-"""A card beside what goes wrong, and beside what a store does at the same moment: it answers with its snapshot's rows,
+"""A GPU beside what goes wrong, and beside what a store does at the same moment: it answers with its snapshot's rows,
 or not at all.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 from storage.errors import DeviceError, DeviceOutOfMemory, StoreError
 from storage.features import Jagged
-from storage.hbm.cards import cards_of
+from storage.hbm.gpus import gpus_of
 from storage.hbm.readers import Turns
 from storage.hbm.replica import Replica
 from storage.hbm.tier import HbmTier
@@ -26,13 +26,13 @@ from storage.tiers.hot_ids import HOT_IDS_HBM, load_hot_ids
 from storage.tiers.lookup_plan import LookupPlan
 from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 from tests.support.hbm.behaviour import waits_for
-from tests.support.hbm.world import ALL_BYTES, TABLES, CardWorld
+from tests.support.hbm.world import ALL_BYTES, TABLES, GpuWorld
 
 
 @pytest.fixture
-def world(tmp_path: Path, card: SimulatedDriver) -> CardWorld:
+def world(tmp_path: Path, gpu: SimulatedDriver) -> GpuWorld:
     """Without upkeep."""
-    world = CardWorld(tmp_path, card)
+    world = GpuWorld(tmp_path, gpu)
     world.quiet()
     return world
 
@@ -54,9 +54,9 @@ def once(error: Exception, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("meanwhile", ["settle", "merge", "discard"])
 def test_rows_that_were_looked_up_before_the_base_changed_stay_out(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
+    world = GpuWorld(tmp_path, gpu, hbm_bytes=120_000)
     world.quiet()
     before = world.state
     number, state, mask = world.stage(one_in=2)
@@ -84,8 +84,8 @@ def test_rows_that_were_looked_up_before_the_base_changed_stay_out(
     world.close()
 
 
-def test_what_a_difference_says_something_of_is_not_taken_in_beneath_it(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
+def test_what_a_difference_says_something_of_is_not_taken_in_beneath_it(tmp_path: Path, gpu: SimulatedDriver) -> None:
+    world = GpuWorld(tmp_path, gpu, hbm_bytes=120_000)
     world.quiet()
     _, state, mask = world.stage(one_in=2)
     world.store.prepare(mask)
@@ -97,9 +97,9 @@ def test_what_a_difference_says_something_of_is_not_taken_in_beneath_it(tmp_path
 
 
 def test_rows_from_tables_that_a_first_budget_let_go_stay_out(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=120_000)
+    world = GpuWorld(tmp_path, gpu, hbm_bytes=120_000)
     world.quiet()
     number, state, mask = world.stage(one_in=2)
     world.follow(state, mask)
@@ -125,9 +125,7 @@ def test_rows_from_tables_that_a_first_budget_let_go_stay_out(
 
 
 @pytest.mark.parametrize("part", ["rows", "stores", "grace"])
-def test_a_change_that_breaks_off_gives_the_card_up(
-    world: CardWorld, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_a_change_that_breaks_off_gives_the_gpu_up(world: GpuWorld, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     broken = MemoryError("none is left")
     place: tuple[Any, str] = {
         "rows": (world.tier._publisher, "_put_rows"),
@@ -151,7 +149,7 @@ def test_a_change_that_breaks_off_gives_the_card_up(
 
 @pytest.mark.parametrize("error", [MemoryError("none is left"), StoreError("the disk failed")])
 def test_half_a_difference_is_never_a_part_of_another_one(
-    world: CardWorld, monkeypatch: pytest.MonkeyPatch, error: Exception
+    world: GpuWorld, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     state, delta = world.rows.change(world.state, 1, one_in=2)
     first = world.store.stage(delta)
@@ -179,12 +177,10 @@ def test_half_a_difference_is_never_a_part_of_another_one(
     world.close()
 
 
-def test_the_card_is_given_up_when_nothing_of_it_is_on_a_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpu_is_given_up_when_nothing_of_it_is_on_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimulatedGpus(schedule="lazy").driver(0)
     device.enter_thread()
-    world = CardWorld(tmp_path, device)
+    world = GpuWorld(tmp_path, device)
     world.quiet()
     monkeypatch.setattr(device, "zero", once(DeviceOutOfMemory("none is left"), device.zero))
     world.tier.read_marks()
@@ -198,10 +194,10 @@ def test_the_card_is_given_up_when_nothing_of_it_is_on_a_stream(
 
 
 def test_upkeep_goes_on_after_an_error_of_any_kind(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HbmTier, "fill", once(MemoryError("none is left"), HbmTier.fill))
-    world = CardWorld(tmp_path, card)  # returns when the filling is over, somehow
+    world = GpuWorld(tmp_path, gpu)  # returns when the filling is over, somehow
     rounds: list[Exception] = []
 
     def failing() -> int:
@@ -210,12 +206,12 @@ def test_upkeep_goes_on_after_an_error_of_any_kind(
 
     monkeypatch.setattr(world.tier, "admit_offers", failing)
     assert waits_for(lambda: len(rounds) > 3)
-    assert cards_of(world.store).wait_filled(0)
+    assert gpus_of(world.store).wait_filled(0)
     assert not world.tier.trouble
     world.close()
 
 
-def test_masks_that_the_store_refuses_the_card_refuses_too(world: CardWorld) -> None:
+def test_masks_that_the_store_refuses_the_gpu_refuses_too(world: GpuWorld) -> None:
     number, _, mask = world.stage()
     world.store.prepare(mask)
     world.store.discard(number)
@@ -233,7 +229,7 @@ def test_masks_that_the_store_refuses_the_card_refuses_too(world: CardWorld) -> 
     world.close()
 
 
-def test_another_version_is_not_loaded_under_a_card(world: CardWorld) -> None:
+def test_another_version_is_not_loaded_under_a_gpu(world: GpuWorld) -> None:
     state, _ = world.rows.change(world.state, 1, one_in=2)
     with pytest.raises(StoreError, match="load"):
         world.store.load(world.rows.version(state))
@@ -241,10 +237,10 @@ def test_another_version_is_not_loaded_under_a_card(world: CardWorld) -> None:
     world.close()
 
 
-# Lanes.
+# Sessions.
 
 
-def test_a_lane_that_is_no_more_is_not_waited_for(world: CardWorld) -> None:
+def test_a_session_that_is_no_more_is_not_waited_for(world: GpuWorld) -> None:
     reader = world.tier.reader()
     assert reader.enter(0) is not None
     del reader
@@ -256,8 +252,8 @@ def test_a_lane_that_is_no_more_is_not_waited_for(world: CardWorld) -> None:
     world.close()
 
 
-def test_a_lane_that_never_comes_out_costs_the_card_and_nothing_else(
-    world: CardWorld, monkeypatch: pytest.MonkeyPatch
+def test_a_session_that_never_comes_out_costs_the_gpu_and_nothing_else(
+    world: GpuWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = Turns.wait
     monkeypatch.setattr(Turns, "wait", lambda turns: wait(turns, 0.05))
@@ -271,7 +267,7 @@ def test_a_lane_that_never_comes_out_costs_the_card_and_nothing_else(
     world.close()
 
 
-def test_a_snapshot_that_was_just_prepared_is_not_the_first_to_go(world: CardWorld) -> None:
+def test_a_snapshot_that_was_just_prepared_is_not_the_first_to_go(world: GpuWorld) -> None:
     masks = [1 << world.stage(one_in=40)[0] for _ in range(10)]
     for mask in masks[:8]:
         world.store.prepare(mask)
@@ -287,16 +283,16 @@ def test_a_snapshot_that_was_just_prepared_is_not_the_first_to_go(world: CardWor
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_card_with_room_for_one_of_both_sizes(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch, busy: bool
+def test_a_gpu_with_room_for_one_of_both_sizes(
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    world = CardWorld(tmp_path, card, hbm_bytes=200_000)
+    world = GpuWorld(tmp_path, gpu, hbm_bytes=200_000)
     world.quiet()
-    world.look()  # the lane has its buffers
+    world.look()  # the session has its buffers
     assert world.tier.replica is not None
-    others = card.live_bytes["device"] - world.tier.replica.device_bytes
-    new = Replica(card, world.store.tables, 500_000).device_bytes
-    card.info = replace(card.info, total_bytes=others + new + 30_000)
+    others = gpu.live_bytes["device"] - world.tier.replica.device_bytes
+    new = Replica(gpu, world.store.tables, 500_000).device_bytes
+    gpu.info = replace(gpu.info, total_bytes=others + new + 30_000)
     find, looking, go_on = world.tier._rows.find, threading.Event(), threading.Event()
 
     def slow(*args: Any) -> Any:
@@ -311,7 +307,7 @@ def test_a_card_with_room_for_one_of_both_sizes(
         installing.start()
         assert looking.wait(60)
     try:
-        cards_of(world.store).resize(0, 500_000)
+        gpus_of(world.store).resize(0, 500_000)
     finally:
         go_on.set()
         if busy:
@@ -323,35 +319,35 @@ def test_a_card_with_room_for_one_of_both_sizes(
     world.close()
 
 
-def test_a_list_of_hot_ids_stays_when_the_card_was_never_filled(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+def test_a_list_of_hot_ids_stays_when_the_gpu_was_never_filled(
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    CardWorld(tmp_path, card).close()
-    list_of_card = tmp_path / f"{HOT_IDS_HBM}_0"
-    saved = list_of_card.read_bytes()
+    GpuWorld(tmp_path, gpu).close()
+    list_of_gpu = tmp_path / f"{HOT_IDS_HBM}_0"
+    saved = list_of_gpu.read_bytes()
     monkeypatch.setattr(HbmWorker, "_fill", lambda _: False)
-    world = CardWorld(tmp_path, card, filled=False)
-    assert not cards_of(world.store).wait_filled(0)
+    world = GpuWorld(tmp_path, gpu, filled=False)
+    assert not gpus_of(world.store).wait_filled(0)
     world.close()
-    assert list_of_card.read_bytes() == saved
+    assert list_of_gpu.read_bytes() == saved
 
 
-def test_two_cards_write_a_list_each(tmp_path: Path) -> None:
+def test_two_gpus_write_a_list_each(tmp_path: Path) -> None:
     gpus = SimulatedGpus(count=2)
     first, second = gpus.driver(0), gpus.driver(1)
     first.enter_thread()
-    world = CardWorld(tmp_path, first)
+    world = GpuWorld(tmp_path, first)
     second.enter_thread()
-    cards_of(world.store).open(second, 100_000)
-    assert cards_of(world.store).wait_filled(60)
-    rows = [tier.stats().rows for tier in cards_of(world.store).tiers.values()]
+    gpus_of(world.store).open(second, 100_000)
+    assert gpus_of(world.store).wait_filled(60)
+    rows = [tier.stats().rows for tier in gpus_of(world.store).tiers.values()]
     world.close()
     lists = [load_hot_ids(tmp_path, 10**6, f"{HOT_IDS_HBM}_{index}") for index in range(2)]
     assert [sum(len(hot.ids) for hot in each.values()) for each in lists] == rows
     assert rows[1] < rows[0] / 2
 
 
-def test_a_closed_store_opens_no_card(world: CardWorld) -> None:
+def test_a_closed_store_opens_no_gpu(world: GpuWorld) -> None:
     world.close()
     with pytest.raises((StoreError, DeviceError), match="closed"):
-        cards_of(world.store).open(world.device, ALL_BYTES)
+        gpus_of(world.store).open(world.device, ALL_BYTES)

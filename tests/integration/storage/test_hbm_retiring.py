@@ -1,4 +1,4 @@
-"""Overlays that are merged or discarded: a card knows of it until they are gone, whatever it does meanwhile."""
+"""Overlays that are merged or discarded: a GPU knows of it until they are gone, whatever it does meanwhile."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from storage.errors import StoreError
-from storage.hbm.cards import cards_of
+from storage.hbm.gpus import gpus_of
 from tests.simulated_gpu import SimulatedDriver
-from tests.support.hbm.world import CardWorld
+from tests.support.hbm.world import GpuWorld
 
 
 @pytest.fixture
-def world(tmp_path: Path, card: SimulatedDriver) -> CardWorld:
+def world(tmp_path: Path, gpu: SimulatedDriver) -> GpuWorld:
     """Without upkeep."""
-    world = CardWorld(tmp_path, card)
+    world = GpuWorld(tmp_path, gpu)
     world.quiet()
     return world
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_a_snapshot_without_what_is_merged_is_not_on_the_card_any_more(world: CardWorld, prepared: bool) -> None:
+def test_a_snapshot_without_what_is_merged_is_not_on_the_gpu_any_more(world: GpuWorld, prepared: bool) -> None:
     number, state, mask = world.stage()
     world.follow(state, mask)
     _, second, second_mask = world.stage()
@@ -44,8 +44,8 @@ def test_a_snapshot_without_what_is_merged_is_not_on_the_card_any_more(world: Ca
     world.close()
 
 
-def test_differences_are_kept_only_where_they_say_of_a_merged_overlay_what_is_so(world: CardWorld) -> None:
-    # Two upon the same snapshot; the card follows the one that is not merged.
+def test_differences_are_kept_only_where_they_say_of_a_merged_overlay_what_is_so(world: GpuWorld) -> None:
+    # Two upon the same snapshot; the GPU follows the one that is not merged.
     state, delta = world.rows.change(world.state, 1, one_in=2)
     served = world.store.stage(delta)
     other_state, other_delta = world.rows.change(world.state, 2, one_in=2)
@@ -63,7 +63,7 @@ def test_differences_are_kept_only_where_they_say_of_a_merged_overlay_what_is_so
     world.close()
 
 
-def test_two_snapshots_are_discarded_the_oldest_first(world: CardWorld) -> None:
+def test_two_snapshots_are_discarded_the_oldest_first(world: GpuWorld) -> None:
     before = world.state
     first, state, mask = world.stage()
     world.follow(state, mask)
@@ -82,10 +82,10 @@ def test_two_snapshots_are_discarded_the_oldest_first(world: CardWorld) -> None:
 
 
 @pytest.mark.parametrize("at_step", ["merge_file", "merge_ingest", "merge_dram", "merge_drop"])
-def test_a_card_that_is_opened_during_a_merge_has_what_is_merged(world: CardWorld, at_step: str) -> None:
+def test_a_gpu_that_is_opened_during_a_merge_has_what_is_merged(world: GpuWorld, at_step: str) -> None:
     number, state, mask = world.stage()
     world.serve(state, mask)
-    cards_of(world.store).close(0)
+    gpus_of(world.store).close(0)
     world.merge(number, lambda step: world.reopen() if step == at_step else None)
     world.device.enter_thread()
     assert world.look() > 0.8
@@ -95,10 +95,10 @@ def test_a_card_that_is_opened_during_a_merge_has_what_is_merged(world: CardWorl
     world.close()
 
 
-def test_a_card_that_is_being_closed_is_told_of_a_merge(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_that_is_being_closed_is_told_of_a_merge(
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = CardWorld(tmp_path, card)
+    world = GpuWorld(tmp_path, gpu)
     number, state, mask = world.stage()
     world.serve(state, mask)
     saving, go_on = threading.Event(), threading.Event()
@@ -108,21 +108,21 @@ def test_a_card_that_is_being_closed_is_told_of_a_merge(
         assert go_on.wait(60)
 
     monkeypatch.setattr("storage.hbm.worker.save_hot_ids", save)
-    closing = threading.Thread(target=cards_of(world.store).close, args=(0,))
+    closing = threading.Thread(target=gpus_of(world.store).close, args=(0,))
     closing.start()
     try:
         assert saving.wait(60)
         world.merge(number)
-        assert world.look() > 0.4  # lanes may ask as long as it is open
+        assert world.look() > 0.4  # sessions may ask as long as it is open
     finally:
         go_on.set()
         closing.join()
     assert not world.answers(mask)
-    assert not cards_of(world.store).tiers
+    assert not gpus_of(world.store).tiers
     world.close()
 
 
-def test_an_overlay_is_not_discarded_while_it_is_merged(world: CardWorld) -> None:
+def test_an_overlay_is_not_discarded_while_it_is_merged(world: GpuWorld) -> None:
     number, state, mask = world.stage()
     world.follow(state, mask)
     refused: list[str] = []
@@ -142,7 +142,7 @@ def test_an_overlay_is_not_discarded_while_it_is_merged(world: CardWorld) -> Non
     world.close()
 
 
-def test_an_overlay_is_not_merged_while_it_is_discarded(world: CardWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlay_is_not_merged_while_it_is_discarded(world: GpuWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.state
     number, state, mask = world.stage()
     world.follow(state, mask)

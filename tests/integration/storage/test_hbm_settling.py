@@ -1,4 +1,4 @@
-"""Which snapshot has the base of a card's cache, for how long, and what it costs when several are asked for in turn."""
+"""Which snapshot has the base of a GPU's cache, for how long, and what it costs when several are asked for in turn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from storage.hbm import sight, tier
-from storage.hbm.patience import MOST_FACTOR, Patience
-from storage.hbm.sight import Difference, Use, View
+from storage.hbm import tier, visibility
+from storage.hbm.base_switch import MOST_FACTOR, SwitchBackoff
+from storage.hbm.visibility import Difference, Use, View
 from tests.simulated_gpu import SimulatedDriver
-from tests.support.hbm.world import CardWorld
+from tests.support.hbm.world import GpuWorld
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = time.monotonic()
-        for module in (tier, sight):
+        for module in (tier, visibility):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
@@ -31,16 +31,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def world(tmp_path: Path, card: SimulatedDriver, clock: Clock) -> CardWorld:
+def world(tmp_path: Path, gpu: SimulatedDriver, clock: Clock) -> GpuWorld:
     """Without upkeep of its own; settles after 3 s."""
-    world = CardWorld(tmp_path, card)
+    world = GpuWorld(tmp_path, gpu)
     world.quiet()
     world.tier.settle_after_s = 3.0
     return world
 
 
-def ask(world: CardWorld, clock: Clock, mask: int, after_s: float) -> tuple[bool, bool]:
-    """Asks for a snapshot after a while, and does a round of upkeep: whether the card answered, whether it settled."""
+def ask(world: GpuWorld, clock: Clock, mask: int, after_s: float) -> tuple[bool, bool]:
+    """Asks for a snapshot after a while, and does a round of upkeep: whether the GPU answered, whether it settled."""
     clock.now += after_s
     answered = world.answers(mask)
     world.tier.prepare_asked()
@@ -48,8 +48,8 @@ def ask(world: CardWorld, clock: Clock, mask: int, after_s: float) -> tuple[bool
 
 
 @pytest.mark.parametrize("every_s", [4.0, 50.0])
-def test_snapshots_that_are_asked_for_in_turn_both_stay_on_the_card(
-    world: CardWorld, clock: Clock, every_s: float
+def test_snapshots_that_are_asked_for_in_turn_both_stay_on_the_gpu(
+    world: GpuWorld, clock: Clock, every_s: float
 ) -> None:
     before = world.state
     _, state, mask = world.stage()
@@ -63,9 +63,7 @@ def test_snapshots_that_are_asked_for_in_turn_both_stay_on_the_card(
     world.close()
 
 
-def test_what_alone_is_asked_for_has_the_base_in_the_end_and_what_is_new_at_once(
-    world: CardWorld, clock: Clock
-) -> None:
+def test_what_alone_is_asked_for_has_the_base_in_the_end_and_what_is_new_at_once(world: GpuWorld, clock: Clock) -> None:
     _, state, mask = world.stage()
     world.store.prepare(mask)
     for turn in range(60):
@@ -88,37 +86,37 @@ def test_what_alone_is_asked_for_has_the_base_in_the_end_and_what_is_new_at_once
 
 
 def test_each_change_back_waits_longer_within_a_bound() -> None:
-    patience, live = Patience(), 0b11
+    backoff, live = SwitchBackoff(), 0b11
 
     def wait_s(base: int, mask: int, live: int = live) -> int:
         """For a difference that was asked for after the base, whole seconds of a base that was asked for at 0."""
         asked = Difference(mask, 1, (), 1, Use(1.0))
         view = View(cast(Any, None), base, (asked,), Use(0.0))
-        return next(now for now in range(1000) if patience.heir(view, live, float(now), 1.0) is asked)
+        return next(now for now in range(1000) if backoff.next_base(view, live, float(now), 1.0) is asked)
 
     assert wait_s(0b00, 0b01) == 1
-    patience.changed(0b00, 0b01, live)
+    backoff.changed(0b00, 0b01, live)
     waits = []
     for turn in range(20):
         base, mask = ((0b01, 0b00), (0b00, 0b01))[turn % 2]
         assert wait_s(base, 0b11) == 1  # it never had the base
         waits.append(wait_s(base, mask))
-        patience.changed(base, mask, live)
+        backoff.changed(base, mask, live)
     assert waits[:4] == [1, 2, 4, 8]
     assert waits[-1] == MOST_FACTOR
     # Overlay 0 was merged: it is in all snapshots.
     live = 0b10
-    patience.changed(0b01, 0b11, live)
+    backoff.changed(0b01, 0b11, live)
     assert wait_s(0b11, 0b01, live) == 1
-    patience.changed(0b11, 0b01, live)
+    backoff.changed(0b11, 0b01, live)
     assert wait_s(0b01, 0b11, live) == 2
 
 
 def test_nothing_takes_the_base_over_that_was_not_asked_for() -> None:
-    patience = Patience()
+    backoff = SwitchBackoff()
     replica = cast(Any, None)
     unused = Difference(0b01, 1, (), 1)
-    assert patience.heir(None, 0b01, 100.0, 1.0) is None
-    assert patience.heir(View(replica, 0), 0b01, 100.0, 1.0) is None
-    assert patience.heir(View(replica, 0, (unused,)), 0b01, 100.0, 1.0) is None
-    assert patience.heir(View(replica, None, (Difference(0b01, 1, (), 1, Use(5.0)),)), 0b01, 100.0, 1.0) is None
+    assert backoff.next_base(None, 0b01, 100.0, 1.0) is None
+    assert backoff.next_base(View(replica, 0), 0b01, 100.0, 1.0) is None
+    assert backoff.next_base(View(replica, 0, (unused,)), 0b01, 100.0, 1.0) is None
+    assert backoff.next_base(View(replica, None, (Difference(0b01, 1, (), 1, Use(5.0)),)), 0b01, 100.0, 1.0) is None

@@ -12,10 +12,10 @@ from storage.errors import StoreError
 from storage.hbm.base_rows import SnapshotRows
 from storage.tiers.overlays import Overlays
 from tests.simulated_gpu import SimulatedDriver
-from tests.support.hbm.world import CardWorld
+from tests.support.hbm.world import GpuWorld
 
 
-def same_rows(world: CardWorld, mask: int, padding: int = 0) -> int:
+def same_rows(world: GpuWorld, mask: int, padding: int = 0) -> int:
     """How many rows there are. Raises AssertionError where the two ways differ."""
     rows, count = SnapshotRows(world.store), 0
     for table, ids in enumerate(world.rows.ids.values()):
@@ -31,8 +31,8 @@ def same_rows(world: CardWorld, mask: int, padding: int = 0) -> int:
 
 
 @pytest.mark.parametrize("row_type", ["fp32", "fp16", "bf16", "int8"])
-def test_the_same_bytes_for_every_row_type(tmp_path: Path, card: SimulatedDriver, row_type: str) -> None:
-    world = CardWorld(tmp_path, card, row_type=row_type)
+def test_the_same_bytes_for_every_row_type(tmp_path: Path, gpu: SimulatedDriver, row_type: str) -> None:
+    world = GpuWorld(tmp_path, gpu, row_type=row_type)
     first, state, mask = world.stage()
     world.serve(state, mask)
     second, state, mask = world.stage(one_in=2)  # over the same ids, some of them removed
@@ -47,8 +47,8 @@ def test_the_same_bytes_for_every_row_type(tmp_path: Path, card: SimulatedDriver
     world.close()
 
 
-def test_rows_of_a_spilled_delta_come_from_ssd(tmp_path: Path, card: SimulatedDriver) -> None:
-    world = CardWorld(tmp_path, card, filled=False)
+def test_rows_of_a_spilled_delta_come_from_ssd(tmp_path: Path, gpu: SimulatedDriver) -> None:
+    world = GpuWorld(tmp_path, gpu, filled=False)
     state, delta = world.rows.change(world.state, 1, one_in=3)
     number = world.store.stage(delta, spill=True)
     assert same_rows(world, 1 << number) > 0
@@ -57,9 +57,9 @@ def test_rows_of_a_spilled_delta_come_from_ssd(tmp_path: Path, card: SimulatedDr
 
 
 def test_an_overlay_that_is_merged_or_discarded_meanwhile(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = CardWorld(tmp_path, card)
+    world = GpuWorld(tmp_path, gpu)
     world.quiet()
     number, state, mask = world.stage()
     find, merged = SnapshotRows.find, False
@@ -94,9 +94,9 @@ def test_an_overlay_that_is_merged_or_discarded_meanwhile(
 
 @pytest.mark.slow
 def test_a_discard_waits_until_rows_are_taken(
-    tmp_path: Path, card: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = CardWorld(tmp_path, card)
+    world = GpuWorld(tmp_path, gpu)
     inside: list[bool] = []
     turn = Overlays.turn
 

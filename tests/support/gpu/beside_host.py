@@ -1,7 +1,7 @@
 """Launches of kernels on a device, each one beside the same on the host: what it writes has to be the same bits.
 
 `BesideHost` takes the place of the host in `model_of_replica`; the `check_` functions are batches for it. They are for
-a real card as for the simulated one.
+a real GPU as for the simulated one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BesideHost:
         for tensor in (*call.reads, *call.writes):
             if tensor.data_ptr() not in at:
                 at[tensor.data_ptr()] = self.bring(tensor)
-        if call.name.startswith(("lookup", "late")):
+        if call.name.startswith(("lookup", "missed")):
             features = tensor_of(call.values[0])
             at[features.data_ptr()] = self.bring(translated(features, at))
         there = KernelCall(
@@ -173,7 +173,7 @@ def check_gather(
         assert missed
         late = on.encoded(len(missed))[1].copy()
         beside.run(
-            lookup_kernels.scatter_late(
+            lookup_kernels.scatter_missed(
                 output,
                 features=batch.table,
                 header=batch.header,
@@ -212,7 +212,7 @@ def check_pool(
             numbers += [(number, key & ((1 << FEATURE_SHIFT) - 1)) for _, _, key in group]
             entries.append((number << FEATURE_SHIFT | bag, first * dim, len(numbers) - first, first))
         beside.run(
-            lookup_kernels.add_late(
+            lookup_kernels.add_missed(
                 features=batch.table,
                 header=batch.header,
                 rows=rows,
@@ -246,15 +246,15 @@ def check_publish(beside: BesideHost, stride: int, entries: int) -> None:
                 stride=stride,
             )
         )
-        line_count = entries // 4 + 2
-        lines = torch.from_numpy(random.integers(-(2**63), 2**63 - 1, 8 * line_count))
-        places = random.permutation(8 * line_count)[:entries]
+        bucket_count = entries // 4 + 2
+        buckets = torch.from_numpy(random.integers(-(2**63), 2**63 - 1, 8 * bucket_count))
+        places = random.permutation(8 * bucket_count)[:entries]
         beside.run(
             lookup_kernels.publish_stores(
                 entries=torch.from_numpy(np.stack([places, random.integers(-(2**63), 2**63 - 1, entries)], 1)),
                 count=torch.tensor([given]),
                 room=entries,
-                lines=lines,
-                line_count=line_count,
+                buckets=buckets,
+                bucket_count=bucket_count,
             )
         )

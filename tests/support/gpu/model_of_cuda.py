@@ -20,7 +20,7 @@ from serving.gpu import torch_driver, torch_handles
 from serving.gpu.driver import GpuInfo
 from storage.errors import DeviceError
 
-INFO = GpuInfo(0, "a model of a card", (9, 0), 1000)
+INFO = GpuInfo(0, "a model of a GPU", (9, 0), 1000)
 
 
 class AcceleratorError(RuntimeError):
@@ -36,7 +36,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class Model:
-    """What the card, torch's allocator and the default stream are at."""
+    """What the GPU, torch's allocator and the default stream are at."""
 
     def __init__(self) -> None:
         self.created = 0
@@ -48,7 +48,7 @@ class Model:
         self.current = [0]
         self.log: list[str] = []
         self.failure: Exception | None = None
-        # Cards whose memory can be read, and can be from now on.
+        # GPUs whose memory can be read, and can be from now on.
         self.reachable: set[int] = set()
         self.reached: set[int] = set()
         self.is_expandable = False
@@ -175,7 +175,7 @@ class Event:
 
 
 class Kernels:
-    """loads: of those of lookups. loads_across: of those that look on other cards. started: name, blocks, values and
+    """loads: of those of lookups. loads_across: of those that look on other GPUs. started: name, blocks, values and
     stream of kernels that are called by name.
     """
 

@@ -1,7 +1,7 @@
-"""A card's replica on the processor, and batches over it: laid out in Python, for tests that launch its kernels.
+"""A GPU's replica on the processor, and batches over it: laid out in Python, for tests that launch its kernels.
 
-`Replica` has the index of cuda/cache_line.cuh, published by launches as decision 0029 says; `Feature` and `Batch` are
-what a lane packs for cuda/lookup.cuh, with the answers that follow from a dict.
+`Replica` has the index of cuda/cache_bucket.cuh, published by launches as decision 0029 says; `Feature` and `Batch` are
+what a session packs for cuda/lookup.cuh, with the answers that follow from a dict.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MASK = (1 << 64) - 1
 
 
 def run(call: KernelCall) -> None:
-    """As a card does it, once it is this launch's turn."""
+    """As a GPU does it, once it is this launch's turn."""
     kernels.run(call.name, call.values, call.blocks)
 
 
 def mix(value: int) -> int:
-    """As cuda/line.cuh."""
+    """As cuda/bucket.cuh."""
     value ^= value >> 30
     value = value * 0xBF58476D1CE4E5B9 & MASK
     value ^= value >> 27
@@ -41,13 +41,13 @@ def mix(value: int) -> int:
     return value ^ value >> 31
 
 
-def both_lines(table: int, id_: int, lines: int) -> tuple[int, int]:
-    """Where an owner may stand, as cuda/line.cuh and cache_line.cuh say."""
+def both_buckets(table: int, id_: int, buckets: int) -> tuple[int, int]:
+    """Where an owner may stand, as cuda/bucket.cuh and cache_bucket.cuh say."""
     salt = mix(table * 0xA0761D6478BD642F & MASK)
     mixed = mix(((id_ & MASK) ^ salt) + 0x9E3779B97F4A7C15 & MASK)
-    first = mixed * lines >> 64
-    second = ((mixed << 32 & MASK) | mixed >> 32) * lines >> 64
-    return first, (second + 1) % lines if second == first else second
+    first = mixed * buckets >> 64
+    second = ((mixed << 32 & MASK) | mixed >> 32) * buckets >> 64
+    return first, (second + 1) % buckets if second == first else second
 
 
 class Replica:
@@ -58,13 +58,13 @@ class Replica:
         self.random = np.random.default_rng(seed)
         self.stride = -(-self.codec.row_bytes // 16) * 16
         self.slots = capacity
-        self.line_count = max(2, capacity // 2)
-        self.lines = torch.zeros(self.line_count * 8, dtype=torch.int64)
+        self.bucket_count = max(2, capacity // 2)
+        self.buckets = torch.zeros(self.bucket_count * 8, dtype=torch.int64)
         self.slab = torch.full(((capacity + 1) * self.stride,), 0xFF, dtype=torch.uint8)
         self.uses = torch.zeros(capacity + 1, dtype=torch.uint8)
-        self.shared = (self.lines, self.slab, self.uses)
+        self.shared = (self.buckets, self.slab, self.uses)
         self.rows: dict[tuple[int, int], np.ndarray | None] = {}
-        self._words = np.zeros(self.line_count * 8, np.uint64)  # what the host knows of the index
+        self._words = np.zeros(self.bucket_count * 8, np.uint64)  # what the host knows of the index
 
     def encoded(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Random rows: encoded, decoded."""
@@ -72,7 +72,7 @@ class Replica:
         return encoded, self.codec.decode(encoded)
 
     def publish(self, table: int, ids: np.ndarray, ask_host: bool = False) -> None:
-        """New owners: rows, words of lines whose owners overflow, ids, words of owners."""
+        """New owners: rows, words of buckets whose owners overflow, ids, words of owners."""
         encoded, decoded = self.encoded(len(ids))
         rows: list[tuple[int, int]] = []
         lists: list[dict[int, int]] = [{}, {}, {}]
@@ -108,22 +108,22 @@ class Replica:
                     entries=torch.from_numpy(entries.view(np.int64)),
                     count=torch.tensor([len(entries)]),
                     room=len(entries) + 3,
-                    lines=self.lines,
-                    line_count=self.line_count,
+                    buckets=self.buckets,
+                    bucket_count=self.bucket_count,
                 )
             )
 
     def _place(self, table: int, id_: int, flags: dict[int, int]) -> int:
         """Of the id of a position that is empty."""
-        first, second = both_lines(table, id_, self.line_count)
-        for line in (first, second):
-            if line == second:
+        first, second = both_buckets(table, id_, self.bucket_count)
+        for bucket in (first, second):
+            if bucket == second:
                 self._words[8 * first + 4] |= np.uint64(1 << 56)
                 flags[8 * first + 4] = int(self._words[8 * first + 4])
             for at in range(4):
-                if int(self._words[8 * line + 4 + at]) & 0xFFFFFFFF == 0:
-                    return 8 * line + at
-        raise AssertionError("the lines are full: choose another seed")
+                if int(self._words[8 * bucket + 4 + at]) & 0xFFFFFFFF == 0:
+                    return 8 * bucket + at
+        raise AssertionError("the buckets are full: choose another seed")
 
     def find(self, table: int, id_: int, chain: tuple[int, ...]) -> np.ndarray | None:
         """The row that a batch of this chain sees; None: a miss."""
@@ -160,7 +160,7 @@ class Feature:
     def words(self) -> list[int]:
         """As of cuda/lookup.cuh."""
         on = self.on
-        replica = [on.lines.data_ptr(), on.line_count, on.slab.data_ptr(), on.slots, on.stride]
+        replica = [on.buckets.data_ptr(), on.bucket_count, on.slab.data_ptr(), on.slots, on.stride]
         rows = [ROW_TYPES.index(on.codec.row_type), on.codec.dim, self.table, on.uses.data_ptr(), TABLES]
         return [*replica, *rows, self.bound, 0, 0, self.shape, self.output.data_ptr(), self.states.data_ptr()]
 

@@ -1,1 +1,1 @@
-"""Lookups on a card without a server around them."""
+"""Lookups on a GPU without a server around them."""

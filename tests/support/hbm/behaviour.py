@@ -1,6 +1,6 @@
-"""What a store with a cache on a card does, whatever card it is: a simulated one, or a real one.
+"""What a store with a cache on a GPU does, whatever GPU it is: a simulated one, or a real one.
 
-A module of tests imports all of this and has a fixture `device`, a card that the thread has entered.
+A module of tests imports all of this and has a fixture `device`, a GPU that the thread has entered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.hbm.device import Device
 from storage.hbm.replica import bytes_of
 from storage.specs import LookupSpec
 from tests.soak.hbm import HbmSoak
-from tests.support.hbm.world import ALL_BYTES, TABLES, CardWorld
+from tests.support.hbm.world import ALL_BYTES, TABLES, GpuWorld
 
 SOAK_S = 12.0
 
@@ -34,10 +34,10 @@ def waits_for(what: Callable[[], object], seconds: float = 90.0) -> bool:
 
 @pytest.mark.parametrize("row_type", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize("pooling", ["none", "sum"])
-def test_a_card_that_holds_everything_answers_everything(
+def test_a_gpu_that_holds_everything_answers_everything(
     tmp_path: Path, device: Device, row_type: str, pooling: str
 ) -> None:
-    world = CardWorld(tmp_path, device, row_type=row_type)
+    world = GpuWorld(tmp_path, device, row_type=row_type)
     assert world.look(pooling=pooling) == 1.0
     world.tier.check_integrity()
     stats = world.tier.stats()
@@ -46,8 +46,8 @@ def test_a_card_that_holds_everything_answers_everything(
     world.close()
 
 
-def test_a_small_card_holds_what_is_used_most(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device, hbm_bytes=120_000)
+def test_a_small_gpu_holds_what_is_used_most(tmp_path: Path, device: Device) -> None:
+    world = GpuWorld(tmp_path, device, hbm_bytes=120_000)
     share = world.look()
     assert 0.05 < share < 0.6
     # The published frequencies fall with the distance from id 0.
@@ -56,7 +56,7 @@ def test_a_small_card_holds_what_is_used_most(tmp_path: Path, device: Device) ->
         (np.abs(ids.astype(np.float64)) < 60) & world.rows.expected(world.state, "item", np.arange(len(ids)))[1]
     )
     bags = Jagged(ids[near], np.arange(len(near) + 1))
-    answer = world.lane.lookup(0, len(near), LookupSpec("item", "item", "none", 1), bags)
+    answer = world.session.lookup(0, len(near), LookupSpec("item", "item", "none", 1), bags)
     assert answer is not None
     assert len(answer.missed) < len(near) / 5
     world.tier.check_integrity()
@@ -64,7 +64,7 @@ def test_a_small_card_holds_what_is_used_most(tmp_path: Path, device: Device) ->
 
 
 def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device, hbm_bytes=120_000)
+    world = GpuWorld(tmp_path, device, hbm_bytes=120_000)
     ids = world.rows.ids["item"]
     places = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])
     wanted = places[:200]  # far from 0, where nothing is used
@@ -76,7 +76,7 @@ def test_what_is_asked_for_comes_in_and_what_is_not_used_goes(tmp_path: Path, de
 
 
 def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+    world = GpuWorld(tmp_path, device)
     before, before_mask = world.state, world.mask
     number, state, mask = world.stage(one_in=10)
     assert not world.tier.is_prepared(mask)
@@ -90,7 +90,7 @@ def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Pat
     assert waits_for(lambda: world.look() > 0 and world.tier.stats().differences == 0)
     assert world.look() >= share
     assert (
-        world.lane.lookup(
+        world.session.lookup(
             before_mask, 1, LookupSpec("user", "user", "none", 1), Jagged(np.array([0]), np.array([0, 1]))
         )
         is None
@@ -103,17 +103,17 @@ def test_two_snapshots_are_answered_side_by_side_until_one_is_left(tmp_path: Pat
 
 
 def test_a_snapshot_that_nobody_announced_is_prepared_when_it_is_asked_for(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+    world = GpuWorld(tmp_path, device)
     _, state, mask = world.stage()
     bags = Jagged(np.array([0]), np.array([0, 1]))
-    assert world.lane.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is None
+    assert world.session.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is None
     assert waits_for(lambda: world.tier.is_prepared(mask))
     assert world.look(state, mask) > 0.7
     world.close()
 
 
 def test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+    world = GpuWorld(tmp_path, device)
     first, first_mask = world.state, world.mask
     number, state, mask = world.stage()
     world.store.prepare(mask)
@@ -130,8 +130,8 @@ def test_a_rollback_finds_the_old_rows_and_what_it_leaves_can_be_discarded(tmp_p
     world.close()
 
 
-def test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+def test_an_overlay_that_is_merged_before_the_gpu_follows_leaves_no_old_row(tmp_path: Path, device: Device) -> None:
+    world = GpuWorld(tmp_path, device)
     number, state, mask = world.stage()
     world.serve(state, mask)
     world.store.merge(number, at=world.deltas[number].snapshot)
@@ -141,7 +141,7 @@ def test_an_overlay_that_is_merged_before_the_card_follows_leaves_no_old_row(tmp
 
 
 def test_removed_ids_are_misses_and_return_when_they_are_written(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+    world = GpuWorld(tmp_path, device)
     for _ in range(4):
         number, state, mask = world.stage(one_in=2)
         world.store.prepare(mask)
@@ -155,7 +155,7 @@ def test_removed_ids_are_misses_and_return_when_they_are_written(tmp_path: Path,
 
 
 def test_a_difference_that_does_not_fit_is_answered_by_the_host(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device, hbm_bytes=60_000)
+    world = GpuWorld(tmp_path, device, hbm_bytes=60_000)
     before, before_mask = world.state, world.mask
     _, state, mask = world.stage(one_in=1)  # every row is another one
     world.store.prepare(mask)
@@ -165,8 +165,8 @@ def test_a_difference_that_does_not_fit_is_answered_by_the_host(tmp_path: Path, 
     world.close()
 
 
-def test_more_snapshots_than_the_card_has_numbers_for(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+def test_more_snapshots_than_the_gpu_has_numbers_for(tmp_path: Path, device: Device) -> None:
+    world = GpuWorld(tmp_path, device)
     snapshots = [(world.state, world.mask)]
     for _ in range(10):
         _, state, mask = world.stage(one_in=30)
@@ -182,20 +182,20 @@ def test_more_snapshots_than_the_card_has_numbers_for(tmp_path: Path, device: De
     world.close()
 
 
-def test_what_was_hot_is_on_the_card_again_after_a_restart(tmp_path: Path, device: Device) -> None:
+def test_what_was_hot_is_on_the_gpu_again_after_a_restart(tmp_path: Path, device: Device) -> None:
     size = 120_000
-    world = CardWorld(tmp_path, device, hbm_bytes=size)
+    world = GpuWorld(tmp_path, device, hbm_bytes=size)
     ids = world.rows.ids["item"]
     wanted = np.flatnonzero(world.rows.expected(world.state, "item", np.arange(len(ids)))[1])[:200]
     assert waits_for(lambda: world.ask("item", wanted) < 20)
     world.close()
-    world = CardWorld(tmp_path, device, hbm_bytes=size)
+    world = GpuWorld(tmp_path, device, hbm_bytes=size)
     assert world.ask("item", wanted) < 40
     world.close()
 
 
-def test_a_budget_of_dram_leaves_the_card_as_it_is(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device)
+def test_a_budget_of_dram_leaves_the_gpu_as_it_is(tmp_path: Path, device: Device) -> None:
+    world = GpuWorld(tmp_path, device)
     world.store.set_dram_bytes(50_000)
     assert world.look() == 1.0
     world.tier.check_integrity()
@@ -203,7 +203,7 @@ def test_a_budget_of_dram_leaves_the_card_as_it_is(tmp_path: Path, device: Devic
 
 
 def test_bytes_are_divided_among_row_sizes(tmp_path: Path, device: Device) -> None:
-    world = CardWorld(tmp_path, device, hbm_bytes=200_000)
+    world = GpuWorld(tmp_path, device, hbm_bytes=200_000)
     replica = world.tier.replica
     assert replica is not None
     assert len(replica.slabs) == len(TABLES)
@@ -217,7 +217,7 @@ def test_bytes_are_divided_among_row_sizes(tmp_path: Path, device: Device) -> No
 @pytest.mark.slow
 def test_every_row_is_its_snapshots_own_under_everything_at_once(tmp_path: Path, device: Device) -> None:
     soak = HbmSoak(tmp_path / "store", device, row_type="int8")
-    wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")
+    wanted = ("GPU lookups", "GPU rows", "deltas", "merges", "rollbacks", "reopened", "resized", "GPU checks")
     soak.run(SOAK_S, wanted)
     for what in wanted:
         assert soak.counts[what] > 0, f"no {what}: {soak.counts}"

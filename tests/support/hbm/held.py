@@ -1,4 +1,4 @@
-"""A lane that is held inside, on a thread of its own, while another thread changes what the card has."""
+"""A session that is held inside, on a thread of its own, while another thread changes what the GPU has."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from storage.features import Jagged
 from storage.hbm.readers import Turns
 from storage.hbm.sharing import sharing_of
 from storage.specs import LookupSpec
-from tests.support.hbm.lane import CardAnswer, CardLane
-from tests.support.hbm.world import TABLES, CardWorld
+from tests.support.hbm.session import GpuAnswer, GpuLookupSession
+from tests.support.hbm.world import TABLES, GpuWorld
 
 _LONG_S = 60.0
-# Who does not wait for a lane is through in a small part of it.
+# Who does not wait for a session is through in a small part of it.
 _STILL_S = 0.15
 
 
-class HeldLane:
+class HeldSession:
     """Looks a whole table up for one snapshot; stays inside, before anything is launched, until `let_go`."""
 
     def __init__(
-        self, world: CardWorld, state: PlantedState, mask: int, table: str = "user", *, across: bool = False
+        self, world: GpuWorld, state: PlantedState, mask: int, table: str = "user", *, across: bool = False
     ) -> None:
-        """Returns when the lane is inside. across: at the cards that share rows with its own, too."""
+        """Returns when the session is inside. across: at the GPUs that share rows with its own, too."""
         self._across = across
         self._world, self._state, self._mask, self._table = world, state, mask, table
         self._entered, self._go = threading.Event(), threading.Event()
-        self._answer: CardAnswer | None = None
+        self._answer: GpuAnswer | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="held lane")
+        self._thread = threading.Thread(target=self._run, name="held session")
         self._thread.start()
         assert self._entered.wait(_LONG_S)
         assert self._error is None, self._error
@@ -48,7 +48,7 @@ class HeldLane:
         assert self._answer is not None
         rows, found = self._world.rows.expected(self._state, self._table, np.arange(self._size))
         missed = self._answer.missed
-        assert np.isin(np.flatnonzero(~found), missed).all(), "the card has rows that are not there"
+        assert np.isin(np.flatnonzero(~found), missed).all(), "the GPU has rows that are not there"
         rows[missed] = 0
         np.testing.assert_array_equal(self._answer.rows, rows)
         return float((self._size - len(missed)) / np.count_nonzero(found))
@@ -61,12 +61,12 @@ class HeldLane:
         try:
             world = self._world
             reader = sharing_of(world.store).reader(world.tier) if self._across else None
-            lane = CardLane(world.device, world.tier, list(TABLES), self._size, self._size, reader)
-            lane.inside = self._stay
+            session = GpuLookupSession(world.device, world.tier, list(TABLES), self._size, self._size, reader)
+            session.inside = self._stay
             bags = Jagged(self._world.rows.ids[self._table], np.arange(self._size + 1))
             spec = LookupSpec(self._table, self._table, "none", 1)
-            self._answer = lane.lookup(self._mask, self._size, spec, bags)
-            assert self._answer is not None, f"the card does not answer for mask {self._mask:b}"
+            self._answer = session.lookup(self._mask, self._size, spec, bags)
+            assert self._answer is not None, f"the GPU does not answer for mask {self._mask:b}"
         except BaseException as error:  # told by `let_go`
             self._error = error
         finally:
@@ -78,11 +78,11 @@ class HeldLane:
 
 
 @contextmanager
-def held_up(change: Callable[[], object], lane: HeldLane, least: float = 0.2) -> Iterator[None]:
-    """Makes a change on another thread, which must wait for a lane that is inside; the lane finds its own rows all the
-    same, and then the change comes to its end.
+def held_up(change: Callable[[], object], session: HeldSession, least: float = 0.2) -> Iterator[None]:
+    """Makes a change on another thread, which must wait for a session that is inside; the session finds its own rows
+    all the same, and then the change comes to its end.
 
-    The body runs while both wait. least: share of rows that the lane must have. Raises what the change does.
+    The body runs while both wait. least: share of rows that the session must have. Raises what the change does.
     """
     waiting = threading.Event()
     errors: list[BaseException] = []
@@ -111,12 +111,12 @@ def held_up(change: Callable[[], object], lane: HeldLane, least: float = 0.2) ->
         yield
     finally:
         try:
-            share = lane.let_go()
+            share = session.let_go()
         finally:
             thread.join(_LONG_S)
             Turns.wait = wait  # type: ignore[method-assign]
     assert not thread.is_alive()
     if errors:
         raise errors[0]
-    assert waited, "the change was over while the lane was inside"
+    assert waited, "the change was over while the session was inside"
     assert share >= least

@@ -1,6 +1,6 @@
-"""What cards do that share rows: hot ones on each, cold ones on one of them, whatever cards they are.
+"""What GPUs do that share rows: hot ones on each, cold ones on one of them, whatever GPUs they are.
 
-A module of tests imports all of this and has a fixture `devices`, two cards, the first of which the thread has entered.
+A module of tests imports all of this and has a fixture `devices`, two GPUs, the first of which the thread has entered.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ import numpy as np
 import pytest
 
 from storage.features import Jagged
-from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
+from storage.hbm.gpus import gpus_of
 from storage.hbm.sharing import sharing_of
-from storage.hbm.sight import Sight
+from storage.hbm.visibility import VisibleSnapshot
 from storage.specs import LookupSpec
 from tests.soak.hbm import HbmSoak
 from tests.support.hbm.behaviour import SOAK_S, waits_for
-from tests.support.hbm.held import HeldLane, held_up
-from tests.support.hbm.lane import CardLane
-from tests.support.hbm.world import ROWS, TABLES, CardWorld
+from tests.support.hbm.held import HeldSession, held_up
+from tests.support.hbm.session import GpuLookupSession
+from tests.support.hbm.world import ROWS, TABLES, GpuWorld
 
-# On each of two cards: more than half of all rows with their spare, fewer than all.
+# On each of two GPUs: more than half of all rows with their spare, fewer than all.
 HALF_BYTES = 460_000
 ITEM = list(TABLES).index("item")
 
 
-def of_part(world: CardWorld, part: int, table: str = "item") -> np.ndarray:
-    """Places of the ids that a card's part has, and that have a row."""
+def of_part(world: GpuWorld, part: int, table: str = "item") -> np.ndarray:
+    """Places of the ids that a GPU's part has, and that have a row."""
     placement = sharing_of(world.store).placement
     assert placement is not None
     there = world.rows.expected(world.state, table, np.arange(len(world.rows.ids[table])))[1]
     return np.flatnonzero(there & (placement.parts(list(TABLES).index(table), world.rows.ids[table]) == part))
 
 
-def resident(world: CardWorld, card: int, places: np.ndarray) -> np.ndarray:
-    """Which of some items a card has itself."""
-    replica = world.tiers[card].replica
+def resident(world: GpuWorld, gpu: int, places: np.ndarray) -> np.ndarray:
+    """Which of some items a GPU has itself."""
+    replica = world.tiers[gpu].replica
     assert replica is not None
     return np.asarray(replica.slab(ITEM).cache.find(ITEM, world.rows.ids["item"][places]) != 0)
 
 
-def use(world: CardWorld, places: np.ndarray) -> int:
-    """Looks items up on the first card and tells of them as a lane does, with all of them as the sample; the misses."""
+def use(world: GpuWorld, places: np.ndarray) -> int:
+    """Looks items up on the first GPU and tells of them as a session does, with all of them as the sample; the
+    misses."""
     ids = world.rows.ids["item"][places]
-    answer = world.lane.lookup(
+    answer = world.session.lookup(
         world.mask, len(ids), LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
     )
     assert answer is not None
@@ -60,53 +61,49 @@ def use(world: CardWorld, places: np.ndarray) -> int:
 
 @pytest.mark.parametrize("row_type", ["fp32", "int8"])
 @pytest.mark.parametrize("pooling", ["none", "sum"])
-def test_cold_rows_are_on_one_card_and_every_card_finds_them(
+def test_cold_rows_are_on_one_gpu_and_every_gpu_finds_them(
     tmp_path: Path, devices: Sequence[Device], row_type: str, pooling: str
 ) -> None:
     size = HALF_BYTES if row_type == "fp32" else HALF_BYTES // 2
-    world = CardWorld(tmp_path, *devices, hbm_bytes=size, row_type=row_type)
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=size, row_type=row_type)
     rows = sum(table.rows for table in world.store.tables)
-    for card, tier in enumerate(world.tiers):
+    for gpu, tier in enumerate(world.tiers):
         assert tier.stats().rows < 0.6 * rows
-        devices[card].enter_thread()
-        assert world.look(pooling=pooling, card=card) == 1.0
-        assert not resident(world, card, of_part(world, 1 - card)).any()
+        devices[gpu].enter_thread()
+        assert world.look(pooling=pooling, gpu=gpu) == 1.0
+        assert not resident(world, gpu, of_part(world, 1 - gpu)).any()
         tier.check_integrity()
     world.close()
 
 
-def test_a_card_that_shares_nothing_has_what_fits_on_it_alone(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
+def test_a_gpu_that_shares_nothing_has_what_fits_on_it_alone(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, devices[0], hbm_bytes=HALF_BYTES)
     assert world.look() < 0.9
     world.close()
 
 
-def test_what_one_card_asks_for_often_comes_to_it_as_well(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_what_one_gpu_asks_for_often_comes_to_it_as_well(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     theirs = of_part(world, 1)
     hot, cold = theirs[:50], theirs[50:]
     assert not resident(world, 0, theirs).any()
     assert waits_for(lambda: use(world, hot) == 0 and resident(world, 0, hot).mean() > 0.9)
     assert not resident(world, 0, cold).any()
     assert resident(world, 1, hot).all()
-    for card in (0, 1):
-        world.tiers[card].check_integrity()
+    for gpu in (0, 1):
+        world.tiers[gpu].check_integrity()
     world.close()
 
 
-def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
-    tmp_path: Path, devices: Sequence[Device]
-) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=120_000)
-    absent = [
-        part[~resident(world, card, part)][:60] for card, part in enumerate((of_part(world, 0), of_part(world, 1)))
-    ]
+def test_what_is_missed_on_one_gpu_comes_to_the_gpu_whose_part_it_is(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=120_000)
+    absent = [part[~resident(world, gpu, part)][:60] for gpu, part in enumerate((of_part(world, 0), of_part(world, 1)))]
     wanted = np.concatenate(absent)
     ids = world.rows.ids["item"][wanted]
     spec, bags = LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
 
     def ask() -> int:
-        answer = world.lane.lookup(world.mask, len(ids), spec, bags)
+        answer = world.session.lookup(world.mask, len(ids), spec, bags)
         assert answer is not None
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[ITEM], misses[ITEM] = len(ids) + 20_000, len(answer.missed)
@@ -121,17 +118,17 @@ def test_what_is_missed_on_one_card_comes_to_the_card_whose_part_it_is(
     world.close()
 
 
-def test_a_lane_that_looks_on_its_own_card_alone_gets_what_it_asks_for(
+def test_a_session_that_looks_on_its_own_gpu_alone_gets_what_it_asks_for(
     tmp_path: Path, devices: Sequence[Device]
 ) -> None:
-    """As of a version that was opened before another one had the cards share rows."""
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
-    lane = CardLane(devices[0], world.tier, list(TABLES), ROWS, ROWS)
+    """As of a version that was opened before another one had the GPUs share rows."""
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    session = GpuLookupSession(devices[0], world.tier, list(TABLES), ROWS, ROWS)
     ids = world.rows.ids["item"][of_part(world, 1)[:100]]
     spec, bags = LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
 
     def ask() -> int:
-        answer = lane.lookup(world.mask, len(ids), spec, bags)
+        answer = session.lookup(world.mask, len(ids), spec, bags)
         assert answer is not None
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[ITEM], misses[ITEM] = len(ids), len(answer.missed)
@@ -143,8 +140,8 @@ def test_a_lane_that_looks_on_its_own_card_alone_gets_what_it_asks_for(
     world.close()
 
 
-def test_snapshots_are_told_apart_on_every_card(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_snapshots_are_told_apart_on_every_gpu(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     for tier in world.tiers:
         tier.settle_after_s = 60.0  # each is asked for again
     snapshots = [(world.state, world.mask)]
@@ -152,26 +149,26 @@ def test_snapshots_are_told_apart_on_every_card(tmp_path: Path, devices: Sequenc
         before, before_mask = snapshots[-1]
         _, state, mask = world.stage(one_in=7)
         world.store.prepare(mask)
-        for card, device in enumerate(devices):
+        for gpu, device in enumerate(devices):
             device.enter_thread()
-            assert world.look(before, before_mask, card=card) > 0.5
-            assert world.look(state, mask, card=card) > 0.5
+            assert world.look(before, before_mask, gpu=gpu) > 0.5
+            assert world.look(state, mask, gpu=gpu) > 0.5
         world.serve(state, mask)
         snapshots.append((state, mask))
     oldest = min(world.deltas)
     world.store.merge(oldest, at=world.deltas[oldest].snapshot)
     state, mask = snapshots[1]  # a rollback, as far as it goes
     world.store.prepare(mask)
-    for card, device in enumerate(devices):
+    for gpu, device in enumerate(devices):
         device.enter_thread()
-        assert world.look(state, mask, card=card) > 0.5
-        assert world.look(card=card) > 0.5
-        world.tiers[card].check_integrity()
+        assert world.look(state, mask, gpu=gpu) > 0.5
+        assert world.look(gpu=gpu) > 0.5
+        world.tiers[gpu].check_integrity()
     world.close()
 
 
-def test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_a_gpu_that_does_not_know_a_snapshot_is_not_asked_for_it(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     world.quiet()
     _, state, mask = world.stage(one_in=2)
     devices[0].enter_thread()
@@ -185,8 +182,8 @@ def test_a_card_that_does_not_know_a_snapshot_is_not_asked_for_it(tmp_path: Path
     world.close()
 
 
-def test_what_a_lane_finds_elsewhere_counts_as_used_there(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_what_a_session_finds_elsewhere_counts_as_used_there(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     world.quiet()
     theirs = of_part(world, 1)[:200]
     tier = world.tiers[1]
@@ -210,7 +207,7 @@ def test_what_a_lane_finds_elsewhere_counts_as_used_there(tmp_path: Path, device
 
 
 def test_the_wish_of_the_last_owner_holds_until_it_leaves(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     sharing = sharing_of(world.store)
     placement, one, other = sharing.placement, object(), object()
     sharing.share_rows(devices[:1], one)
@@ -227,61 +224,63 @@ def test_the_wish_of_the_last_owner_holds_until_it_leaves(tmp_path: Path, device
     world.close()
 
 
-def test_a_card_that_is_closed_leaves_its_part_to_the_others(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_a_gpu_that_is_closed_leaves_its_part_to_the_others(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     assert world.look() == 1.0
-    cards_of(world.store).close(devices[1].info.index)
+    gpus_of(world.store).close(devices[1].info.index)
     devices[0].enter_thread()
     assert world.look() < 0.7
     theirs = of_part(world, 1)[:50]
     assert waits_for(lambda: use(world, theirs) < 5)
     assert resident(world, 0, theirs).mean() > 0.8
-    cards_of(world.store).open(devices[1], HALF_BYTES)
-    assert cards_of(world.store).wait_filled(60)
+    gpus_of(world.store).open(devices[1], HALF_BYTES)
+    assert gpus_of(world.store).wait_filled(60)
     devices[0].enter_thread()
     assert world.look() > 0.95
     world.close()
 
 
-def test_a_lane_holds_up_changes_of_the_cards_that_it_reads_from(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_a_session_holds_up_changes_of_the_gpus_that_it_reads_from(tmp_path: Path, devices: Sequence[Device]) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     world.quiet()
     devices[0].enter_thread()
-    lane = HeldLane(world, world.state, world.mask, "item", across=True)
-    with held_up(lambda: cards_of(world.store).tiers[1].resize(HALF_BYTES // 2), lane, least=0.9):
+    session = HeldSession(world, world.state, world.mask, "item", across=True)
+    with held_up(lambda: gpus_of(world.store).tiers[1].resize(HALF_BYTES // 2), session, least=0.9):
         time.sleep(0.05)
     devices[0].enter_thread()
     assert world.look() > 0.5
     world.close()
 
 
-def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+def test_sessions_that_look_for_the_first_time_while_both_gpus_change(
+    tmp_path: Path, devices: Sequence[Device]
+) -> None:
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     world.quiet()
     inside = threading.Barrier(2)
     took = [0.0, 0.0]
 
-    def look(card: int) -> None:
-        reader = sharing_of(world.store).reader(world.tiers[card])
+    def look(gpu: int) -> None:
+        reader = sharing_of(world.store).reader(world.tiers[gpu])
         enter = reader._own.enter
 
-        def slowly(mask: int) -> Sight | None:
-            sight = enter(mask)
+        def slowly(mask: int) -> VisibleSnapshot | None:
+            visible = enter(mask)
             inside.wait()
-            time.sleep(0.1)  # both cards are being changed now, and wait for whoever is inside
-            return sight
+            time.sleep(0.1)  # both GPUs are being changed now, and wait for whoever is inside
+            return visible
 
         reader._own.enter = slowly  # type: ignore[method-assign]
         began = time.monotonic()
         assert reader.enter(0) is not None
-        took[card] = time.monotonic() - began
+        took[gpu] = time.monotonic() - began
         reader.leave()
 
-    def change(card: int) -> None:
+    def change(gpu: int) -> None:
         time.sleep(0.05)
-        world.tiers[card].resize(HALF_BYTES)
+        world.tiers[gpu].resize(HALF_BYTES)
 
-    threads = [threading.Thread(target=work, args=(card,)) for card in (0, 1) for work in (look, change)]
+    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in (0, 1) for work in (look, change)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -292,21 +291,21 @@ def test_lanes_that_look_for_the_first_time_while_both_cards_change(tmp_path: Pa
 
 
 def test_rows_are_shared_from_now_on_and_not_any_more(tmp_path: Path, devices: Sequence[Device]) -> None:
-    world = CardWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
+    world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     sharing_of(world.store).share_rows([])
     devices[0].enter_thread()
     assert 0.3 < world.look() < 0.95
     sharing_of(world.store).share_rows(devices)
-    assert cards_of(world.store).wait_filled(60)
+    assert gpus_of(world.store).wait_filled(60)
     devices[0].enter_thread()
     assert world.look() > 0.9
     world.close()
 
 
 @pytest.mark.slow
-def test_every_row_is_its_snapshots_own_while_cards_share_them(tmp_path: Path, devices: Sequence[Device]) -> None:
+def test_every_row_is_its_snapshots_own_while_gpus_share_them(tmp_path: Path, devices: Sequence[Device]) -> None:
     soak = HbmSoak(tmp_path / "store", *devices, seed=5)
-    wanted = ("card lookups", "card rows", "deltas", "merges", "rollbacks", "reopened", "resized", "card checks")
+    wanted = ("GPU lookups", "GPU rows", "deltas", "merges", "rollbacks", "reopened", "resized", "GPU checks")
     soak.run(SOAK_S, wanted)
     for what in wanted:
         assert soak.counts[what] > 0, f"no {what}: {soak.counts}"

@@ -1,4 +1,4 @@
-"""A store of planted rows with a cache on a card, and lookups on it that are compared with what must come."""
+"""A store of planted rows with a cache on a GPU, and lookups on it that are compared with what must come."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from benchmarks.planted_rows import PlantedDelta, PlantedRows, PlantedState
 from storage.features import Jagged
-from storage.hbm.cards import cards_of
 from storage.hbm.device import Device
+from storage.hbm.gpus import gpus_of
 from storage.hbm.sharing import sharing_of
 from storage.hbm.tier import HbmTier
 from storage.specs import LookupSpec
 from storage.tiers.tiered import TieredStore
-from tests.support.hbm.lane import CardLane
+from tests.support.hbm.session import GpuLookupSession
 
 TABLES = {"user": (4, 3000), "item": (16, 6000), "word": (33, 800)}
 ROWS = 512
@@ -23,10 +23,10 @@ ROWS = 512
 ALL_BYTES = 4 << 20
 
 
-class CardWorld:
+class GpuWorld:
     """state: of the served snapshot. mask: that shows it. One thread.
 
-    tiers, lanes: of the device, then of those that share rows with it.
+    tiers, sessions: of the device, then of those that share rows with it.
     """
 
     def __init__(
@@ -48,35 +48,35 @@ class CardWorld:
         self.store.load(self.rows.version(self.state))
         sharing_of(self.store).share_rows([device, *others])
         self.tiers: list[HbmTier] = []
-        self.lanes: list[CardLane] = []
+        self.sessions: list[GpuLookupSession] = []
         for each in (device, *others):
             each.enter_thread()
-            tier = cards_of(self.store).open(each, hbm_bytes)
+            tier = gpus_of(self.store).open(each, hbm_bytes)
             tier.settle_after_s = 0.3
             self.tiers.append(tier)
-            self.lanes.append(self._lane(each, tier, bool(others)))
-        self.tier, self.lane = self.tiers[0], self.lanes[0]
+            self.sessions.append(self._session(each, tier, bool(others)))
+        self.tier, self.session = self.tiers[0], self.sessions[0]
         device.enter_thread()
         if filled:
-            assert cards_of(self.store).wait_filled(60)
+            assert gpus_of(self.store).wait_filled(60)
 
     def reopen(self, hbm_bytes: int = ALL_BYTES) -> None:
-        """A cache on the card after another one was closed; any thread."""
-        self.tier = cards_of(self.store).open(self.device, hbm_bytes)
-        self.lane = self.lanes[0] = self._lane(self.device, self.tier, False)
-        assert cards_of(self.store).wait_filled(60)
+        """A cache on the GPU after another one was closed; any thread."""
+        self.tier = gpus_of(self.store).open(self.device, hbm_bytes)
+        self.session = self.sessions[0] = self._session(self.device, self.tier, False)
+        assert gpus_of(self.store).wait_filled(60)
 
-    def _lane(self, device: Device, tier: HbmTier, across: bool) -> CardLane:
+    def _session(self, device: Device, tier: HbmTier, across: bool) -> GpuLookupSession:
         reader = sharing_of(self.store).reader(tier) if across else None
-        return CardLane(device, tier, list(TABLES), ROWS, ROWS * 8, reader)
+        return GpuLookupSession(device, tier, list(TABLES), ROWS, ROWS * 8, reader)
 
     def close(self) -> None:
         """Ends the store."""
         self.store.close()
 
     def quiet(self) -> None:
-        """No upkeep from now on: the cards change when a test says so."""
-        for worker in cards_of(self.store)._workers.values():
+        """No upkeep from now on: the GPUs change when a test says so."""
+        for worker in gpus_of(self.store)._workers.values():
             worker.close()
 
     def follow(self, state: PlantedState, mask: int) -> None:
@@ -89,12 +89,12 @@ class CardWorld:
         self.tier.settle_after_s = before
 
     def answers(self, mask: int) -> bool:
-        """Whether the card answers for a mask."""
+        """Whether the GPU answers for a mask."""
         bags = Jagged(np.array([0]), np.array([0, 1]))
-        return self.lane.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is not None
+        return self.session.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is not None
 
     def look_on_the_host(self, state: PlantedState, mask: int) -> None:
-        """Looks everything up as if there were no card. Raises AssertionError for a wrong row."""
+        """Looks everything up as if there were no GPU. Raises AssertionError for a wrong row."""
         for name, ids in self.rows.ids.items():
             plan = self.store.plan([LookupSpec(name, name, "none", 1)])
             result = plan.lookup(len(ids), [Jagged(ids, np.arange(len(ids) + 1))], mask=mask)
@@ -113,7 +113,7 @@ class CardWorld:
         self.store.merge(number, at=self.deltas[number].snapshot, on_step=on_step)
 
     def install_all(self) -> int:
-        """Offers every id to the card as one that is hot; how many came in."""
+        """Offers every id to the GPU as one that is hot; how many came in."""
         tables = enumerate(self.rows.ids.values())
         return sum(self.tier.install(index, ids, np.full(len(ids), 255, np.uint8)) for index, ids in tables)
 
@@ -122,11 +122,11 @@ class CardWorld:
         self.state, self.mask = state, mask
 
     def look(
-        self, state: PlantedState | None = None, mask: int | None = None, pooling: str = "none", card: int = 0
+        self, state: PlantedState | None = None, mask: int | None = None, pooling: str = "none", gpu: int = 0
     ) -> float:
-        """Looks everything up on the card; the share of rows that it had. Raises AssertionError for a wrong one.
+        """Looks everything up on the GPU; the share of rows that it had. Raises AssertionError for a wrong one.
 
-        card: whose lane, by its place in `lanes`.
+        GPU: whose session, by its place in `sessions`.
         """
         state, mask = state or self.state, self.mask if mask is None else mask
         had = there = 0
@@ -138,10 +138,10 @@ class CardWorld:
                 part = at[start : start + ROWS * each]
                 batch = len(part) // each
                 bags = Jagged(ids[part], np.arange(batch + 1) * each)
-                answer = self.lanes[card].lookup(mask, batch, LookupSpec(name, name, pooling, 1), bags)
-                assert answer is not None, f"the card does not answer for mask {mask:b}"
+                answer = self.sessions[gpu].lookup(mask, batch, LookupSpec(name, name, pooling, 1), bags)
+                assert answer is not None, f"the GPU does not answer for mask {mask:b}"
                 rows, found = self.rows.expected(state, name, part)
-                assert np.isin(np.flatnonzero(~found), answer.missed).all(), "the card has rows that are not there"
+                assert np.isin(np.flatnonzero(~found), answer.missed).all(), "the GPU has rows that are not there"
                 rows[answer.missed] = 0
                 np.testing.assert_array_equal(answer.rows, rows.reshape(batch, each, -1).sum(1))
                 there += int(np.count_nonzero(found))
@@ -149,14 +149,14 @@ class CardWorld:
         return had / there
 
     def ask(self, table: str, places: np.ndarray) -> int:
-        """Looks ids up on the card, one a row, and tells of them as a lane does; how many it did not have.
+        """Looks ids up on the GPU, one a row, and tells of them as a session does; how many it did not have.
 
-        As if other lanes had asked for many more meanwhile, which were there: so that counts of use grow old.
+        As if other sessions had asked for many more meanwhile, which were there: so that counts of use grow old.
         """
         index = list(TABLES).index(table)
         ids = self.rows.ids[table][places]
         bags = Jagged(ids, np.arange(len(ids) + 1))
-        answer = self.lane.lookup(self.mask, len(ids), LookupSpec(table, table, "none", 1), bags)
+        answer = self.session.lookup(self.mask, len(ids), LookupSpec(table, table, "none", 1), bags)
         assert answer is not None
         lookups, misses = np.zeros(len(TABLES), np.uint64), np.zeros(len(TABLES), np.uint64)
         lookups[index], misses[index] = len(ids) + 20_000, len(answer.missed)

@@ -1,4 +1,4 @@
-"""Lookups and tiers of a GPU without one: every line at toy sizes, the index that a card makes, the predictions."""
+"""Lookups and tiers of a GPU without one: every bucket at toy sizes, the index that a GPU makes, the predictions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import torch
 from benchmarks.catalog import Run
 from benchmarks.gpu import lookup, lookup_parts, prediction_rows, tiers
 from benchmarks.gpu.bench import Bench, LiveReport, Settings
-from benchmarks.gpu.device import Card, find_card
+from benchmarks.gpu.device import Gpu, find_gpu
 from benchmarks.gpu.events import Timed, largest
-from benchmarks.gpu.index import ids_of, lines_for, make_index, mix, two_lines
+from benchmarks.gpu.index import buckets_for, ids_of, make_index, mix, two_buckets
 from benchmarks.gpu.limits import NAMES, SOURCE, PlainKernels, embedding_bag
 from benchmarks.gpu.lookup_parts import NARROW, TINY, WIDE
 from benchmarks.gpu.prediction_assumptions import H200, NEAR_US, WAYS
-from benchmarks.gpu.replica import CardRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
+from benchmarks.gpu.replica import GpuRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
 from benchmarks.gpu.suite import Suite
 from benchmarks.gpu.tier_world import MadeDelta, fitting_table
 from benchmarks.traffic import expected_codes, zipf
-from storage._table import CardCache
+from storage._table import GpuCache
 from storage.hbm.kernels import compile_source
 from storage.hbm.replica import bytes_of
 
 ROOT = Path(__file__).parents[3]
 
 # What a run prints, each once at least: the claim, and what it is compared with.
-LOOKUP_LINES = [
-    "the index: 3,000 rows in 1,000 lines, ",
+LOOKUP_BUCKETS = [
+    "the index: 3,000 rows in 1,000 buckets, ",
     *[f"512 uniform ids of 3,000 rows, {shape}, written out: .* limit " for shape in (WIDE, NARROW)],
     "512 uniform ids of 3,000 rows, d128 fp32, written out: .* torch index_select ",
     "512 uniform ids of 3,000 rows, d32 fp16, written out: by CUDA events .* p99 ",
@@ -43,43 +43,43 @@ LOOKUP_LINES = [
         for shape in (WIDE, TINY)
         for against in ("limit", "bound", "torch EmbeddingBag")
     ],
-    "FBGEMM: left out, it needs a card",
+    "FBGEMM: left out, it needs a GPU",
     "64 ids, d128 fp32, all hit, one of 3 in a graph, on the GPU: .* us, bound 15",
-    "the search by a mask beside ways in turn: left out, it needs a card",
+    "the search by a mask beside ways in turn: left out, it needs a GPU",
     "64 ids, d128 fp32, all hit, one graph, launch until the host knows: .* us, bound 15",
 ]
-TIER_LINES = [
-    "4,000 rows of 512 B in DRAM, 400 of them on the card ",
-    r"400 of 4,000 rows on the card, d128 fp32, Zipf\(1.05\), 8 x 32, 2 lanes: .* M ids/s, bound 432",
-    r"400 of 4,000 rows on the card, .* 2 lanes: .* DRAM alone ",
-    r"400 of 4,000 rows on the card, .*: hit rate on the card: .* %, best static choice ",
-    "delta of 100 rows x 256 B, 2,000 rows on the card, 4 streams: staged until found: .* ms, bound 20",
+TIER_BUCKETS = [
+    "4,000 rows of 512 B in DRAM, 400 of them on the GPU ",
+    r"400 of 4,000 rows on the GPU, d128 fp32, Zipf\(1.05\), 8 x 32, 2 sessions: .* M ids/s, bound 432",
+    r"400 of 4,000 rows on the GPU, .* 2 sessions: .* DRAM alone ",
+    r"400 of 4,000 rows on the GPU, .*: hit rate on the GPU: .* %, best static choice ",
+    "delta of 100 rows x 256 B, 2,000 rows on the GPU, 4 streams: staged until found: .* ms, bound 20",
     "delta of 100 rows .*: p99 of a lookup: .* us, without ",
-    "delta of 100 rows .*: lookups that the card could not answer: 0 batches, none 0, .* target 1: yes",
-    "delta of 100 rows .*: on the card after ",
+    "delta of 100 rows .*: lookups that the GPU could not answer: 0 batches, none 0, .* target 1: yes",
+    "delta of 100 rows .*: on the GPU after ",
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("suite", "lines", "counted"),
-    [(lookup.SUITE, LOOKUP_LINES, set()), (tiers.SUITE, TIER_LINES, {"batches"})],
+    ("suite", "buckets", "counted"),
+    [(lookup.SUITE, LOOKUP_BUCKETS, set()), (tiers.SUITE, TIER_BUCKETS, {"batches"})],
     ids=["gpu_lookup", "gpu_tiers"],
 )
-def test_a_simulated_run_says_every_line_and_never_as_a_result(
-    suite: Suite, lines: list[str], counted: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_simulated_run_says_every_bucket_and_never_as_a_result(
+    suite: Suite, buckets: list[str], counted: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "bench.txt"
     code = suite.main(["--simulated", "--max-seconds", "200", "--out", str(out)])
     printed = capfd.readouterr().out
     assert code == 0, printed
-    for line in lines:
-        assert re.search(line, printed), line
+    for bucket in buckets:
+        assert re.search(bucket, printed), bucket
     for name in suite.parts:
         assert re.search(f"^{name}: done after ", printed, re.M), name
-    said = [line for line in printed.splitlines() if line.startswith("  ")]
+    said = [bucket for bucket in printed.splitlines() if bucket.startswith("  ")]
     assert said
-    assert all(line.startswith("  simulated, no result: ") for line in said)
+    assert all(bucket.startswith("  simulated, no result: ") for bucket in said)
     rows = json.loads((tmp_path / "bench.txt.json").read_text())
     for row in rows[:-1]:
         assert row["claim"].startswith("simulated, no result: ")
@@ -92,7 +92,7 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     suite: Suite, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from serving.gpu.cards import find_gpus
+    from serving.gpu.gpus import find_gpus
 
     if not find_gpus().why_none:
         pytest.skip("there is a GPU here")
@@ -116,7 +116,7 @@ def zeros(size: int) -> torch.Tensor:
 
 
 def test_the_mixing_is_that_of_the_kernels() -> None:
-    # SplitMix64's finaliser, as in cuda/line.cuh.
+    # SplitMix64's finaliser, as in cuda/bucket.cuh.
     def reference(value: int) -> int:
         value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
         value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -128,21 +128,21 @@ def test_the_mixing_is_that_of_the_kernels() -> None:
 
 
 @pytest.mark.parametrize("table", [0, 7])
-def test_lines_are_those_of_the_hosts_cache(table: int) -> None:
+def test_buckets_are_those_of_the_hosts_cache(table: int) -> None:
     rows = 5000
-    cache = CardCache(4, rows, 16)
+    cache = GpuCache(4, rows, 16)
     ids = ids_of(torch.arange(1, rows + 1))
-    assert cache.line_count == lines_for(rows)
+    assert cache.bucket_count == buckets_for(rows)
     is_in = cache.insert(table, ids.numpy(), np.zeros((rows, 4), np.uint8), None)
     cache.take_set()
     cache.complete_set()
-    words = torch.from_numpy(np.asarray(cache.lines()).copy()).view(torch.int64).view(-1, 8)
+    words = torch.from_numpy(np.asarray(cache.buckets()).copy()).view(torch.int64).view(-1, 8)
     held = (words[:, 4:] & 0xFFFFFFFF) != 0
-    line = torch.arange(len(words))[:, None].expand(-1, 4)[held]
-    first, second = two_lines(words[:, :4][held], table, cache.line_count)
+    bucket = torch.arange(len(words))[:, None].expand(-1, 4)[held]
+    first, second = two_buckets(words[:, :4][held], table, cache.bucket_count)
     assert int(held.sum()) == int(np.count_nonzero(is_in))
-    assert ((line == first) | (line == second)).all()
-    assert (line == first).float().mean() > 0.5
+    assert ((bucket == first) | (bucket == second)).all()
+    assert (bucket == first).float().mean() > 0.5
 
 
 def test_an_index_is_as_full_as_the_hosts_and_has_every_id() -> None:
@@ -151,47 +151,47 @@ def test_an_index_is_as_full_as_the_hosts_and_has_every_id() -> None:
     assert index.has_place[1:].all()
     assert not index.has_place[0]
     assert 0.1 < index.in_second < 0.3
-    slots = (index.lines[:, 4:] & 0xFFFFFFFF).reshape(-1)
+    slots = (index.buckets[:, 4:] & 0xFFFFFFFF).reshape(-1)
     held = slots[slots != 0]
     assert sorted(held.tolist()) == list(range(1, rows + 1))
-    assert ((index.lines[:, 4:] >> 32 & 0xFFFF)[(index.lines[:, 4:] & 0xFFFFFFFF) != 0] == 3).all()
-    # Nobody stands in the second line whose first does not say so.
-    owners = index.lines[:, 4:] & 0xFFFFFFFF
-    first, _ = two_lines(index.lines[:, :4], 3, len(index.lines))
-    away = (owners != 0) & (first != torch.arange(len(index.lines))[:, None])
-    assert (index.lines[first[away], 4] >> 56 & 1 == 1).all()
+    assert ((index.buckets[:, 4:] >> 32 & 0xFFFF)[(index.buckets[:, 4:] & 0xFFFFFFFF) != 0] == 3).all()
+    # Nobody stands in the second bucket whose first does not say so.
+    owners = index.buckets[:, 4:] & 0xFFFFFFFF
+    first, _ = two_buckets(index.buckets[:, :4], 3, len(index.buckets))
+    away = (owners != 0) & (first != torch.arange(len(index.buckets))[:, None])
+    assert (index.buckets[first[away], 4] >> 56 & 1 == 1).all()
 
 
 @pytest.fixture
-def card() -> Card:
-    return find_card(simulated=True)
+def gpu() -> Gpu:
+    return find_gpu(simulated=True)
 
 
 @pytest.mark.parametrize("shape", [WIDE, NARROW, TINY, Shape(64, "fp16")], ids=str)
 @pytest.mark.parametrize("skew", ["uniform", "zipf"])
-def test_lookups_give_the_rows_that_were_made(card: Card, shape: Shape, skew: str) -> None:
-    rows = CardRows.make(card, shape, 700)
+def test_lookups_give_the_rows_that_were_made(gpu: Gpu, shape: Shape, skew: str) -> None:
+    rows = GpuRows.make(gpu, shape, 700)
     for length in (None, 8):
         lookups = Lookups(rows, 2, 64, skew=skew, length=length)
         lookups.check()
-        plain = PlainKernels(card).launch(lookups)
+        plain = PlainKernels(gpu).launch(lookups)
         plain(1)
-    assert not card.driver.inner.errors  # type: ignore[attr-defined]
+    assert not gpu.driver.inner.errors  # type: ignore[attr-defined]
 
 
-def test_wrong_rows_and_misses_are_seen(card: Card) -> None:
-    rows = CardRows.make(card, WIDE, 700)
+def test_wrong_rows_and_misses_are_seen(gpu: Gpu) -> None:
+    rows = GpuRows.make(gpu, WIDE, 700)
     lookups = Lookups(rows, 1, 64, skew="uniform", length=8)
     rows.values[int(lookups.slots[0][9]), 5] += 1
     with pytest.raises(AssertionError, match="1 rows are wrong, 0 ids were missed"):
         lookups.check()
-    rows.index.lines.zero_()
+    rows.index.buckets.zero_()
     with pytest.raises(AssertionError, match="64 ids were missed"):
         lookups.check()
 
 
-def test_peers_are_given_the_same_rows(card: Card) -> None:
-    rows = CardRows.make(card, WIDE, 700)
+def test_peers_are_given_the_same_rows(gpu: Gpu) -> None:
+    rows = GpuRows.make(gpu, WIDE, 700)
     lookups = Lookups(rows, 1, 64, skew="uniform", length=8)
     seen: list[torch.Tensor] = []
     lookups.plain(lambda slots: seen.append(rows.values[slots].view(8, 8, -1).sum(1)))(0)
@@ -205,7 +205,7 @@ def test_sizes_follow_the_memory() -> None:
     assert fitting_rows(100_000_000, 79 << 30, 512) == 100_000_000
     assert 20_000_000 < fitting_rows(100_000_000, 23 << 30, 512) < 40_000_000
     assert fitting_rows(10, 0, 512) == 1
-    # The host's memory, then the card's.
+    # The host's memory, then the GPU's.
     assert fitting_table(500_000_000, 512, 128 << 30, 1 << 50, 0.1) == (64 << 30) // 544
     most = fitting_table(500_000_000, 512, 1 << 50, 1 << 30, 0.1)
     assert bytes_of(512, most // 10) < 0.81 * (1 << 30)
@@ -217,18 +217,18 @@ def test_two_versions_of_the_search_are_compared_by_the_same_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As on a GPU, but for the kernels of the first version and the sizes.
-    monkeypatch.setattr(lookup_parts, "InTurn", lambda card: SimpleNamespace(launch=lambda lookups: lookups.launch))
+    monkeypatch.setattr(lookup_parts, "InTurn", lambda gpu: SimpleNamespace(launch=lambda lookups: lookups.launch))
     for name, value in {"IDS": 512, "SMALL_IDS": 64, "IN_A_GRAPH": 3, "_BATCHES": 2}.items():
         monkeypatch.setattr(lookup_parts, name, value)
     run = Run(LiveReport("gpu_lookup", True), tmp_path, True, 700, 1, None)
-    bench = Bench(run, Settings(quick=True, rows=700), find_card(simulated=True))
+    bench = Bench(run, Settings(quick=True, rows=700), find_gpu(simulated=True))
     lookup_parts.search(bench)
     said = capsys.readouterr().out
-    for line in ("written out: .* in turn ", "bags of 64, summed: .* in turn ", "one of 3 in a graph: .* in turn "):
-        assert re.search(f"the search by a mask, .*{line}", said), said
+    for bucket in ("written out: .* in turn ", "bags of 64, summed: .* in turn ", "one of 3 in a graph: .* in turn "):
+        assert re.search(f"the search by a mask, .*{bucket}", said), said
 
 
-def test_zipf_on_the_card_is_that_of_the_traffic() -> None:
+def test_zipf_on_the_gpu_is_that_of_the_traffic() -> None:
     generator = torch.Generator().manual_seed(1)
     ranks = zipf_ranks(1000, 50_000, generator, torch.device("cpu"))
     share = float((ranks < 10).double().mean())
@@ -250,10 +250,10 @@ def test_a_made_delta_has_the_face_of_one() -> None:
     assert len(delta.removed("t")) == 0
 
 
-def test_times_are_by_launch_and_the_first_turn_is_none(card: Card) -> None:
-    stream = card.driver.new_stream("x")
+def test_times_are_by_launch_and_the_first_turn_is_none(gpu: Gpu) -> None:
+    stream = gpu.driver.new_stream("x")
     numbers: list[int] = []
-    timed = Timed(card.driver, stream, numbers.append, times=3, run_up=2)
+    timed = Timed(gpu.driver, stream, numbers.append, times=3, run_up=2)
     assert math.isnan(timed.percentile(50))
     timed.run(0)
     assert timed.us == []
@@ -280,7 +280,7 @@ def test_the_predictions_follow_from_bytes_and_loads() -> None:
     assert wide.ids == pytest.approx(4.8e12 / ((8 + 512 + 512) / 0.85 + 1.15 * 64 / 0.6))
     assert prediction_rows.limit(sheet, WIDE, 512).ids > wide.ids
     assert prediction_rows.lookup(sheet, TINY, 1).by.startswith("loads: 32 ids a warp in 4.3 us")
-    # Ways in turn are two loads more for each way but the first, in both lines.
+    # Ways in turn are two loads more for each way but the first, in both buckets.
     assert prediction_rows.search_us(ways=WAYS) - prediction_rows.search_us() == pytest.approx(12 * NEAR_US)
     assert prediction_rows.copy_us(WIDE) == pytest.approx(8 * 0.7)
     popularity = zipf(100_000)
@@ -291,7 +291,7 @@ def test_the_sizes_of_the_page_are_those_of_the_cache() -> None:
     page = (ROOT / "docs" / "hbm.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+ values, fp\d+ \| (\d+) \| (\d+) \| (\d+) M \|$", page, re.M)
     assert len(rows) == 4
-    for row_bytes, on_card, millions in rows:
+    for row_bytes, on_gpu, millions in rows:
         each = bytes_of(int(row_bytes), 1 << 24) / (1 << 24)
-        assert each == pytest.approx(int(on_card), abs=1)
+        assert each == pytest.approx(int(on_gpu), abs=1)
         assert 10 * 2**30 / each / 1e6 == pytest.approx(int(millions), abs=1)

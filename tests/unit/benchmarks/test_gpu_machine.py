@@ -348,7 +348,7 @@ def test_the_probe_passes_on_the_simulated_gpu() -> None:
 
 @pytest.mark.parametrize("name", ["prepare"])
 def test_without_a_gpu_they_say_so_and_test_nothing(name: str) -> None:
-    from serving.gpu.cards import find_gpus
+    from serving.gpu.gpus import find_gpus
 
     if not find_gpus().why_none:
         pytest.skip("there is a GPU here")

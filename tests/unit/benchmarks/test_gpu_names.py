@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from benchmarks.gpu.device import Card, find_card
+from benchmarks.gpu.device import Gpu, find_gpu
 from benchmarks.gpu.limits import NAMES, PlainKernels
 from benchmarks.gpu.lookup_parts import WIDE
-from benchmarks.gpu.replica import CardRows, Lookups
+from benchmarks.gpu.replica import GpuRows, Lookups
 from benchmarks.gpu.search import IN_TURN, InTurn
 from storage.hbm.kernels import Kernels
 
@@ -81,7 +81,7 @@ def test_what_is_used_of_torch_below_its_documentation_is_there() -> None:
 
 
 class Module:
-    """Stands for the driver of CUDA, which is not here; it is given what a card would be given."""
+    """Stands for the driver of CUDA, which is not here; it is given what a GPU would be given."""
 
     def __init__(self) -> None:
         self.loaded: list[bytes] = []
@@ -109,10 +109,10 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     return made
 
 
-def test_plain_kernels_are_loaded_and_started_as_on_a_card(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = find_card(simulated=True)
-    rows = CardRows.make(card, WIDE, 700)
-    real = cast(Card, SimpleNamespace(is_simulated=False, driver=card.driver))
+def test_plain_kernels_are_loaded_and_started_as_on_a_gpu(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = find_gpu(simulated=True)
+    rows = GpuRows.make(gpu, WIDE, 700)
+    real = cast(Gpu, SimpleNamespace(is_simulated=False, driver=gpu.driver))
     plain = PlainKernels(real)
     assert len(module.loaded) == 1
     monkeypatch.setattr("storage.hbm.kernels._driver", lambda: module)
@@ -120,15 +120,15 @@ def test_plain_kernels_are_loaded_and_started_as_on_a_card(module: Module, monke
         lookups = Lookups(rows, 1, 64, skew="uniform", length=length)
         monkeypatch.setattr(lookups.stream, "raw", 5, raising=False)
         plain.launch(lookups)(0)
-        done = card.driver.new_event()
-        card.driver.record(done, lookups.stream)
-        card.driver.synchronize(done)
+        done = gpu.driver.new_event()
+        gpu.driver.record(done, lookups.stream)
+        gpu.driver.synchronize(done)
         function, *shape = module.launched[-1][:7]
         assert function == NAMES.index(name) + 1
         assert shape == [8 if length is None else 1, 1, 1, 256, 1, 1]
 
 
-def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_card(
+def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -138,12 +138,12 @@ def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_card(
         compiled.append((source, tuple(options)))
         return {name: number for number, name in enumerate(names, 7)}
 
-    card = find_card(simulated=True)
-    lookups = Lookups(CardRows.make(card, WIDE, 700), 1, 64, skew="uniform", length=8)
+    gpu = find_gpu(simulated=True)
+    lookups = Lookups(GpuRows.make(gpu, WIDE, 700), 1, 64, skew="uniform", length=8)
     monkeypatch.setattr(lookups.stream, "raw", 5, raising=False)
     monkeypatch.setattr(Kernels, "functions", functions)
     monkeypatch.setattr("storage.hbm.kernels._driver", lambda: made)
-    InTurn(card).launch(lookups)(0)
+    InTurn(gpu).launch(lookups)(0)
     assert compiled == [("lookup_gather", IN_TURN), ("lookup_pool", IN_TURN)]
     call = lookups.call(0)
     function, *grid = made.launched[0][:4]

@@ -30,7 +30,7 @@ LINES = [
         for batch in TOY.batches
     ],
     "graph, bf16, batch 64, launch to result: .* floor ",
-    "the card's limits, measured here: copies within ",
+    "the GPU's limits, measured here: copies within ",
     "4 sessions, fp32, batch 64, copies and graphs: .* 1 sessions ",
     "8 sessions, bf16, batch 64, copies and graphs: .* 1 sessions ",
     "4 sessions, bf16, batch 64, copies and graphs: .* the bus ",
@@ -38,7 +38,7 @@ LINES = [
     "launch to result, fp32, batch 64, one idle session: p50: .* bound ",
     "launch to result, bf16, batch 64, one idle session: p99: .* p50 ",
     "by CUDA events, tf32, batch 64, one idle session: copy in .* graph ",
-    "idle gaps of the card, 4 sessions, bf16, batch 64: .* bound ",
+    "idle gaps of the GPU, 4 sessions, bf16, batch 64: .* bound ",
     "one idle session, by the trace: copy in ",
     *[
         f"end to end, {place}, {count} sessions, bf16, batch 64: .* samples/s, (lookups|dense|bus) "
@@ -56,7 +56,7 @@ LINES = [
     "soak of .* pinned memory, last quarter: .* target 1: yes",
     "soak of .* wrong scores: 0 batches, none 0, .* target 1: yes",
     "soak of .* [1-9][0-9]* batches checked",
-    "runner compile: left out, it needs a card",
+    "runner compile: left out, it needs a GPU",
 ]  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    from serving.gpu.cards import find_gpus
+    from serving.gpu.gpus import find_gpus
 
     if not find_gpus().why_none:
         pytest.skip("there is a GPU here")
@@ -192,7 +192,7 @@ def test_a_part_that_takes_its_process_along_costs_itself_alone(tmp_path: Path, 
     assert [row.claim for row in report.rows] == ["a row", "a row", "a row", "parts that failed"]
 
 
-def test_a_part_that_lost_the_card_is_followed_by_a_new_process(tmp_path: Path) -> None:
+def test_a_part_that_lost_the_gpu_is_followed_by_a_new_process(tmp_path: Path) -> None:
     lost = f"tell('end', ['a', 'DeviceLost: gone']); sys.exit({LOST})"
     failed, report = run_scripts({"a": lost, "b": good("b")}, tmp_path)
     assert failed == ["a"]
@@ -277,4 +277,4 @@ def test_a_trace_of_torchs_profiler_is_read(tmp_path: Path) -> None:
     assert parts_of(spans) == "copy in 40.0 us, kernels 35.0 us, copy out 5.0 us, gaps 5.0 us; 2 kernels"
     assert idle_share(spans) == pytest.approx((285 - 3 * 80) / 285)
     assert min(span.start for span in middle(spans)) == pytest.approx(1000 + 0.05 * 285)
-    assert parts_of([]) == "no copy to the card was seen"
+    assert parts_of([]) == "no copy to the GPU was seen"

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from emberline.cli import gpu_findings
 from emberline.cli.doctor import command, examine, huge_pages
 from emberline.cli.gpu_findings import Rates, findings_of
-from serving.gpu.cards import Surroundings
 from serving.gpu.driver import GpuInfo
+from serving.gpu.gpus import Surroundings
 from storage._table import isa, isas, numa_nodes, set_isa
 from storage.errors import ConfigError, DeviceError
 
@@ -69,7 +69,7 @@ def test_huge_pages_that_are_switched_off_are_told(modes: str, value: str, advic
 
 
 class LoadedKernels:
-    """Stands in for kernels on a card."""
+    """Stands in for kernels on a GPU."""
 
     def __init__(self, device: int, capability: tuple[int, int], cache: None) -> None:
         assert cache is None  # nothing is written
@@ -86,13 +86,13 @@ def rates(index: int) -> Rates:
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (79 * 2**30, 80 * 2**30))
     monkeypatch.setattr(gpu_findings, "Kernels", LoadedKernels)
-    monkeypatch.setattr(gpu_findings, "card_arch", lambda capability: "sm_{}{}".format(*capability))
+    monkeypatch.setattr(gpu_findings, "gpu_arch", lambda capability: "sm_{}{}".format(*capability))
 
 
-@pytest.mark.usefixtures("card")
+@pytest.mark.usefixtures("gpu")
 def test_a_machine_with_a_gpu() -> None:
     report = {finding.name: finding.value for finding in findings_of(GOOD, "580.95.05", rates)}
     threads = torch.get_num_threads()
@@ -107,8 +107,8 @@ def test_a_machine_with_a_gpu() -> None:
     }
 
 
-@pytest.mark.usefixtures("card")
-def test_cards_that_could_share_rows_and_those_that_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("gpu")
+def test_gpus_that_could_share_rows_and_those_that_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
     found = replace(GOOD, infos=tuple(replace(H100, index=index) for index in range(3)))
 
     def peers(reach: Callable[[int, int], bool]) -> str:
@@ -121,15 +121,15 @@ def test_cards_that_could_share_rows_and_those_that_could_not(monkeypatch: pytes
     )
 
     def lost(one: int, other: int) -> bool:
-        raise RuntimeError("CUDA error: out of cards")
+        raise RuntimeError("CUDA error: out of GPUs")
 
-    assert peers(lost) == "not known: CUDA error: out of cards"
+    assert peers(lost) == "not known: CUDA error: out of GPUs"
 
 
-@pytest.mark.usefixtures("card")
-def test_cards_that_cannot_be_used_are_shown_and_not_measured() -> None:
+@pytest.mark.usefixtures("gpu")
+def test_gpus_that_cannot_be_used_are_shown_and_not_measured() -> None:
     def measure(index: int) -> Rates:
-        pytest.fail("a card that cannot be used was measured")
+        pytest.fail("a GPU that cannot be used was measured")
 
     found = replace(GOOD, infos=(P100,))
     report = {finding.name: finding.value for finding in findings_of(found, "", measure)}
@@ -144,8 +144,8 @@ def test_cards_that_cannot_be_used_are_shown_and_not_measured() -> None:
     ]
 
 
-@pytest.mark.usefixtures("card")
-def test_what_fails_on_a_card_is_a_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("gpu")
+def test_what_fails_on_a_gpu_is_a_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LoadedKernels) -> None:
         raise DeviceError("cuda/assemble.cu does not compile for sm_90: an error\nand where")
 
@@ -173,7 +173,7 @@ def test_without_cupy_that_is_what_the_report_says(monkeypatch: pytest.MonkeyPat
         raise ConfigError("kernels for a GPU need CuPy")
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(gpu_findings, "card_arch", absent)
+    monkeypatch.setattr(gpu_findings, "gpu_arch", absent)
     report = {finding.name: finding.value for finding in findings_of(Surroundings("2.13.0+cpu", None), "", rates)}
     assert report["CuPy"] == "not installed"
     assert report["kernels"] == "none: kernels for a GPU need CuPy"

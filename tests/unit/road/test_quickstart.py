@@ -147,11 +147,11 @@ def test_the_report_has_the_promised_keys(tmp_path: Path) -> None:
         {"newer": replace(NEWER, covered=False)},
     ],
     ids=[
-        "a door differs",
+        "a transport differs",
         "a baseline is not beaten",
         "a request failed",
         "a request failed during the delta",
-        "a door differs after the delta",
+        "a transport differs after the delta",
         "the rollback gives other answers",
         "the load ended too early",
     ],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.batcher import RequestQueue
-from serving.engine.requests import LoopDoor, QueuedRequest, ReplacedError
+from serving.engine.requests import LoopSink, QueuedRequest, ReplacedError
 from serving.engine.service_time import ServiceTime
 from serving.engine.waiting import WaitingRequests
 from serving.model_config.queue_settings import LevelSettings, QueueSettings
@@ -28,7 +28,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def request(loop: asyncio.AbstractEventLoop, batch: int = 1, deadline_ns: int = 0) -> QueuedRequest:
-    return QueuedRequest({}, batch, LoopDoor(loop), loop.create_future(), time.monotonic_ns(), deadline_ns)
+    return QueuedRequest({}, batch, LoopSink(loop), loop.create_future(), time.monotonic_ns(), deadline_ns)
 
 
 def filled(

@@ -16,8 +16,8 @@ from storage.errors import ConfigError
 
 
 @dataclass
-class Cards:
-    """Cards that nobody uses."""
+class Gpus:
+    """GPUs that nobody uses."""
 
     count: int = 0
     why_none: str = ""
@@ -25,7 +25,7 @@ class Cards:
 
     def __post_init__(self) -> None:
         self.why_none = self.why_none or ("" if self.count else "torch is built without CUDA")
-        self.infos = [GpuInfo(index, "card", (9, 0), 1 << 30) for index in range(self.count)]
+        self.infos = [GpuInfo(index, "gpu", (9, 0), 1 << 30) for index in range(self.count)]
 
     def driver(self, index: int) -> Driver:
         raise AssertionError(index)
@@ -53,7 +53,7 @@ def config_of(tmp_path: Path, text: str) -> ModelConfig:
     ],
 )
 def test_sessions_are_where_the_groups_say(tmp_path: Path, text: str, gpus: int, places: tuple[int | None]) -> None:
-    assert config_of(tmp_path, text).placed(Cards(gpus)).places == places
+    assert config_of(tmp_path, text).placed(Gpus(gpus)).places == places
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_sessions_are_where_the_groups_say(tmp_path: Path, text: str, gpus: int,
 def test_what_is_not_there_is_named(tmp_path: Path, text: str, gpus: int, words: str) -> None:
     config = config_of(tmp_path, text)
     with pytest.raises(ConfigError, match=words):
-        config.placed(Cards(gpus))
+        config.placed(Gpus(gpus))
 
 
-def test_cards_that_cannot_be_used_are_not_there(tmp_path: Path) -> None:
-    cards = Cards(2, "CuPy is not installed")
-    assert config_of(tmp_path, "instance_group { count: 3 }").placed(cards).places == (None, None, None)
+def test_gpus_that_cannot_be_used_are_not_there(tmp_path: Path) -> None:
+    gpus = Gpus(2, "CuPy is not installed")
+    assert config_of(tmp_path, "instance_group { count: 3 }").placed(gpus).places == (None, None, None)
     with pytest.raises(ConfigError, match="no GPU can be used: CuPy is not installed"):
-        config_of(tmp_path, "instance_group { kind: KIND_GPU }").placed(cards)
+        config_of(tmp_path, "instance_group { kind: KIND_GPU }").placed(gpus)
 
 
 def test_without_gpus_given_to_the_server_the_reason_is_its_own() -> None:
@@ -105,9 +105,9 @@ def test_the_processor_stands_in_where_it_may(tmp_path: Path, text: str, falls_b
 def test_the_reported_configuration_says_what_became_of_it(tmp_path: Path) -> None:
     signature = ModelSignature("ranker", (), [OutputSignature("score", "FP32", ())], 64)
 
-    def group(cards: Cards) -> tuple[str, int, list[int]]:
-        found = complete_model_config(config_of(tmp_path, "").placed(cards), signature).instance_group[0]
+    def group(gpus: Gpus) -> tuple[str, int, list[int]]:
+        found = complete_model_config(config_of(tmp_path, "").placed(gpus), signature).instance_group[0]
         return found.Kind.Name(found.kind), found.count, list(found.gpus)
 
-    assert group(Cards(2)) == ("KIND_GPU", 1, [0, 1])
-    assert group(Cards(0)) == ("KIND_CPU", 1, [])
+    assert group(Gpus(2)) == ("KIND_GPU", 1, [0, 1])
+    assert group(Gpus(0)) == ("KIND_CPU", 1, [])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serving.updates import state_file
-from serving.updates.state import LineState, ModelState, SavedSnapshot
+from serving.updates.state import ModelState, SavedSnapshot, StoreState
 from serving.updates.state_file import COPY, STATE, StateFile
 from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
@@ -40,7 +40,7 @@ def name(number: int) -> SavedSnapshot:
 
 def held_state(*held: int) -> ModelState:
     base, first = (name(n).model_copy(update={"origin": "x"}) for n in (0, 1))
-    line = LineState(folder="1", content=1, base=base, chain=(first,), served=first.id, covered=(name(0),))
+    line = StoreState(folder="1", content=1, base=base, chain=(first,), served=first.id, covered=(name(0),))
     return ModelState(lines=(line,), default="1", held=tuple(name(n).id for n in held), allowed={"2": ("user",)})
 
 

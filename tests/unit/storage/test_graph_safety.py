@@ -214,7 +214,7 @@ def test_planted_graph_is_refused_before_torch(
     assert not sentinel.exists()
 
 
-def test_the_untouched_graph_passes_the_same_door(packed: PackedProgram) -> None:
+def test_the_untouched_graph_passes_the_same_transport(packed: PackedProgram) -> None:
     document = parse_document(packed.document, max_bytes=1 << 20)
     assert isinstance(document, GraphDocument)
     assert document.to_json_value() == json.loads(packed.document)

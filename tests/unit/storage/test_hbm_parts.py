@@ -1,4 +1,4 @@
-"""How a card's memory is divided, who is inside, and which snapshots a view answers for."""
+"""How a GPU's memory is divided, who is inside, and which snapshots a view answers for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from storage.errors import ConfigError
 from storage.hbm.readers import Turns
 from storage.hbm.replica import SPARE, Replica, bytes_of, divide, stride_of
-from storage.hbm.sight import Difference, View
 from storage.hbm.statistics import TierCounts
+from storage.hbm.visibility import Difference, View
 from storage.specs import TableSpec
 from storage.tiers.overlays import Overlay
 from tests.simulated_gpu import SimulatedGpus
@@ -126,7 +126,7 @@ def test_lookups_are_counted_by_table_and_once_for_the_policy() -> None:
 
     counts = TierCounts(3)
     counts.add(np.array([10, 20, 30], np.uint64), np.array([1, 2, 3], np.uint64))
-    assert counts.waiting([0, 2]) == 0  # another card's policy may hear of it
+    assert counts.waiting([0, 2]) == 0  # another GPU's policy may hear of it
     counts.age(np.array([10, 20, 30], np.uint64), np.array([1, 2, 3], np.uint64))
     assert counts.waiting([0, 2]) == 40
     assert counts.passed([0, 2]) == (40, 36)

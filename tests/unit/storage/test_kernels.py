@@ -1,4 +1,4 @@
-"""Kernels are compiled without a card, kept under a key over all that they depend on, launched as they expect."""
+"""Kernels are compiled without a GPU, kept under a key over all that they depend on, launched as they expect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from storage import compile_kernels
 from storage.errors import ConfigError, DeviceError, NotFound
 from storage.hbm import kernel_sources, kernels
 from storage.hbm.kernel_sources import ACROSS, SOURCES
-from storage.hbm.kernels import OPTIONS, Kernels, card_arch, compile_kernel, is_kept, source_folder
+from storage.hbm.kernels import OPTIONS, Kernels, compile_kernel, gpu_arch, is_kept, source_folder
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
 
 CUDA = Path(__file__).parents[3] / "cuda"
 KERNEL = '#include "value.cuh"\nextern "C" __global__ void small(int* out) { *out = VALUE; }\n'
-CARDS = ("sm_80", "sm_90", "sm_100")
+GPUS = ("sm_80", "sm_90", "sm_100")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def forgetful() -> Iterator[None]:
     kernels._compiler.cache_clear()
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", GPUS)
 def test_assemble_compiles_without_a_gpu(arch: str) -> None:
     cubin = compile_kernel("assemble", arch, None)
     assert cubin.startswith(b"\x7fELF")
@@ -104,7 +104,7 @@ def test_a_new_source_or_a_renamed_one_is_a_new_entry(compiled: list[str], folde
     assert len(compiled) == len(changes)
 
 
-def test_another_card_option_or_compiler_is_a_new_entry(
+def test_another_gpu_option_or_compiler_is_a_new_entry(
     compiled: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get(arch: str = "sm_90") -> bytes:
@@ -191,7 +191,7 @@ def test_the_cache_is_bounded_and_leaves_other_files_alone(compiled: list[str], 
     assert len(compiled) == 1
 
 
-def test_an_unknown_name_or_card_says_what_there_is(folder: Path) -> None:
+def test_an_unknown_name_or_gpu_says_what_there_is(folder: Path) -> None:
     with pytest.raises(NotFound, match=r"no kernel is called 'larger' in .*; there are: small"):
         compile_kernel("larger", "sm_90", None, folder=folder)
     for arch in ("sm_91", "90", "sm_90; rm"):
@@ -241,14 +241,14 @@ def test_without_nvrtc_one_hears_what_to_install(
 @pytest.mark.parametrize(
     ("capability", "arch"), [((8, 0), "sm_80"), ((9, 0), "sm_90"), ((10, 0), "sm_100"), ((9, 4), "sm_90")]
 )
-def test_a_card_gets_its_own_architecture_or_the_last_before_it(capability: tuple[int, int], arch: str) -> None:
-    assert card_arch(capability) == arch
+def test_a_gpu_gets_its_own_architecture_or_the_last_before_it(capability: tuple[int, int], arch: str) -> None:
+    assert gpu_arch(capability) == arch
 
 
 @pytest.mark.parametrize("capability", [(3, 5), (99, 0)])
-def test_a_card_of_another_generation_is_refused(capability: tuple[int, int]) -> None:
-    with pytest.raises(DeviceError, match=r"nothing for a card of compute capability \d+\.\d, only for .*9\.0"):
-        card_arch(capability)
+def test_a_gpu_of_another_generation_is_refused(capability: tuple[int, int]) -> None:
+    with pytest.raises(DeviceError, match=r"nothing for a GPU of compute capability \d+\.\d, only for .*9\.0"):
+        gpu_arch(capability)
 
 
 def test_the_sources_are_within_the_package_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ def test_the_sources_are_within_the_package_in_a_wheel(tmp_path: Path, monkeypat
 
 
 def test_compiling_loads_no_torch() -> None:
-    code = "import sys; from storage.hbm.kernels import card_arch; card_arch((9, 0)); print('torch' in sys.modules)"
+    code = "import sys; from storage.hbm.kernels import gpu_arch; gpu_arch((9, 0)); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"
 
@@ -348,7 +348,7 @@ def test_threads_of_a_block_are_what_the_kernel_was_compiled_for() -> None:
     assert f"__launch_bounds__({kernel_sources.THREADS})" in (CUDA / "assemble.cu").read_text(encoding="utf-8")
 
 
-def test_a_card_that_refuses_is_a_device_error(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_refuses_is_a_device_error(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kernels, "_function", lambda self, name: 77)
     driver.error = RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered")
     with pytest.raises(DeviceError, match=r"GPU 2 did not start kernel assemble: CUDA_ERROR_ILLEGAL_ADDRESS") as caught:

@@ -1,4 +1,4 @@
-"""Launches of a card's lookups have what the kernels expect, under the names that the kernels have."""
+"""Launches of a GPU's lookups have what the kernels expect, under the names that the kernels have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def buffer() -> torch.Tensor:
     return torch.zeros(8, dtype=torch.uint8)
 
 
-FEATURES, HEADER, MISSES, MISS_COUNT, OUTPUT, STATES, LINES, USES = (buffer() for _ in range(8))
+FEATURES, HEADER, MISSES, MISS_COUNT, OUTPUT, STATES, BUCKETS, USES = (buffer() for _ in range(8))
 ENTRIES, COUNT, STAGING, WEIGHTS, SLAB, PEERS = (buffer() for _ in range(6))
 LOOKUP: dict[str, Any] = {
     "features": FEATURES,
@@ -37,7 +37,7 @@ LOOKUP: dict[str, Any] = {
     "miss_count": MISS_COUNT,
     "miss_room": 9,
     "outputs": (OUTPUT, STATES),
-    "shared": (LINES, SLAB, USES),
+    "shared": (BUCKETS, SLAB, USES),
 }
 LOOKUP_READS = (FEATURES, HEADER, MISSES, MISS_COUNT)
 LOOKUP_WRITES = (MISSES, MISS_COUNT, OUTPUT, STATES)
@@ -74,7 +74,7 @@ LAUNCHES: list[tuple[Callable[..., KernelCall], tuple[str, ...], dict[str, Any],
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
             LOOKUP_READS,
             LOOKUP_WRITES,
-            (LINES, SLAB, USES),
+            (BUCKETS, SLAB, USES),
         ),
     )
     for output in ("fp32", "fp16", "bf16")
@@ -90,7 +90,7 @@ LAUNCHES += [
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
             (*LOOKUP_READS, PEERS),
             LOOKUP_WRITES,
-            (LINES, SLAB, USES),
+            (BUCKETS, SLAB, USES),
         ),
     ),
     (
@@ -103,7 +103,7 @@ LAUNCHES += [
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
             (*LOOKUP_READS, PEERS),
             LOOKUP_WRITES,
-            (LINES, SLAB, USES),
+            (BUCKETS, SLAB, USES),
         ),
     ),
     (
@@ -116,15 +116,15 @@ LAUNCHES += [
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, -1),
             LOOKUP_READS,
             LOOKUP_WRITES,
-            (LINES, SLAB, USES),
+            (BUCKETS, SLAB, USES),
         ),
     ),
     (
-        lookup_kernels.scatter_late,
+        lookup_kernels.scatter_missed,
         ("bf16",),
         LATE,
         KernelCall(
-            "late_rows_bf16",
+            "missed_rows_bf16",
             (13, 1),
             (FEATURES, HEADER, 512, ENTRIES, COUNT, 100, STAGING, 0),
             (*LATE_READS, OUTPUT, STATES),
@@ -132,11 +132,11 @@ LAUNCHES += [
         ),
     ),
     (
-        lookup_kernels.add_late,
+        lookup_kernels.add_missed,
         (),
         LATE | {"weights": WEIGHTS},
         KernelCall(
-            "late_rows_add",
+            "missed_rows_add",
             (13, 1),
             (FEATURES, HEADER, 512, ENTRIES, COUNT, 100, STAGING, WEIGHTS),
             (*LATE_READS, WEIGHTS, OUTPUT, STATES),
@@ -144,11 +144,11 @@ LAUNCHES += [
         ),
     ),
     (
-        lookup_kernels.add_late,
+        lookup_kernels.add_missed,
         (),
         LATE | {"weights": None},
         KernelCall(
-            "late_rows_add",
+            "missed_rows_add",
             (13, 1),
             (FEATURES, HEADER, 512, ENTRIES, COUNT, 100, STAGING, 0),
             (*LATE_READS, OUTPUT, STATES),
@@ -180,8 +180,8 @@ LAUNCHES += [
     (
         lookup_kernels.publish_stores,
         (),
-        {"entries": ENTRIES, "count": COUNT, "room": 0, "lines": LINES, "line_count": 99},
-        KernelCall("publish_stores", (1, 1), (ENTRIES, COUNT, 0, LINES, 99), (ENTRIES, COUNT), (), (LINES,)),
+        {"entries": ENTRIES, "count": COUNT, "room": 0, "buckets": BUCKETS, "bucket_count": 99},
+        KernelCall("publish_stores", (1, 1), (ENTRIES, COUNT, 0, BUCKETS, 99), (ENTRIES, COUNT), (), (BUCKETS,)),
     ),
 ]
 
@@ -202,7 +202,7 @@ def test_a_launch_has_what_the_kernel_expects(
 
 def test_every_kernel_is_launched_and_is_in_its_source() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
-    launched = {expected.name for *_, expected in LAUNCHES} | {"late_rows_fp32", "late_rows_fp16"}
+    launched = {expected.name for *_, expected in LAUNCHES} | {"missed_rows_fp32", "missed_rows_fp16"}
     assert launched == set(NAMES)
     for source, names in SOURCES.items():
         cubin = compile_kernel(source, "sm_90", None)
@@ -254,12 +254,12 @@ def test_threads_of_a_block_are_what_the_kernels_were_compiled_for() -> None:
         assert set(bounds) == {str(kernel_sources.THREADS)}
 
 
-def test_across_cards_there_is_one_type_of_output() -> None:
+def test_across_gpus_there_is_one_type_of_output() -> None:
     with pytest.raises(ConfigError, match="expected fp32 where GPUs share rows, got bf16"):
         gather_across("bf16", **LOOKUP, feature_count=1, longest=1, use_every=0)
 
 
-def test_chains_of_other_cards_have_room_for_every_difference() -> None:
+def test_chains_of_other_gpus_have_room_for_every_difference() -> None:
     text = (CUDA / "lookup_across.cuh").read_text(encoding="utf-8")
     assert "constexpr int kPeerChainWords = 1 + kMostChain;" in text
     assert sharing.PEER_CHAIN_WORDS == 1 + MOST_DIFFERENCES

@@ -1,4 +1,5 @@
-"""Lanes in Python threads beside a writer that stages, switches and merges: each row carries the snapshot it is of."""
+"""Sessions in Python threads beside a writer that stages, switches and merges: each row carries the snapshot it is
+of."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def test_a_lookup_sees_one_generation_of_every_row() -> None:
     base.insert_or_assign(ids, rows_of(ids, 0))
     lock = threading.Condition()
     line: list[tuple[int, int]] = [(0, 0)]  # generation, mask; the base's first
-    pins: dict[int, int] = {}  # generation in use, by lane
+    pins: dict[int, int] = {}  # generation in use, by session
     done = threading.Event()
     failures: list[str] = []
     answers = [0, 0]
@@ -35,7 +36,7 @@ def test_a_lookup_sees_one_generation_of_every_row() -> None:
             failures.append(message)
             lock.notify_all()
 
-    def lane(number: int) -> None:
+    def session(number: int) -> None:
         lookup = Lookup([base], [(0, 2, 1)], [overlay])
         rng = np.random.default_rng(number)
         out, found = np.empty((300, 1, DIM), np.float32), np.empty((300, 1), np.uint8)
@@ -54,12 +55,12 @@ def test_a_lookup_sees_one_generation_of_every_row() -> None:
                 break
             answers[number] += 1
 
-    def wait_for_lanes(oldest: int) -> None:
+    def wait_for_sessions(oldest: int) -> None:
         with lock:
             lock.wait_for(lambda: failures or all(generation >= oldest for generation in pins.values()))
 
-    lanes = [threading.Thread(target=lane, args=(number,)) for number in range(2)]
-    for thread in lanes:
+    sessions = [threading.Thread(target=session, args=(number,)) for number in range(2)]
+    for thread in sessions:
         thread.start()
     generation = 0
     while (generation < UPDATES or min(answers) < 20) and not failures:
@@ -73,14 +74,14 @@ def test_a_lookup_sees_one_generation_of_every_row() -> None:
         if over is None:
             continue
         merged = over + 1
-        wait_for_lanes(merged)
+        wait_for_sessions(merged)
         base.insert_or_assign(ids, rows_of(ids, merged))
         while overlay.discard(merged % 63, 500):
             pass
         with lock:
             line[:] = [(g, mask & ~(1 << merged % 63)) for g, mask in line]
     done.set()
-    for thread in lanes:
+    for thread in sessions:
         thread.join()
     assert not failures
     overlay.check_integrity()

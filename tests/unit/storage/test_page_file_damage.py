@@ -105,7 +105,7 @@ def test_pages_of_another_place_or_file_are_not_taken(tmp_path: Path, written: P
 
 @pytest.mark.parametrize("io", ["auto", "threads"])
 def test_many_threads_with_and_without_deadlines_read_their_own_rows(written: Path, io: str) -> None:
-    reader = PageReader(io=io, depth=4, lanes=2, threads=3)
+    reader = PageReader(io=io, depth=4, page_queues=2, threads=3)
     file = PageFile.open(str(written), direct=True)
     failures: list[BaseException] = []
     unresolved = 0

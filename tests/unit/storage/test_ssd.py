@@ -321,8 +321,8 @@ class SsdMachine(RuleBasedStateMachine):
         self.model = {key: value for key, value in self.model.items() if key[0] != table}
 
     @rule(table=st.integers(0, 1))
-    def fold(self, table: int) -> None:
-        self.ssd.fold(table)
+    def compact(self, table: int) -> None:
+        self.ssd.compact(table)
 
     @rule()
     def reopen(self) -> None:

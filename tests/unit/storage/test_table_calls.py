@@ -44,23 +44,23 @@ def test_threads_give_the_same_bits(threads: int) -> None:
     assert lookup.table_totals().tolist() == [[np.count_nonzero(found), np.count_nonzero(ids >= 20_000), 0, 0, 0]]
 
 
-def test_several_lanes_share_the_helping_threads() -> None:
+def test_several_sessions_share_the_helping_threads() -> None:
     table, rows = filled()
     wrong: list[str] = []
 
-    def lane(seed: int) -> None:
+    def session(seed: int) -> None:
         ids = np.random.default_rng(seed).integers(0, 20_000, 15_000)
         out, found = np.empty((len(ids), DIM), np.float32), np.empty(len(ids), np.uint8)
         for _ in range(20):
             out.fill(np.nan)
             table.find(ids, out, found, 3)
             if out.tobytes() != rows[ids].tobytes():
-                wrong.append(f"lane {seed}")
+                wrong.append(f"session {seed}")
 
-    lanes = [threading.Thread(target=lane, args=(seed,)) for seed in range(4)]
-    for each in lanes:
+    sessions = [threading.Thread(target=session, args=(seed,)) for seed in range(4)]
+    for each in sessions:
         each.start()
-    for each in lanes:
+    for each in sessions:
         each.join()
     assert not wrong
 

@@ -56,7 +56,7 @@ def test_results_are_the_reference_bit_for_bit(features: list[Any], resident: se
     for table, rows in zip(tables, ROWS, strict=True):
         table.insert_or_assign(IDS[inside], rows[inside])
     lookup = Lookup(sources, [(table, pooling, length) for table, pooling, length, _ in features])
-    for _ in range(2):  # the lane's scratch is used again
+    for _ in range(2):  # the session's scratch is used again
         expected = [reference(*feature) for feature in features]
         values = [np.array([i for ids in lists for i in ids], np.int64) for *_, lists in features]
         offsets = [np.cumsum([0, *map(len, lists)]) for *_, lists in features]

@@ -170,12 +170,12 @@ def test_a_failing_disk_is_an_error_and_the_plan_survives_it(tmp_path: Path, mon
         check(rows, FEATURES, ids, plan.lookup(8, ids))
 
 
-def test_lanes_at_once_agree_with_the_reference(tmp_path: Path) -> None:
+def test_sessions_at_once_agree_with_the_reference(tmp_path: Path) -> None:
     rows = make_rows(13)
     failures: list[BaseException] = []
     with open_store(tmp_path / "s", rows, rows.bytes() // 10) as store:
 
-        def lane(seed: int) -> None:
+        def session(seed: int) -> None:
             try:
                 plan = store.plan(FEATURES)
                 rng = np.random.default_rng(seed)
@@ -185,7 +185,7 @@ def test_lanes_at_once_agree_with_the_reference(tmp_path: Path) -> None:
             except BaseException as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=lane, args=(seed,)) for seed in range(4)]
+        threads = [threading.Thread(target=session, args=(seed,)) for seed in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

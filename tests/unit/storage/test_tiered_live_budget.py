@@ -80,7 +80,7 @@ def test_what_merges_changed_is_not_filled_in_from_the_files(tmp_path: Path) -> 
         check(now, FEATURES, ids, store.plan(FEATURES).lookup(64, ids))
 
 
-def test_budgets_change_while_lanes_look_up_and_deltas_are_merged(tmp_path: Path) -> None:
+def test_budgets_change_while_sessions_look_up_and_deltas_are_merged(tmp_path: Path) -> None:
     rows = make_rows(5, users=200, items=600)
     failures: list[BaseException] = []
     stop = threading.Event()
@@ -89,7 +89,7 @@ def test_budgets_change_while_lanes_look_up_and_deltas_are_merged(tmp_path: Path
         # A delta that changes nothing that is asked for, so that every lookup has one right answer.
         strange = np.arange(100_000, 100_050)
 
-        def lane() -> None:
+        def session() -> None:
             plan = store.plan(FEATURES)
             try:
                 while not stop.is_set():
@@ -98,7 +98,7 @@ def test_budgets_change_while_lanes_look_up_and_deltas_are_merged(tmp_path: Path
             except BaseException as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=lane) for _ in range(2)]
+        threads = [threading.Thread(target=session) for _ in range(2)]
         for thread in threads:
             thread.start()
         from tests.support.storage.tier_rows import Delta

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
+from serving.engine.validation import validate
 from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.snapshot import Snapshot
@@ -77,17 +77,17 @@ def model(tmp_path: Path) -> Iterator[LoadedModel]:
 
 
 def test_only_batches_of_a_graphs_own_size_use_it(model: LoadedModel) -> None:
-    card = model.parts.devices.models[0]
+    gpu = model.parts.devices.models[0]
     golden = Golden(columns(np.arange(ROWS)), ROWS, {"share": shares(np.arange(ROWS))}, 1e-5)
-    gate(model.parts, None, model.line.current, golden, None, options=ModelOptions())
-    assert [(bucket.low, bucket.size) for bucket in card.buckets.all] == [(n, n) for n in (1, 2, 4, 8, 16, 32, 36)]
-    before = dict(card.counters.batches)
-    padded = card.counters.padded_rows
+    validate(model.parts, None, model.history.current, golden, None, options=ModelOptions())
+    assert [(bucket.low, bucket.size) for bucket in gpu.buckets.all] == [(n, n) for n in (1, 2, 4, 8, 16, 32, 36)]
+    before = dict(gpu.counters.batches)
+    padded = gpu.counters.padded_rows
     rng = np.random.default_rng(0)
     for rows in (1, 3, 8, 9, 31, 32, 33, 36):
         ids = rng.integers(0, 50, rows)
         got = asyncio.run(model.infer(columns(ids), rows)).outputs[0]
         assert np.abs(got - shares(ids)).max() < 1e-6, rows
-    assert card.counters.padded_rows == padded
-    assert card.counters.batches["eager"] - before.get("eager", 0) == 4
-    assert card.counters.batches["8"] - before["8"] == 1
+    assert gpu.counters.padded_rows == padded
+    assert gpu.counters.batches["eager"] - before.get("eager", 0) == 4
+    assert gpu.counters.batches["8"] - before["8"] == 1

@@ -1,4 +1,4 @@
-"""How a card computes the graph: the fastest that agrees is kept, with its reasons shown."""
+"""How a GPU computes the graph: the fastest that agrees is kept, with its reasons shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeModel = Callable[..., LoadedModel]
 GPU = "instance_group { kind: KIND_GPU count: 2 }\n"
 
 
-def card(model: LoadedModel) -> DeviceModel:
+def gpu(model: LoadedModel) -> DeviceModel:
     return model.parts.devices.models[0]
 
 
@@ -75,18 +75,18 @@ def test_the_fastest_that_agrees_is_kept(make_model: MakeModel, world: Any) -> N
     text = 'parameters { key: "runners" value { string_value: "eager,wrong,impossible,waiting,compile" } }\n'
     gpus = SimulatedGpus(schedule="random")
     model = make_model(GPU + text, gpus=gpus)
-    assert card(model).runner == "compile"
-    why_not = {candidate.name: candidate.why_not for candidate in card(model).candidates}
+    assert gpu(model).runner == "compile"
+    why_not = {candidate.name: candidate.why_not for candidate in gpu(model).candidates}
     assert why_not["eager"] == why_not["compile"] == ""
     assert "differ by" in why_not["wrong"]
     assert why_not["impossible"] == "no compiler is installed"
     assert why_not["waiting"] == "it waits for the host"
-    times = {candidate.name: candidate.us for candidate in card(model).candidates}
+    times = {candidate.name: candidate.us for candidate in gpu(model).candidates}
     assert all(times["compile"][size] < times["eager"][size] for size in times["eager"])
     for rows in (1, 5, 64):
         ask(model, world, rows)
-    assert card(model).not_captured == ""
-    assert card(model).counters.batches["8"] >= 1
+    assert gpu(model).not_captured == ""
+    assert gpu(model).counters.batches["8"] >= 1
     gpus.driver(0).finish()
     assert not gpus.driver(0).errors
 
@@ -94,7 +94,7 @@ def test_the_fastest_that_agrees_is_kept(make_model: MakeModel, world: Any) -> N
 @pytest.mark.usefixtures("more_runners")
 def test_without_one_that_agrees_it_is_the_eager_one(make_model: MakeModel, world: Any) -> None:
     model = make_model(GPU + 'parameters { key: "runners" value { string_value: "wrong" } }\n', gpus=SimulatedGpus())
-    assert card(model).runner == "eager"
+    assert gpu(model).runner == "eager"
     ask(model, world, 7)
 
 
@@ -103,7 +103,7 @@ def test_torch_s_compiler_writes_one_program_for_all_sizes(make_model: MakeModel
     """Here for the processor, which takes the same calls; on a GPU it writes Triton."""
     gpus = SimulatedGpus()
     model = make_model(GPU + 'parameters { key: "runners" value { string_value: "compile" } }\n', gpus=gpus)
-    assert card(model).runner == "compile", card(model).candidates
+    assert gpu(model).runner == "compile", gpu(model).candidates
     for rows in (1, 2, 3, 17, 64):
         ask(model, world, rows)
     gpus.driver(0).finish()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from serving.engine.device_checks import tolerances
-from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
+from serving.engine.validation import validate
 from serving.gpu.device_model import DeviceModel
 from serving.model_config.options import ModelOptions
 from serving.pipeline.snapshot import Snapshot
@@ -38,7 +38,7 @@ def ask(model: LoadedModel, world: Any, ids: np.ndarray) -> np.ndarray:
     return scores
 
 
-def on_card(model: LoadedModel, index: int = 0) -> DeviceModel:
+def on_gpu(model: LoadedModel, index: int = 0) -> DeviceModel:
     return model.parts.devices.models[index]
 
 
@@ -59,7 +59,7 @@ def test_every_batch_size_has_the_processors_scores(
     for rows in [*range(1, 65), 64, 1, 33]:
         ids = rng.integers(0, 520, rows)
         assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
-    counters = on_card(model).counters
+    counters = on_gpu(model).counters
     assert set(counters.batches) == {"1", "2", "4", "8", "16", "32", "64"}
     assert counters.padded_rows > 0
     assert_no_mistake(gpus)
@@ -72,11 +72,11 @@ def test_sessions_share_the_weights_and_nothing_else(
 ) -> None:
     gpus = SimulatedGpus(schedule=schedule, seed=seed)
     model = make_model(GPU % 4, gpus=gpus)
-    uploads = on_card(model).banks.uploads
+    uploads = on_gpu(model).weight_slots.uploads
     gpus.driver(0).forbid_allocation()
     storm(model, world, threads=6, requests=60)
     gpus.driver(0).forbid_allocation(False)
-    assert on_card(model).banks.uploads == uploads == 1
+    assert on_gpu(model).weight_slots.uploads == uploads == 1
     assert sum(session.statistics.requests for session in model.group.sessions) == 360
     assert_no_mistake(gpus)
 
@@ -125,10 +125,10 @@ def test_weights_change_under_load_without_a_new_capture(
 
     def switch() -> None:
         for snapshot in snapshots:
-            # As the gate does: the candidate is replayed, and is on the card, before it is served.
+            # As the validation does: the candidate is replayed, and is on the GPU, before it is served.
             model.parts.score([model.parts.features(world.columns(np.arange(9)), 9)], snapshot)
-            model.line.switch(snapshot)
-        model.line.switch(snapshots[3])  # and back
+            model.history.switch(snapshot)
+        model.history.switch(snapshots[3])  # and back
         done.set()
 
     switching = threading.Thread(target=switch)
@@ -140,15 +140,15 @@ def test_weights_change_under_load_without_a_new_capture(
     assert np.allclose(ask(model, world, ids), world.score(ids, 1.4), atol=1e-6)
     # The replays' own graphs are captured when they are needed; the sessions' were there before.
     replays = driver.counts["capture"] - captured
-    assert replays <= len(on_card(model).banks.all) * len(on_card(model).buckets.all)
+    assert replays <= len(on_gpu(model).weight_slots.all) * len(on_gpu(model).buckets.all)
     assert_no_mistake(gpus)
 
 
-def test_a_canary_and_what_is_served_are_both_on_the_card(make_model: MakeModel, world: Any, graph: DenseGraph) -> None:
+def test_a_canary_and_what_is_served_are_both_on_the_gpu(make_model: MakeModel, world: Any, graph: DenseGraph) -> None:
     gpus = SimulatedGpus(schedule="random", seed=3)
     model = make_model(GPU % 2, gpus=gpus)
     canary = world.snapshot(graph, 1, scale=2.0)
-    model.line.set_canary(canary, 0.5)
+    model.history.set_canary(canary, 0.5)
     ids = np.arange(30)
     scores = {True: world.score(ids, 2.0), False: world.score(ids)}
 
@@ -159,41 +159,41 @@ def test_a_canary_and_what_is_served_are_both_on_the_card(make_model: MakeModel,
             assert np.allclose(result.outputs[0], scores[arm], atol=1e-6)
 
     asyncio.run(run())
-    assert on_card(model).banks.uploads == 2
+    assert on_gpu(model).weight_slots.uploads == 2
     assert_no_mistake(gpus)
 
 
-def test_the_gate_checks_every_size_on_every_card(make_model: MakeModel, world: Any, graph: DenseGraph) -> None:
+def test_the_gate_checks_every_size_on_every_gpu(make_model: MakeModel, world: Any, graph: DenseGraph) -> None:
     gpus = SimulatedGpus(2, schedule="random")
     model = make_model(GPU % 1, gpus=gpus)
-    report = gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+    report = validate(model.parts, None, model.history.current, world.golden(), None, options=ModelOptions())
     assert report.golden_difference < 1e-5
     for index in (0, 1):
-        assert on_card(model, index).is_checked
-        assert set(on_card(model, index).counters.batches) == {"1", "2", "4", "8", "16", "32", "64"}
+        assert on_gpu(model, index).is_checked
+        assert set(on_gpu(model, index).counters.batches) == {"1", "2", "4", "8", "16", "32", "64"}
     wrong = world.snapshot(graph, 1, scale=1.5)
     with pytest.raises(ParityError, match="golden requests"):
-        gate(model.parts, None, wrong, world.golden(), None, options=ModelOptions())
+        validate(model.parts, None, wrong, world.golden(), None, options=ModelOptions())
     assert_no_mistake(gpus)
 
 
-def test_a_card_that_computes_something_else_is_not_served(make_model: MakeModel, world: Any) -> None:
+def test_a_gpu_that_computes_something_else_is_not_served(make_model: MakeModel, world: Any) -> None:
     gpus = SimulatedGpus()
     model = make_model(GPU % 1 + option("on_gpu_failure", "eager"), gpus=gpus)
-    device = on_card(model)
+    device = on_gpu(model)
     exact = device.forward
     device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]
     with pytest.raises(ParityError, match=r"output .score. of a batch of 1 row\(s\) differs"):
-        gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+        validate(model.parts, None, model.history.current, world.golden(), None, options=ModelOptions())
 
 
 def test_or_the_processor_answers_instead(make_model: MakeModel, world: Any) -> None:
     gpus = SimulatedGpus()
     model = make_model("", gpus=gpus)
-    device = on_card(model)
+    device = on_gpu(model)
     exact = device.forward
     device.forward = lambda *arguments: [exact(*arguments)[0] * 1.01]
-    gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+    validate(model.parts, None, model.history.current, world.golden(), None, options=ModelOptions())
     assert "differs by" in device.given_up
     ids = np.arange(50)
     assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
@@ -270,12 +270,12 @@ class TestFailures:
         gpus = SimulatedGpus(schedule="random")
         gpus.driver(0).refuse_capture = True
         model = make_model(GPU % 2, gpus=gpus)
-        before = on_card(model).counters.batches["eager"]
+        before = on_gpu(model).counters.batches["eager"]
         for rows in (1, 7, 64):
             ids = np.arange(rows)
             assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
-        assert on_card(model).counters.batches == {"eager": before + 3}
-        assert on_card(model).not_captured
+        assert on_gpu(model).counters.batches == {"eager": before + 3}
+        assert on_gpu(model).not_captured
         assert_no_mistake(gpus)
 
     def test_or_is_refused(self, make_model: MakeModel) -> None:
@@ -302,11 +302,11 @@ class TestFailures:
         gpus.driver(0).run_out()
         for _ in range(3):
             assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
-        assert on_card(model).counters.on_processor == 1
+        assert on_gpu(model).counters.on_processor == 1
         assert model.group.counted().sum() == 27  # looked up once for each, however often it was tried
 
     @pytest.mark.parametrize("after", range(1, 12))
-    def test_a_lost_card_answers_nothing_and_says_so(self, make_model: MakeModel, world: Any, after: int) -> None:
+    def test_a_lost_gpu_answers_nothing_and_says_so(self, make_model: MakeModel, world: Any, after: int) -> None:
         gpus = SimulatedGpus(schedule="random", seed=after)
         model = make_model(GPU % 2, gpus=gpus)
         gpus.driver(0).lose(after)
@@ -328,10 +328,10 @@ class TestFailures:
         gpus.driver(0).lose(after)
         for _ in range(6):
             assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
-        assert on_card(model).given_up
+        assert on_gpu(model).given_up
         assert model.trouble == ""
 
-    def test_the_sessions_of_another_card_go_on(self, make_model: MakeModel, world: Any) -> None:
+    def test_the_sessions_of_another_gpu_go_on(self, make_model: MakeModel, world: Any) -> None:
         gpus = SimulatedGpus(2)
         model = make_model(GPU % 1, gpus=gpus)
         assert [session.place for session in model.group.sessions] == [0, 1]
@@ -344,10 +344,10 @@ class TestFailures:
                 failed += 1
         assert failed <= 1  # then its session has ended
         assert model.trouble == ""
-        assert on_card(model, 1).counters.batches
+        assert on_gpu(model, 1).counters.batches
 
     @pytest.mark.parametrize("pick", ["least_loaded", "round_robin", "key"])
-    def test_sessions_leave_a_lost_card_for_another(self, make_model: MakeModel, world: Any, pick: str) -> None:
+    def test_sessions_leave_a_lost_gpu_for_another(self, make_model: MakeModel, world: Any, pick: str) -> None:
         gpus = SimulatedGpus(2)
         model = make_model(GPU % 2 + option("pick", pick), gpus=gpus)
         model.resize(1)
@@ -369,7 +369,7 @@ class TestFailures:
             assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
         assert model.trouble == ""
 
-    def test_nothing_passes_the_gate_unseen_when_the_card_is_lost(
+    def test_nothing_passes_the_gate_unseen_when_the_gpu_is_lost(
         self, make_model: MakeModel, world: Any, graph: DenseGraph
     ) -> None:
         gpus = SimulatedGpus()
@@ -380,17 +380,17 @@ class TestFailures:
         assert model.trouble
         wrong = world.snapshot(graph, 1, scale=1.5)
         with pytest.raises(ParityError, match="golden requests"):
-            gate(model.parts, None, wrong, world.golden(), None, options=ModelOptions())
+            validate(model.parts, None, wrong, world.golden(), None, options=ModelOptions())
 
-    def test_one_session_without_memory_leaves_the_card_to_the_others(self, make_model: MakeModel, world: Any) -> None:
+    def test_one_session_without_memory_leaves_the_gpu_to_the_others(self, make_model: MakeModel, world: Any) -> None:
         gpus = SimulatedGpus()
         model = make_model("instance_group { count: 2 }", gpus=gpus)
         gpus.driver(0).run_out()  # while the new session captures
         model.resize(3)
-        assert on_card(model).given_up == ""
+        assert on_gpu(model).given_up == ""
         for _ in range(30):
             assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
-        assert sum(on_card(model).counters.batches.values()) > 0
+        assert sum(on_gpu(model).counters.batches.values()) > 0
 
     def test_a_gpu_that_is_not_there_is_a_clear_error(self, make_model: MakeModel) -> None:
         with pytest.raises(ConfigError, match="no GPU can be used: the driver is too old"):
@@ -401,10 +401,10 @@ class TestFailures:
 def test_models_of_small_batches(make_model: MakeModel, world: Any, size: int) -> None:
     gpus = SimulatedGpus(schedule="random")
     model = make_model(f"max_batch_size: {size}\n" + GPU % 1, gpus=gpus)
-    gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+    validate(model.parts, None, model.history.current, world.golden(), None, options=ModelOptions())
     for rows in {1, size}:
         assert np.allclose(ask(model, world, np.arange(rows)), world.score(np.arange(rows)), atol=1e-6)
-    assert max(int(bucket) for bucket in on_card(model).counters.batches if bucket != "eager") == size
+    assert max(int(bucket) for bucket in on_gpu(model).counters.batches if bucket != "eager") == size
     assert_no_mistake(gpus)
 
 
@@ -416,11 +416,11 @@ def test_each_output_has_a_tolerance_of_its_own(world: Any) -> None:
     }
     golden = replace(world.golden(), outputs=outputs, tolerance=1e-6)
     assert tolerances(golden, "fp32") == {"score": 1e-5, "price": pytest.approx(0.23), "rank": 0.0}
-    assert tolerances(golden, "bf16") == {"score": 1e-6, "price": 1e-6, "rank": 0.0}  # the gate has widened it
+    assert tolerances(golden, "bf16") == {"score": 1e-6, "price": 1e-6, "rank": 0.0}  # the validation has widened it
 
 
 def test_an_old_answer_is_never_given(make_model: MakeModel, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a card without the kernel's write of the stamp would answer: the results of another batch."""
+    """What a GPU without the kernel's write of the stamp would answer: the results of another batch."""
     gpus = SimulatedGpus()
     model = make_model(GPU % 1, gpus=gpus)
     ask(model, world, np.arange(9))
@@ -448,7 +448,7 @@ def test_the_simulation_would_notice_a_missing_call(
     monkeypatch.setattr(SimulatedDriver, call, lambda *_: None)
     with contextlib.suppress(Exception):
         for number in range(1, 5):
-            model.line.switch(world.snapshot(graph, number, scale=1.0 + number))
+            model.history.switch(world.snapshot(graph, number, scale=1.0 + number))
             ask(model, world, ids)
     assert gpus.driver(0).errors or model.trouble
     monkeypatch.undo()

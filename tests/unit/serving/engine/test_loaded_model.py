@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
 from serving.engine.requests import InferenceResult
+from serving.engine.validation import validate
 from serving.model_config.options import ModelOptions
 from storage.checkpoint import DenseGraph
 from storage.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
@@ -37,16 +37,16 @@ def test_an_answer_comes_from_one_snapshot_and_says_which(make_model: MakeModel,
         first.snapshot.id,
     )
     after = world.snapshot(graph, 4, scale=-2.0)
-    model.line.switch(after)
+    model.history.switch(after)
     second = ask(model, world)
     assert second.snapshot is after
     assert np.allclose(scores(second), world.score(IDS, -2.0), atol=1e-6)
-    assert model.line.in_use() == {after}
+    assert model.history.in_use() == {after}
 
 
 def test_an_empty_request_names_its_snapshot_too(make_model: MakeModel, world: Any, graph: DenseGraph) -> None:
     model = make_model()
-    model.line.set_canary(world.snapshot(graph, 5), 0.5)
+    model.history.set_canary(world.snapshot(graph, 5), 0.5)
     assert ask(model, world, IDS[:0], canary=False).snapshot.name == "3.0"
     result = ask(model, world, IDS[:0], canary=True)
     assert (result.snapshot.name, result.outputs[0].shape) == ("3.5", (0, 1))
@@ -56,7 +56,7 @@ def test_the_canary_arm_answers_and_counts_apart(make_model: MakeModel, world: A
     model = make_model("dynamic_batching { }")
     assert not model.takes_canary("anyone")
     canary = world.snapshot(graph, 1, scale=3.0)
-    model.line.set_canary(canary, 0.3)
+    model.history.set_canary(canary, 0.3)
     keys = [f"user-{number}" for number in range(200)]
     sides = [model.takes_canary(key) for key in keys]
     assert sides == [model.takes_canary(key) for key in keys]
@@ -71,15 +71,15 @@ def test_the_canary_arm_answers_and_counts_apart(make_model: MakeModel, world: A
     counted = {name: arm.stages["success"].count for name, arm in model.arms.items()}
     assert counted == {"main": 200 - sum(sides), "canary": sum(sides)}
     assert model.canary_statistics.inference_count == 4 * sum(sides)
-    model.line.set_canary(None)
+    model.history.set_canary(None)
     assert not any(model.takes_canary(key) for key in keys)
-    assert ask(model, world, canary=True).snapshot is model.line.current
+    assert ask(model, world, canary=True).snapshot is model.history.current
 
 
 def test_an_answer_at_least_as_new_as_asked_for(make_model: MakeModel, world: Any, graph: DenseGraph) -> None:
     model = make_model()
     after = world.snapshot(graph, 2, scale=2.0)
-    threading.Timer(0.02, model.line.switch, [after]).start()
+    threading.Timer(0.02, model.history.switch, [after]).start()
     result = ask(model, world, min_snapshot=after.id)
     assert result.snapshot is after
     assert ask(model, world, min_snapshot="3.2").snapshot is after
@@ -92,7 +92,7 @@ def test_the_wait_for_a_snapshot_ends_in_time(make_model: MakeModel, world: Any)
         ask(model, world, min_snapshot="3.9")
     with pytest.raises(DeadlineExceeded):
         ask(model, world, min_snapshot="3.9", timeout_us=1)
-    model.line.refuse("3.9", "held by a rollback")
+    model.history.refuse("3.9", "held by a rollback")
     with pytest.raises(Unavailable, match="held by a rollback"):
         ask(model, world, min_snapshot="3.9")
     with pytest.raises(InvalidInput, match="min_snapshot"):
@@ -105,19 +105,19 @@ def test_a_rollback_between_wait_and_batch_is_waited_out(
     make_model: MakeModel, world: Any, graph: DenseGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make_model()
-    old, new = model.line.current, world.snapshot(graph, 1)
-    model.line.switch(new)
-    acquire = model.line.acquire
+    old, new = model.history.current, world.snapshot(graph, 1)
+    model.history.switch(new)
+    acquire = model.history.acquire
     pinned: list[Any] = []
 
     def rolled_back_first(canary: bool = False) -> Any:
         if not pinned:
-            model.line.switch(old)
-            threading.Timer(0.01, model.line.switch, [new]).start()
+            model.history.switch(old)
+            threading.Timer(0.01, model.history.switch, [new]).start()
         pinned.append(acquire(canary))
         return pinned[-1]
 
-    monkeypatch.setattr(model.line, "acquire", rolled_back_first)
+    monkeypatch.setattr(model.history, "acquire", rolled_back_first)
     assert ask(model, world, min_snapshot="3.1").snapshot is new
     assert pinned == [old, new]
 
@@ -149,17 +149,17 @@ def test_what_was_admitted_is_answered_as_long_as_it_would_be_asked_still(
 ) -> None:
     old, new = make_model(), make_model()
     assert [old.answers(version) for version in ("", "3")] == [True, True]
-    old.serve(old.line.current, (), by_default=False)  # one more version, for who names it
+    old.serve(old.history.current, (), by_default=False)  # one more version, for who names it
     assert [old.answers(version) for version in ("", "3")] == [False, True]
-    old.stand_by(old.line.current, (), new)
+    old.stand_by(old.history.current, (), new)
     assert [old.answers(version) for version in ("", "3")] == [False, False]
-    assert ask(old, world).snapshot is old.line.current  # what comes all the same is worked off
+    assert ask(old, world).snapshot is old.history.current  # what comes all the same is worked off
     canary = world.snapshot(graph, 7, scale=5.0)
-    old.serve(old.line.current, (), (canary, (), 1.0), by_default=True)
+    old.serve(old.history.current, (), (canary, (), 1.0), by_default=True)
     assert [old.answers(version) for version in ("", "3")] == [True, True]
     assert ask(old, world).snapshot is canary
     old.serve(canary, ("3.0",), by_default=True)
-    assert old.line.canary is None
+    assert old.history.canary is None
     assert ask(old, world, min_snapshot="3.0").snapshot is canary
     assert old.close(10.0)
     assert not old.answers("")
@@ -181,14 +181,14 @@ def test_what_a_closing_version_does_not_manage_goes_to_its_successor(
     old = make_model()
     new = make_model(first=world.snapshot(graph, 7, scale=5.0))
     at_work, go_on = threading.Event(), threading.Event()
-    acquire = old.line.acquire
+    acquire = old.history.acquire
 
     def held_up(canary: bool = False) -> Any:
         at_work.set()
         assert go_on.wait(10)
         return acquire(canary)
 
-    monkeypatch.setattr(old.line, "acquire", held_up)
+    monkeypatch.setattr(old.history, "acquire", held_up)
 
     async def run() -> list[InferenceResult]:
         asked = [asyncio.ensure_future(old.infer(world.columns(IDS), 4)) for _ in range(3)]
@@ -208,7 +208,7 @@ def test_a_successor_with_another_signature_is_not_asked(make_model: MakeModel, 
     old, new = make_model(), make_model("max_batch_size: 2")
     old.hand_over(new)
     old.close(10.0)
-    assert ask(old, world, IDS[:2]).snapshot is new.line.current
+    assert ask(old, world, IDS[:2]).snapshot is new.history.current
     with pytest.raises(Unavailable, match="another signature"):
         ask(old, world)
 
@@ -270,7 +270,7 @@ def test_requests_that_were_answered_are_remembered_for_the_guard(make_model: Ma
 
 def test_a_replay_is_not_counted_as_traffic(make_model: MakeModel, world: Any) -> None:
     model = make_model()
-    gate(model.parts, None, model.line.current, world.golden(), None, options=ModelOptions())
+    validate(model.parts, None, model.history.current, world.golden(), None, options=ModelOptions())
     assert sum(model.store_stats().hits.values()) + model.store_stats().absent == 0
     ask(model, world)
     stats = model.store_stats()
@@ -288,8 +288,8 @@ def test_no_batch_mixes_snapshots_under_a_storm_of_switches(
     def storm() -> None:
         while not stop.is_set():
             for number, shot in enumerate(shots):
-                model.line.switch(shot)
-                model.line.set_canary(shots[number - 3] if number % 2 else None, 0.5)
+                model.history.switch(shot)
+                model.history.set_canary(shots[number - 3] if number % 2 else None, 0.5)
 
     thread = threading.Thread(target=storm)
     thread.start()
@@ -315,6 +315,6 @@ def test_no_batch_mixes_snapshots_under_a_storm_of_switches(
         thread.join(10)
     assert wrong == []
     assert len(seen) > 3
-    model.line.set_canary(None)
-    assert model.line.in_use() == {model.line.current}
+    model.history.set_canary(None)
+    assert model.history.in_use() == {model.history.current}
     assert sum(arm.stages["success"].count for arm in model.arms.values()) == 16 * 60

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from serving.engine.gate import gate
 from serving.engine.model import LoadedModel
 from serving.engine.requests import InferenceResult
+from serving.engine.validation import validate
 from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.snapshot import Snapshot
@@ -155,7 +155,7 @@ def make_model(tmp_path: Path) -> Iterator[Callable[..., LoadedModel]]:
         folder.mkdir(exist_ok=True)
         (folder / "config.pbtxt").write_text(text)
         model = LoadedModel(read_model_config(folder), world.published, world.store, world.snapshot)
-        gate(model.parts, None, world.snapshot, world.published.golden(), None, options=ModelOptions())
+        validate(model.parts, None, world.snapshot, world.published.golden(), None, options=ModelOptions())
         made.append(model)
         return model
 
@@ -254,7 +254,7 @@ def test_requests_of_the_same_user_share_it(world: World, make_model: Callable[.
 def test_no_user_is_without_a_row_whatever_requests_come_together(
     world: World, make_model: Callable[..., LoadedModel]
 ) -> None:
-    # What nobody's row names is looked up by the host and not by a card: they would count differently.
+    # What nobody's row names is looked up by the host and not by a GPU: they would count differently.
     pipeline = make_model(world).group.sessions[0].pipeline
     side = UserSide.of(world.spec, world.published.manifest.graph)
     assert side is not None

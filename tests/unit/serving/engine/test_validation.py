@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.gate import Claims, gate
 from serving.engine.model import LoadedModel
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import SLICE_ROWS, ModelParts, replay_golden
+from serving.engine.validation import Claims, validate
 from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import read_model_config
 from serving.pipeline.snapshot import Snapshot
@@ -53,7 +53,7 @@ def test_a_good_candidate_passes_and_the_report_has_the_figures(
     world: Any, parts: ModelParts, base: Snapshot, graph: DenseGraph
 ) -> None:
     candidate = world.snapshot(graph, 1, scale=1.1)
-    report = gate(parts, base, candidate, world.golden(1.1), requests(world), options=OPTIONS)
+    report = validate(parts, base, candidate, world.golden(1.1), requests(world), options=OPTIONS)
     assert (report.golden_rows, report.guard.rows, report.guard.skipped) == (100, 200, "")
     assert 0 < report.golden_difference < 1e-6
     assert report.guard.shifts[0].correlation == pytest.approx(1.0)
@@ -65,7 +65,7 @@ def test_wrong_golden_scores_end_it_before_the_guard(
     kept = requests(world)
     monkeypatch.setattr(kept, "requests", lambda: pytest.fail("the guard was asked"))
     with pytest.raises(ParityError, match="golden requests: output 'score' differs"):
-        gate(parts, base, world.snapshot(graph, 1, scale=1.1), world.golden(), kept, options=OPTIONS)
+        validate(parts, base, world.snapshot(graph, 1, scale=1.1), world.golden(), kept, options=OPTIONS)
 
 
 def test_the_difference_is_named_by_its_row_in_all_golden_rows(world: Any, parts: ModelParts, base: Snapshot) -> None:
@@ -87,12 +87,12 @@ def test_a_trainer_gone_wrong_passes_the_golden_requests_and_is_refused_by_the_g
     flipped = world.snapshot(graph, 1, scale=-1.0)
     golden = world.golden(-1.0)
     with pytest.raises(GuardError, match="live guard: output 'score'"):
-        gate(parts, base, flipped, golden, requests(world), options=OPTIONS)
+        validate(parts, base, flipped, golden, requests(world), options=OPTIONS)
     off = ModelOptions(live_guard=False)
-    assert gate(parts, base, flipped, golden, requests(world), options=off).guard.skipped == "live_guard is off"
-    few = gate(parts, base, flipped, golden, requests(world, 63), options=OPTIONS)
+    assert validate(parts, base, flipped, golden, requests(world), options=off).guard.skipped == "live_guard is off"
+    few = validate(parts, base, flipped, golden, requests(world, 63), options=OPTIONS)
     assert few.guard.skipped == "63 rows of recent requests, 64 are needed"
-    first = gate(parts, None, flipped, golden, None, options=OPTIONS)
+    first = validate(parts, None, flipped, golden, None, options=OPTIONS)
     assert first.guard.skipped == "nothing was served before"
 
 
@@ -100,11 +100,11 @@ def test_one_weight_beneath_valid_digests_is_refused(
     world: Any, parts: ModelParts, base: Snapshot, graph: DenseGraph
 ) -> None:
     claims = Claims.of_version(world.published.manifest)
-    assert gate(parts, None, base, world.golden(), None, options=OPTIONS, claims=claims).golden_rows == 100
+    assert validate(parts, None, base, world.golden(), None, options=OPTIONS, claims=claims).golden_rows == 100
     changed = world.snapshot(graph, 0, scale=float(np.nextafter(np.float32(1), np.float32(2))))
     assert replay_golden(parts, changed, world.golden()) < 1e-6  # too small for the golden requests to see
     with pytest.raises(ParityError, match="golden requests: the dense weights are not the trainer's"):
-        gate(parts, None, changed, world.golden(), None, options=OPTIONS, claims=claims)
+        validate(parts, None, changed, world.golden(), None, options=OPTIONS, claims=claims)
 
 
 def test_requests_that_the_candidate_does_not_take_are_left_out(
@@ -114,7 +114,7 @@ def test_requests_that_the_candidate_does_not_take_are_left_out(
     for _ in range(3):
         kept.record({"gone": column_from_numpy("INT64", np.array([1]))}, 1)
     candidate = world.snapshot(graph, 1, scale=1.1)
-    report = gate(parts, base, candidate, world.golden(1.1), kept, options=OPTIONS)
+    report = validate(parts, base, candidate, world.golden(1.1), kept, options=OPTIONS)
     assert report.guard.rows == 100
 
 
@@ -129,7 +129,7 @@ def test_a_replay_is_cut_into_slices(
         return score(batches, snapshot)
 
     monkeypatch.setattr(parts.processor, "score", counted)
-    gate(parts, base, base, world.golden(), requests(world, 150), options=OPTIONS)
+    validate(parts, base, base, world.golden(), requests(world, 150), options=OPTIONS)
     assert max(sizes) <= SLICE_ROWS
     assert sum(sizes) == 100 + 2 * 150
 
@@ -219,7 +219,7 @@ def test_a_staged_delta_is_checked_row_by_row_and_answers_as_published(
     staged = delta_of(ids, rows, removed)
     parts, candidate, claims = stage(world, own_store, staged)
     golden = staged.delta.golden(world.published.spec, world.published.manifest.graph)
-    report = gate(parts, base, candidate, golden, requests(world), options=OPTIONS, claims=claims)
+    report = validate(parts, base, candidate, golden, requests(world), options=OPTIONS, claims=claims)
     assert report.guard.skipped == ""
     asked = np.concatenate([ids, removed, world.ids])
     for snapshot, expected in ((candidate, staged.score(asked)), (base, world.score(asked))):
@@ -239,7 +239,7 @@ def test_one_row_changed_beneath_valid_digests_is_refused(
     golden = staged.delta.golden(world.published.spec, world.published.manifest.graph)
     assert replay_golden(parts, candidate, golden) < 1e-5
     with pytest.raises(ParityError, match="golden requests: table 'item': the staged rows and removed ids"):
-        gate(parts, base, candidate, golden, None, options=OPTIONS, claims=claims)
+        validate(parts, base, candidate, golden, None, options=OPTIONS, claims=claims)
 
 
 def test_a_model_answers_from_overlays_by_the_mask_of_its_snapshot(
@@ -253,7 +253,7 @@ def test_a_model_answers_from_overlays_by_the_mask_of_its_snapshot(
     ids = np.array([3, 5, 50, 7, -1, 600])
     try:
         for snapshot, expected in ((candidate, staged.score(ids)), (first, world.score(ids))):
-            model.line.switch(snapshot)
+            model.history.switch(snapshot)
             result = asyncio.run(model.infer(world.columns(ids), len(ids)))
             assert result.snapshot is snapshot
             assert np.allclose(result.outputs[0], expected, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Failures of a card by the texts and codes that torch, its libraries and CuPy raise them with."""
+"""Failures of a GPU by the texts and codes that torch, its libraries and CuPy raise them with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from serving.gpu.device_errors import Asking, CardState, Fault, fault_of, first_line
+from serving.gpu.device_errors import Asking, Fault, GpuState, fault_of, first_line
 from serving.gpu.driver import GpuInfo
 from storage.errors import CaptureError, DeviceError, DeviceLost, DeviceOutOfMemory, NotFound
 
@@ -60,7 +60,7 @@ class CUDADriverError(CUDARuntimeError):
         (coded(900, "operation not permitted when stream is capturing"), "capture"),
         (coded(901, "operation failed due to a previous error during capture"), "capture"),
         (coded(906, "operation would make the legacy stream depend on a capturing blocking stream"), "capture"),
-        # Of the caller, and of a thread that was never made the card's: the card goes on.
+        # Of the caller, and of a thread that was never made the GPU's: the GPU goes on.
         (coded(1, "invalid argument"), None),
         (coded(201, "invalid device context"), None),
         (coded(209, "no kernel image is available for execution on the device"), None),
@@ -104,7 +104,7 @@ class CUDADriverError(CUDARuntimeError):
             RuntimeError("The following operation failed.\nRuntimeError: CUDA out of memory. Tried to allocate"),
             "memory",
         ),
-        # Not of a card, whatever they say.
+        # Not of a GPU, whatever they say.
         (RuntimeError("unknown error"), None),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"), None),
         (ValueError("CUDA error: an illegal memory access was encountered"), None),
@@ -136,17 +136,15 @@ def test_what_torch_itself_refuses_in_a_capture(text: str) -> None:
     assert fault_of(RuntimeError("shapes differ"), capturing=True) is None
 
 
-def run(
-    state: CardState, error: Exception | None, asked: int = 0, *, pinned: bool = False, capturing: str = ""
-) -> None:
-    """A call to a card that raises an error, or does not."""
+def run(state: GpuState, error: Exception | None, asked: int = 0, *, pinned: bool = False, capturing: str = "") -> None:
+    """A call to a GPU that raises an error, or does not."""
     with Asking(state, asked, pinned=pinned, capturing=capturing):
         if error is not None:
             raise error
 
 
-def test_a_card_that_failed_is_asked_nothing_more() -> None:
-    state = CardState(INFO, lambda: (1, 2))
+def test_a_gpu_that_failed_is_asked_nothing_more() -> None:
+    state = GpuState(INFO, lambda: (1, 2))
     illegal = coded(700, "an illegal memory access was encountered")
     with pytest.raises(DeviceLost, match=r"GPU 1 \(NVIDIA H100\) failed: CUDA error: an illegal memory") as first:
         run(state, illegal)
@@ -156,7 +154,7 @@ def test_a_card_that_failed_is_asked_nothing_more() -> None:
 
 
 def test_a_message_says_what_was_asked_for_and_what_is_left() -> None:
-    state = CardState(INFO, lambda: (3 * 2**20, 80 * 2**30))
+    state = GpuState(INFO, lambda: (3 * 2**20, 80 * 2**30))
     full = coded(2, "out of memory")
     with pytest.raises(DeviceOutOfMemory, match=r"GPU 1 .*64\.0 MiB asked for, 3\.0 MiB of 81920\.0 MiB are free"):
         run(state, full, 64 * 2**20)
@@ -164,24 +162,24 @@ def test_a_message_says_what_was_asked_for_and_what_is_left() -> None:
         run(state, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"))
     with pytest.raises(DeviceOutOfMemory, match=r"2\.0 MiB of the host's memory could not be pinned"):
         run(state, full, 2**21, pinned=True)
-    run(state, None)  # the card goes on
+    run(state, None)  # the GPU goes on
 
     def unknown() -> tuple[int, int]:
         raise full
 
     with pytest.raises(DeviceOutOfMemory, match="how much is free is not known"):
-        run(CardState(INFO, unknown), full)
+        run(GpuState(INFO, unknown), full)
 
 
-def test_a_capture_is_named_and_the_card_goes_on() -> None:
-    state = CardState(INFO, lambda: (1, 2))
+def test_a_capture_is_named_and_the_gpu_goes_on() -> None:
+    state = GpuState(INFO, lambda: (1, 2))
     with pytest.raises(CaptureError, match=r"dlrm/64: GPU 1 .*operation not permitted when stream is capturing$"):
         run(state, coded(900, "operation not permitted when stream is capturing"), capturing="dlrm/64")
     assert not state.lost
 
 
 def test_an_error_of_a_kernel_is_judged_by_its_cause() -> None:
-    state = CardState(INFO, lambda: (1, 2))
+    state = GpuState(INFO, lambda: (1, 2))
     ours = DeviceError("GPU 1 did not start kernel assemble")
     ours.__cause__ = CUDADriverError(1, "CUDA_ERROR_INVALID_VALUE: invalid argument")
     with pytest.raises(DeviceError) as passed:
@@ -193,7 +191,7 @@ def test_an_error_of_a_kernel_is_judged_by_its_cause() -> None:
 
 
 def test_other_errors_pass_as_they_are() -> None:
-    state = CardState(INFO, lambda: (1, 2))
+    state = GpuState(INFO, lambda: (1, 2))
     for error in (ValueError("a bug"), NotFound("of ours"), RuntimeError("shapes"), CaptureError("named already")):
         with pytest.raises(type(error)) as passed:
             run(state, error)

@@ -16,14 +16,14 @@ from serving.gpu.driver import GpuInfo
 from serving.gpu.gauges import GpuGauges
 from serving.http.triton_metrics import MachineGauges
 
-CARDS = [
+GPUS = [
     GpuInfo(0, "NVIDIA H100", (9, 0), 80 * 2**30, "GPU-aa"),
     GpuInfo(1, "NVIDIA H100", (9, 0), 80 * 2**30, "GPU-bb"),
 ]
 
 
 class Nvml:
-    """pynvml's functions. energy_mj: of each card; refused: functions that a card does not have."""
+    """pynvml's functions. energy_mj: of each GPU; refused: functions that a GPU does not have."""
 
     def __init__(self) -> None:
         self.energy_mj = {"GPU-aa": 1_000_000, "GPU-bb": 5_000}
@@ -38,11 +38,11 @@ class Nvml:
             raise AttributeError(function)
         answers = {
             "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-            "nvmlDeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=37, memory=5),
-            "nvmlDeviceGetMemoryInfo": lambda card: SimpleNamespace(total=80 * 2**30, used=2**30, free=79 * 2**30),
-            "nvmlDeviceGetPowerUsage": lambda card: 123_456,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda card: 700_000,
-            "nvmlDeviceGetTotalEnergyConsumption": lambda card: self.energy_mj[card],
+            "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=37, memory=5),
+            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=80 * 2**30, used=2**30, free=79 * 2**30),
+            "nvmlDeviceGetPowerUsage": lambda gpu: 123_456,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 700_000,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda gpu: self.energy_mj[gpu],
         }
         answer = answers[function]
 
@@ -66,7 +66,7 @@ def read(machine: MachineGauges) -> dict[tuple[str, str], float]:
 @pytest.mark.slow
 def test_the_page_has_tritons_names_and_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
-    machine = MachineGauges(tmp_path, GpuGauges(lambda: CARDS, nvml))
+    machine = MachineGauges(tmp_path, GpuGauges(lambda: GPUS, nvml))
     expected = {
         "nv_gpu_utilization": 0.37,
         "nv_gpu_memory_total_bytes": 80 * 2**30,
@@ -75,7 +75,7 @@ def test_the_page_has_tritons_names_and_units(tmp_path: Path, monkeypatch: pytes
         "nv_gpu_power_limit": 700,
         "nv_energy_consumption": 0,
     }
-    assert read(machine) == {(name, card.uuid): value for name, value in expected.items() for card in CARDS}
+    assert read(machine) == {(name, gpu.uuid): value for name, value in expected.items() for gpu in GPUS}
     types = [line for line in machine.lines() if line.startswith("# TYPE")]
     assert "# TYPE nv_energy_consumption counter" in types
     assert "# TYPE nv_gpu_power_usage gauge" in types
@@ -88,10 +88,10 @@ def test_the_page_has_tritons_names_and_units(tmp_path: Path, monkeypatch: pytes
     assert read(machine)["nv_energy_consumption", "GPU-aa"] == 2.5
 
 
-def test_what_a_card_does_not_tell_is_left_out() -> None:
+def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     nvml = Nvml()
     nvml.refused = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"}
-    names = [metric.name for metric in GpuGauges(lambda: CARDS, nvml).read()]
+    names = [metric.name for metric in GpuGauges(lambda: GPUS, nvml).read()]
     assert names == [
         "nv_gpu_memory_total_bytes",
         "nv_gpu_memory_used_bytes",
@@ -104,7 +104,7 @@ def test_without_nvml_torch_tells_of_memory_once_cuda_is_started(monkeypatch: py
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(gauges, "_GOOD_FOR_S", -1.0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (60, 100))
-    metrics = GpuGauges(lambda: CARDS)
+    metrics = GpuGauges(lambda: GPUS)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert metrics.read() == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -119,7 +119,7 @@ def test_nothing_is_said_without_a_gpu_or_before_anyone_looked_for_one() -> None
     found: list[GpuInfo] | None = None
     metrics = GpuGauges(lambda: found, Nvml())
     assert metrics.read() == []
-    found = CARDS
+    found = GPUS
     assert metrics.read()
     assert GpuGauges(list, Nvml()).read() == []
     assert GpuGauges(lambda: [GpuInfo(0, "without a UUID", (9, 0), 1)], Nvml()).read() == []
@@ -130,7 +130,7 @@ def test_it_never_raises_and_takes_no_time() -> None:
         raise RuntimeError("a surprise")
 
     assert GpuGauges(broken, Nvml()).read() == []
-    metrics = GpuGauges(lambda: CARDS, Nvml())
+    metrics = GpuGauges(lambda: GPUS, Nvml())
     metrics.read()
     began = time.process_time()
     for _ in range(100):

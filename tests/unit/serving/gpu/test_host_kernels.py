@@ -1,4 +1,4 @@
-"""The kernels on the processor: a replica published by lists, searched along chains, late rows added; beside numpy.
+"""The kernels on the processor: a replica published by lists, searched along chains, missed rows added; beside numpy.
 
 Tests of single kernels, with every width and hostile sizes, are in tests/cpp/cuda. Here launches are those that servers
 make, so that arguments, layouts and row types of Python are what the kernels take them for.
@@ -87,7 +87,7 @@ def test_rows_come_to_their_places_and_late_ones_after_them(
     ]
     late = on.encoded(len(entries))[1].copy()
     run(
-        lookup_kernels.scatter_late(
+        lookup_kernels.scatter_missed(
             output,
             features=batch.table,
             header=batch.header,
@@ -148,7 +148,7 @@ def test_bags_are_summed_in_the_order_of_their_ids_and_late_rows_added(
         assert feature.states.tolist() == missing.tolist()
         wanted.append(sums)
     run(
-        lookup_kernels.add_late(
+        lookup_kernels.add_missed(
             features=batch.table,
             header=batch.header,
             rows=ROWS,
@@ -172,10 +172,10 @@ def test_a_published_change_is_seen() -> None:
     before.look_up(None)
     assert before.missed() == before.expected_misses()
     assert len(before.missed()) == 2
-    # All words become no slot; the flags of their lines stay.
+    # All words become no slot; the flags of their buckets stay.
     stores = [
-        (8 * line + at, words[at] >> 56 << 56)
-        for line, words in enumerate(on.lines.view(-1, 8).tolist())
+        (8 * bucket + at, words[at] >> 56 << 56)
+        for bucket, words in enumerate(on.buckets.view(-1, 8).tolist())
         for at in range(4, 8)
     ]
     run(
@@ -183,8 +183,8 @@ def test_a_published_change_is_seen() -> None:
             entries=torch.tensor(stores),
             count=torch.tensor([len(stores)]),
             room=len(stores),
-            lines=on.lines,
-            line_count=on.line_count,
+            buckets=on.buckets,
+            bucket_count=on.bucket_count,
         )
     )
     after = Batch([feature], ())

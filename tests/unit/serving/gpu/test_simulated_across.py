@@ -1,4 +1,4 @@
-"""Lookups across simulated cards: rows of both come, and launches that go where they must not are found."""
+"""Lookups across simulated GPUs: rows of both come, and launches that go where they must not are found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from storage._table import CardCache
+from storage._table import GpuCache
 from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
 from storage.hbm.lookup_kernels import FEATURE_WORDS
@@ -19,7 +19,7 @@ from tests.support.gpu import model_of_replica
 from tests.support.gpu.beside_host import BesideHost, bytes_of, translated
 from tests.support.gpu.model_of_replica import MEAN, SUM, WEIGHTED, Batch, Feature, Replica
 
-CARDS, OWN, PEER = 3, 1, 2  # card 0 has nothing
+GPUS, OWN, PEER = 3, 1, 2  # GPU 0 has nothing
 TABLE = 1
 IDS = np.array([0, 1, -1, 2**63 - 1, -(2**63), *range(100, 130)])
 ABSENT = (1000, -1000)
@@ -37,7 +37,7 @@ def replica(ids: np.ndarray, seed: int) -> Replica:
 
 
 class LookedUpAcross:
-    """A batch on card OWN, which has a third of the ids; PEER has them all, and other rows for them. Card 0 has none.
+    """A batch on GPU OWN, which has a third of the ids; PEER has them all, and other rows for them. GPU 0 has none.
 
     expected: by feature, its rows (n, 8), or sums, and states.
     """
@@ -73,8 +73,8 @@ class LookedUpAcross:
         self.table = self.beside.bring(self.table_words())
 
     def _pack_chains(self) -> None:
-        """Behind what a batch of one card has."""
-        chains = np.full((CARDS, PEER_CHAIN_WORDS), 2**40)
+        """Behind what a batch of one GPU has."""
+        chains = np.full((GPUS, PEER_CHAIN_WORDS), 2**40)
         chains[:, 0] = 0
         chains[PEER, : 1 + len(PEER_CHAIN)] = len(PEER_CHAIN), *PEER_CHAIN
         packed = bytes_of(self.batch.header).tobytes()
@@ -85,18 +85,23 @@ class LookedUpAcross:
 
     def peer_words(self, **changes: int) -> torch.Tensor:
         """What OWN knows of the others. changes: of the words for PEER."""
-        lines, slab, uses = (buffer.data_ptr() for buffer in self.theirs)
-        words = {"lines": lines, "line_count": self.at_peer.line_count, "slab": slab, "slots": self.at_peer.slots}
+        buckets, slab, uses = (buffer.data_ptr() for buffer in self.theirs)
+        words = {
+            "buckets": buckets,
+            "bucket_count": self.at_peer.bucket_count,
+            "slab": slab,
+            "slots": self.at_peer.slots,
+        }
         words |= {"uses": uses} | changes
-        table = torch.zeros((CARDS, PEER_WORDS), dtype=torch.int64)
+        table = torch.zeros((GPUS, PEER_WORDS), dtype=torch.int64)
         table[PEER] = torch.tensor(list(words.values()))
         return table
 
     def table_words(self) -> torch.Tensor:
-        own, card = (*self.on.shared, *self.batch.outputs), (*self.shared, *self.outputs)
-        at = {tensor.data_ptr(): there for tensor, there in zip(own, card, strict=True)}
+        own, gpu = (*self.on.shared, *self.batch.outputs), (*self.shared, *self.outputs)
+        at = {tensor.data_ptr(): there for tensor, there in zip(own, gpu, strict=True)}
         table = translated(self.batch.table, at).view(-1, FEATURE_WORDS)
-        table[:, 11], table[:, 12] = self.peers.data_ptr(), OWN << 32 | CARDS
+        table[:, 11], table[:, 12] = self.peers.data_ptr(), OWN << 32 | GPUS
         return table
 
     def write(self, buffer: torch.Tensor, words: torch.Tensor) -> None:
@@ -138,17 +143,17 @@ class LookedUpAcross:
         self.beside.finish()
 
     def find(self, id_: int, *, answers: bool = True) -> tuple[int, np.ndarray | None]:
-        """The card that has a row, and the row. answers: whether PEER does."""
+        """The GPU that has a row, and the row. answers: whether PEER does."""
         for table in (TABLE + model_of_replica.TABLES, TABLE):
             if (table, id_) in self.on.rows:
                 return OWN, self.on.rows[table, id_]
-        part = int(CardCache.parts_of(TABLE, np.array([id_]), CARDS)[0])
+        part = int(GpuCache.parts_of(TABLE, np.array([id_]), GPUS)[0])
         return PEER, self.at_peer.find(TABLE, id_, PEER_CHAIN) if part == PEER and answers else None
 
     def check(self, *, answers: bool = True) -> int:
         """Outputs, misses and marks; how many rows came from PEER."""
         misses = 0
-        found: list[set[int]] = [set() for _ in range(CARDS)]
+        found: list[set[int]] = [set() for _ in range(GPUS)]
         for feature, output in zip(self.features, self.outputs[::2], strict=True):
             expected = np.zeros(feature.output.shape, np.float32)
             for row, bag in enumerate(feature.bags):
@@ -156,11 +161,11 @@ class LookedUpAcross:
                     place = feature.place(row, at)
                     if place is None:
                         continue
-                    card, one = self.find(id_, answers=answers)
+                    gpu, one = self.find(id_, answers=answers)
                     if one is None:
                         misses += 1
                         continue
-                    found[card].add(id_)
+                    found[gpu].add(id_)
                     weight = feature.weights[int(feature.ranges[row, 0]) + at] if feature.shape == WEIGHTED else 1
                     expected[place] = expected[place] + np.float32(weight) * one if self.pooled else one
                 if self.pooled and feature.shape == MEAN:
@@ -178,7 +183,7 @@ class LookedUpAcross:
 @pytest.fixture
 def gpus() -> SimulatedGpus:
     # One stream at a time, which is waited for after each launch: every schedule is the same one.
-    return SimulatedGpus(CARDS, schedule="lazy")
+    return SimulatedGpus(GPUS, schedule="lazy")
 
 
 @pytest.fixture(params=[False, True], ids=["gather", "pool"])
@@ -186,7 +191,7 @@ def pooled(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_rows_of_another_card_come(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_rows_of_another_gpu_come(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)
     on.run()
     assert on.check() > 3
@@ -195,7 +200,7 @@ def test_rows_of_another_card_come(gpus: SimulatedGpus, pooled: bool) -> None:
         driver.finish()
 
 
-def test_a_card_that_does_not_answer_is_not_read(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_a_gpu_that_does_not_answer_is_not_read(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)
     on.set_chain(-1)
     kept = on.theirs[2]
@@ -206,12 +211,12 @@ def test_a_card_that_does_not_answer_is_not_read(gpus: SimulatedGpus, pooled: bo
     assert on.check(answers=False) == 0
     # Nor is one that the table says has nothing.
     on.set_chain(0)
-    on.write(on.peers, on.peer_words(lines=0))
+    on.write(on.peers, on.peer_words(buckets=0))
     on.run()
     assert on.check(answers=False) == 0
 
 
-def test_without_a_table_or_chains_no_other_card_is_read(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_without_a_table_or_chains_no_other_gpu_is_read(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled, reach=False)
     table = on.table_words()
     table[:, 11:13] = 0
@@ -226,19 +231,19 @@ def test_without_a_table_or_chains_no_other_card_is_read(gpus: SimulatedGpus, po
 
 
 @pytest.mark.parametrize(("gone", "what"), [(0, "the index"), (1, "the slab"), (2, "the marks of use")])
-def test_memory_of_another_card_that_went_is_not_read(gpus: SimulatedGpus, pooled: bool, gone: int, what: str) -> None:
+def test_memory_of_another_gpu_that_went_is_not_read(gpus: SimulatedGpus, pooled: bool, gone: int, what: str) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)
     on.run()
     on.theirs = (*on.theirs[:gone], *on.theirs[gone + 1 :])
     gc.collect()
-    with pytest.raises(LifetimeError, match=rf"{what} of feature 0 on card 2, .* lives on a card which it reaches"):
+    with pytest.raises(LifetimeError, match=rf"{what} of feature 0 on GPU 2, .* lives on a GPU which it reaches"):
         on.run()
 
 
-def test_a_card_that_was_never_reached_is_not_read(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_a_gpu_that_was_never_reached_is_not_read(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled, reach=False)
     on.driver.reach(gpus.driver(0))  # another one does not help
-    with pytest.raises(LifetimeError, match=r"the index of feature 0 on card 2, .* lives on a card which it reaches"):
+    with pytest.raises(LifetimeError, match=r"the index of feature 0 on GPU 2, .* lives on a GPU which it reaches"):
         on.run()
     on.driver.reach(on.other)
     on.run()
@@ -247,42 +252,42 @@ def test_a_card_that_was_never_reached_is_not_read(gpus: SimulatedGpus, pooled: 
 
 @pytest.mark.parametrize(
     ("word", "change", "what"),
-    [("line_count", 1, "the index"), ("slots", 1, "the slab"), ("lines", 8, "the index"), ("slab", 4, "the slab")],
+    [("bucket_count", 1, "the index"), ("slots", 1, "the slab"), ("buckets", 8, "the index"), ("slab", 4, "the slab")],
 )
 def test_sizes_and_places_are_those_of_its_buffers(
     gpus: SimulatedGpus, pooled: bool, word: str, change: int, what: str
 ) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)
-    lines, slab, _ = (buffer.data_ptr() for buffer in on.theirs)
-    values = {"line_count": on.at_peer.line_count, "slots": on.at_peer.slots, "lines": lines, "slab": slab}
+    buckets, slab, _ = (buffer.data_ptr() for buffer in on.theirs)
+    values = {"bucket_count": on.at_peer.bucket_count, "slots": on.at_peer.slots, "buckets": buckets, "slab": slab}
     on.write(on.peers, on.peer_words(**{word: values[word] + change}))
-    with pytest.raises(LifetimeError, match=f"{what} of feature 0 on card 2"):
+    with pytest.raises(LifetimeError, match=f"{what} of feature 0 on GPU 2"):
         on.run()
 
 
-def test_what_is_known_of_other_cards_is_named(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_what_is_known_of_other_gpus_is_named(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)
-    with pytest.raises(MisuseError, match="for what other cards have of feature 0, and does not name it"):
-        on.run(peers=on.peers[: 8 * PEER_WORDS * (CARDS - 1)])
-    with pytest.raises(MisuseError, match="for the chains of other cards, and does not name it"):
+    with pytest.raises(MisuseError, match="for what other GPUs have of feature 0, and does not name it"):
+        on.run(peers=on.peers[: 8 * PEER_WORDS * (GPUS - 1)])
+    with pytest.raises(MisuseError, match="for the chains of other GPUs, and does not name it"):
         on.run(header=on.header[: len(on.header) - 8])
     on.run()
     assert on.check() > 3
 
 
-def test_buffers_of_another_card_are_no_arguments(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_buffers_of_another_gpu_are_no_arguments(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)
     with pytest.raises(MisuseError, match="no memory of a buffer"):
         on.run(shared=(*on.shared, on.theirs[0]))
 
 
-def test_lookups_of_one_card_go_to_no_other(gpus: SimulatedGpus, pooled: bool) -> None:
+def test_lookups_of_one_gpu_go_to_no_other(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled, reach=False)
     on.run(looks_across=False)
     assert on.check(answers=False) == 0
 
 
-def test_a_card_does_not_reach_itself(gpus: SimulatedGpus) -> None:
+def test_a_gpu_does_not_reach_itself(gpus: SimulatedGpus) -> None:
     gpus.driver(0).enter_thread()
     with pytest.raises(MisuseError, match="is to reach itself"):
         gpus.driver(0).reach(gpus.driver(0))

@@ -72,7 +72,7 @@ class Parts:
         return self.host_out.clone()
 
 
-def test_a_right_program_computes_what_a_card_would(driver: SimulatedDriver) -> None:
+def test_a_right_program_computes_what_a_gpu_would(driver: SimulatedDriver) -> None:
     parts = Parts(driver)
     for value in range(20):
         assert (parts.run(value) == 2 * value).all()

@@ -1,4 +1,4 @@
-"""What tests ask of the simulated GPU: faults, threads, cards."""
+"""What tests ask of the simulated GPU: faults, threads, GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def in_thread(work: Callable[[], object]) -> None:
         raise failures[0]
 
 
-def test_cards() -> None:
+def test_found_gpus() -> None:
     gpus = SimulatedGpus(2, total_bytes=1000)
     assert [info.index for info in gpus.infos] == [0, 1]
     assert gpus.why_none == ""
@@ -47,7 +47,7 @@ def test_cards() -> None:
         gpus.driver(2)
 
 
-def test_no_cards() -> None:
+def test_no_gpus() -> None:
     gpus = SimulatedGpus(why_none="no driver is installed")
     assert (len(gpus.infos), gpus.why_none) == (0, "no driver is installed")
     with pytest.raises(ConfigError, match="no driver is installed"):
@@ -121,7 +121,7 @@ def test_captures_are_refused() -> None:
 
 
 @pytest.mark.parametrize("after", range(1, 9))
-def test_a_card_is_lost(after: int) -> None:
+def test_a_gpu_is_lost(after: int) -> None:
     driver = entered()
     calls = 0
 
@@ -153,7 +153,7 @@ def test_a_card_is_lost(after: int) -> None:
     driver.finish()
 
 
-def test_what_waits_on_a_lost_card_never_arrives() -> None:
+def test_what_waits_on_a_lost_gpu_never_arrives() -> None:
     driver = entered(schedule="lazy")
     stream, event = driver.new_stream("s"), driver.new_event()
     host, buffer = driver.pinned(SIZE), driver.device(SIZE)

@@ -26,13 +26,13 @@ def driver(request: pytest.FixtureRequest) -> SimulatedDriver:
     return made
 
 
-class Lane:
+class Context:
     """A stream, and a graph that doubles what comes in and copies it back."""
 
     def __init__(self, driver: SimulatedDriver, pool: Any) -> None:
         self.driver = driver
         self.pool = pool
-        self.stream = driver.new_stream("lane")
+        self.stream = driver.new_stream("context")
         self.done = driver.new_event()
         self.host_in, self.host_out = driver.pinned(SIZE), driver.pinned(SIZE)
         self.inside, self.result = driver.device(SIZE), driver.device(SIZE)
@@ -65,157 +65,161 @@ class Lane:
 
 
 @pytest.fixture
-def lane(driver: SimulatedDriver) -> Lane:
-    return Lane(driver, driver.new_pool())
+def context(driver: SimulatedDriver) -> Context:
+    return Context(driver, driver.new_pool())
 
 
-def test_a_graph_runs_when_it_is_launched(driver: SimulatedDriver, lane: Lane) -> None:
+def test_a_graph_runs_when_it_is_launched(driver: SimulatedDriver, context: Context) -> None:
     driver.finish()
-    assert lane.ran == 0
+    assert context.ran == 0
     for value in range(1, 20):
-        assert (lane.run(value) == 2 * value).all()
-    assert lane.ran == 19
+        assert (context.run(value) == 2 * value).all()
+    assert context.ran == 19
     driver.finish()
     assert {executed.kind for executed in driver.trace} == {"launch"}
     assert driver.counts["launch"] == 19
 
 
-def test_a_launch_is_ordered_by_all_that_is_in_it(driver: SimulatedDriver, lane: Lane) -> None:
+def test_a_launch_is_ordered_by_all_that_is_in_it(driver: SimulatedDriver, context: Context) -> None:
     other, back = driver.new_stream("other"), driver.new_event()
     fresh, out = driver.pinned(SIZE), driver.pinned(SIZE)
-    lane.launch()
-    with pytest.raises(RaceError, match="launch 'double' on stream 'lane' writes it"):
-        driver.copy(out, lane.result, other)
+    context.launch()
+    with pytest.raises(RaceError, match="launch 'double' on stream 'context' writes it"):
+        driver.copy(out, context.result, other)
     unrelated = driver.device(SIZE)
-    with pytest.raises(RaceError, match="launch 'double' on stream 'lane' reads it"):
-        driver.copy(lane.host_in, unrelated, other)
-    driver.wait(other, lane.done)
-    driver.copy(lane.inside, fresh, other)
-    with pytest.raises(RaceError, match="launch 'double' on stream 'lane' writes device"):
-        lane.launch()
+    with pytest.raises(RaceError, match="launch 'double' on stream 'context' reads it"):
+        driver.copy(context.host_in, unrelated, other)
+    driver.wait(other, context.done)
+    driver.copy(context.inside, fresh, other)
+    with pytest.raises(RaceError, match="launch 'double' on stream 'context' writes device"):
+        context.launch()
     driver.record(back, other)
-    driver.wait(lane.stream, back)
-    lane.launch()
+    driver.wait(context.stream, back)
+    context.launch()
 
 
 def test_weights_change_only_when_no_launch_reads_them(driver: SimulatedDriver) -> None:
-    lane = Lane(driver, driver.new_pool())
+    context = Context(driver, driver.new_pool())
     uploads, ready = driver.new_stream("uploads"), driver.new_event()
-    bank, weights = driver.device(SIZE), driver.pinned(SIZE)
-    inside, result = lane.inside, lane.result
+    weight_slot, weights = driver.device(SIZE), driver.pinned(SIZE)
+    inside, result = context.inside, context.result
 
     def put() -> None:
-        driver.copy(inside, lane.host_in, lane.stream)
-        driver.compute(lambda: result.copy_(inside * bank), lane.stream, reads=[inside, bank], writes=[result])
-        driver.copy(lane.host_out, result, lane.stream)
+        driver.copy(inside, context.host_in, context.stream)
+        driver.compute(
+            lambda: result.copy_(inside * weight_slot), context.stream, reads=[inside, weight_slot], writes=[result]
+        )
+        driver.copy(context.host_out, result, context.stream)
 
-    lane.graph = lane.capture(put)
+    context.graph = context.capture(put)
 
     def upload(value: int) -> None:
         weights.fill_(value)
-        driver.copy(bank, weights, uploads)
+        driver.copy(weight_slot, weights, uploads)
         driver.record(ready, uploads)
         driver.synchronize(ready)
 
     for value in (3, 4):
         upload(value)
-        driver.wait(lane.stream, ready)
-        assert (lane.run(5) == 5 * value).all()
+        driver.wait(context.stream, ready)
+        assert (context.run(5) == 5 * value).all()
     assert not driver.errors
-    lane.launch()
-    with pytest.raises(RaceError, match=r"on stream 'uploads' writes device .*launch 'double' on stream 'lane' reads"):
+    context.launch()
+    with pytest.raises(
+        RaceError, match=r"on stream 'uploads' writes device .*launch 'double' on stream 'context' reads"
+    ):
         upload(6)
 
 
 def test_graphs_of_a_pool_take_turns(driver: SimulatedDriver) -> None:
     pool = driver.new_pool()
-    one, two = Lane(driver, pool), Lane(driver, pool)
+    one, two = Context(driver, pool), Context(driver, pool)
     one.launch()
-    with pytest.raises(RaceError, match="launch 'double' on stream 'lane' writes pool 1"):
+    with pytest.raises(RaceError, match="launch 'double' on stream 'context' writes pool 1"):
         two.launch()
     driver.wait(two.stream, one.done)
     two.launch()
     driver.synchronize(two.done)
     one.launch()
-    third = Lane(driver, driver.new_pool())
+    third = Context(driver, driver.new_pool())
     third.launch()
     assert len(driver.errors) == 1
 
 
-def test_the_host_meets_launches_as_it_does_copies(driver: SimulatedDriver, lane: Lane) -> None:
-    lane.launch()
-    assert (lane.host_out == 0xFF).all()
-    lane.host_in.fill_(1)
-    with pytest.raises(RaceError, match="while launch 'double' on stream 'lane' copies from it"):
-        driver.synchronize(lane.done)
+def test_the_host_meets_launches_as_it_does_copies(driver: SimulatedDriver, context: Context) -> None:
+    context.launch()
+    assert (context.host_out == 0xFF).all()
+    context.host_in.fill_(1)
+    with pytest.raises(RaceError, match="while launch 'double' on stream 'context' copies from it"):
+        driver.synchronize(context.done)
 
 
-def test_bytes_that_come_out_within_a_graph_go_in_again(driver: SimulatedDriver, lane: Lane) -> None:
+def test_bytes_that_come_out_within_a_graph_go_in_again(driver: SimulatedDriver, context: Context) -> None:
     def put() -> None:
-        lane.put()
-        driver.copy(lane.inside, lane.host_out, lane.stream)
-        driver.copy(lane.host_in, lane.inside, lane.stream)
+        context.put()
+        driver.copy(context.inside, context.host_out, context.stream)
+        driver.copy(context.host_in, context.inside, context.stream)
 
-    lane.graph = lane.capture(put)
-    lane.run(4)
-    assert (lane.host_in == 8).all()
+    context.graph = context.capture(put)
+    context.run(4)
+    assert (context.host_in == 8).all()
     driver.finish()
 
 
 # What does not go into a graph.
 
 
-def test_what_no_graph_holds_ends_the_capture(driver: SimulatedDriver, lane: Lane) -> None:
+def test_what_no_graph_holds_ends_the_capture(driver: SimulatedDriver, context: Context) -> None:
     other = driver.new_stream("other")
-    lane.launch()
+    context.launch()
     forbidden: list[Callable[[], object]] = [
-        lambda: driver.synchronize(lane.done),
-        lambda: driver.record(lane.done, lane.stream),
-        lambda: driver.wait(lane.stream, lane.done),
+        lambda: driver.synchronize(context.done),
+        lambda: driver.record(context.done, context.stream),
+        lambda: driver.wait(context.stream, context.done),
         lambda: driver.pinned(8),
         lambda: driver.device(8),
-        lambda: driver.launch(lane.graph, lane.stream),
-        lambda: lane.capture(lambda: None),
-        lambda: driver.copy(lane.inside, lane.host_in, other),
+        lambda: driver.launch(context.graph, context.stream),
+        lambda: context.capture(lambda: None),
+        lambda: driver.copy(context.inside, context.host_in, other),
     ]
     for call in forbidden:
         with pytest.raises(CaptureError, match="while double is captured"):
-            lane.capture(partial(call))
+            context.capture(partial(call))
 
         def swallows(call: Callable[[], object] = call) -> None:
             try:
                 call()
             except CaptureError:
-                lane.put()
+                context.put()
 
         with pytest.raises(CaptureError, match="double does not go into a graph"):
-            lane.capture(swallows)
+            context.capture(swallows)
     # The stream and the thread go on as before.
-    driver.synchronize(lane.done)
-    assert (lane.run(3) == 6).all()
+    driver.synchronize(context.done)
+    assert (context.run(3) == 6).all()
     assert driver.live_graphs == 1
     driver.finish()
 
 
-def test_an_exception_ends_the_capture(driver: SimulatedDriver, lane: Lane) -> None:
+def test_an_exception_ends_the_capture(driver: SimulatedDriver, context: Context) -> None:
     def fails() -> None:
-        lane.put()
+        context.put()
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        lane.capture(fails)
-    assert (lane.run(3) == 6).all()
+        context.capture(fails)
+    assert (context.run(3) == 6).all()
 
 
-def test_a_capture_is_the_calling_threads(driver: SimulatedDriver, lane: Lane) -> None:
+def test_a_capture_is_the_calling_threads(driver: SimulatedDriver, context: Context) -> None:
     results: list[object] = []
 
     def elsewhere() -> None:
         driver.enter_thread()
-        other = Lane(driver, driver.new_pool())
+        other = Context(driver, driver.new_pool())
         results.append(other.run(4).tolist())
         try:
-            lane.launch()
+            context.launch()
         except MisuseError as error:
             results.append(str(error))
 
@@ -223,53 +227,53 @@ def test_a_capture_is_the_calling_threads(driver: SimulatedDriver, lane: Lane) -
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
-        lane.put()
+        context.put()
 
-    lane.graph = lane.capture(work)
+    context.graph = context.capture(work)
     assert results[0] == [8] * SIZE
     assert "while another thread captures" in str(results[1])
-    assert (lane.run(3) == 6).all()
+    assert (context.run(3) == 6).all()
 
 
 # How long things live.
 
 
-def test_a_graph_does_not_keep_its_buffers(driver: SimulatedDriver, lane: Lane) -> None:
-    lane.run(1)
-    lane.inside = driver.device(SIZE)
+def test_a_graph_does_not_keep_its_buffers(driver: SimulatedDriver, context: Context) -> None:
+    context.run(1)
+    context.inside = driver.device(SIZE)
     with pytest.raises(LifetimeError, match=r"graph 'double': it uses device .* has been dropped"):
-        lane.launch()
+        context.launch()
 
 
-def test_a_buffer_goes_while_a_launch_waits(driver: SimulatedDriver, lane: Lane) -> None:
-    lane.launch()
-    lane.result = driver.device(SIZE)
+def test_a_buffer_goes_while_a_launch_waits(driver: SimulatedDriver, context: Context) -> None:
+    context.launch()
+    context.result = driver.device(SIZE)
     with pytest.raises(LifetimeError, match="nothing says that launch 'double'"):
         driver.finish()
 
 
-def test_graphs_live_as_long_as_their_handles(driver: SimulatedDriver, lane: Lane) -> None:
-    lane.run(1)
-    graphs = [lane.capture() for _ in range(3)]
+def test_graphs_live_as_long_as_their_handles(driver: SimulatedDriver, context: Context) -> None:
+    context.run(1)
+    graphs = [context.capture() for _ in range(3)]
     assert driver.live_graphs == 4
     graphs.clear()
     assert driver.live_graphs == 1
-    lane.graph = None
+    context.graph = None
     assert driver.live_graphs == 0
     driver.finish()
 
 
-def test_a_graph_goes_while_it_runs(driver: SimulatedDriver, lane: Lane) -> None:
-    lane.launch()
-    lane.graph = None
+def test_a_graph_goes_while_it_runs(driver: SimulatedDriver, context: Context) -> None:
+    context.launch()
+    context.graph = None
     with pytest.raises(LifetimeError, match="graph 'double' was dropped, and nothing says that launch"):
         driver.finish()
 
 
-def test_all_goes_with_the_lane(driver: SimulatedDriver) -> None:
-    lane = Lane(driver, driver.new_pool())
-    lane.run(1)
-    del lane
+def test_all_goes_with_the_context(driver: SimulatedDriver) -> None:
+    context = Context(driver, driver.new_pool())
+    context.run(1)
+    del context
     gc.collect()
     assert driver.live_graphs == 0
     assert driver.live_bytes == {"pinned": 0, "device": 0}

@@ -290,48 +290,50 @@ def check_race(rest: list[Act], reference: Reference, simulation: Simulation) ->
 class Session:
     """A thread's own stream and memory, as a session of a server has them; weights are shared."""
 
-    def __init__(self, driver: SimulatedDriver, banks: Banks, number: int) -> None:
+    def __init__(self, driver: SimulatedDriver, weight_slots: WeightSlots, number: int) -> None:
         self.driver = driver
-        self.banks = banks
+        self.weight_slots = weight_slots
         self.number = number
         self.stream, self.done = driver.new_stream(f"session {number}"), driver.new_event()
         self.host_in, self.host_out = driver.pinned(64), driver.pinned(64)
         self.inside, self.result = driver.device(64), driver.device(64)
         pool = driver.new_pool()
         self.graphs = [
-            driver.capture(partial(self.put, bank), pool, self.stream, name=f"bank {place}")
-            for place, bank in enumerate(banks.banks)
+            driver.capture(partial(self.put, weight_slot), pool, self.stream, name=f"weight slot {place}")
+            for place, weight_slot in enumerate(weight_slots.weight_slots)
         ]
 
-    def put(self, bank: torch.Tensor) -> None:
+    def put(self, weight_slot: torch.Tensor) -> None:
         inside, result = self.inside, self.result
         self.driver.copy(inside, self.host_in, self.stream)
-        self.driver.compute(lambda: result.copy_(inside + bank), self.stream, reads=[inside, bank], writes=[result])
+        self.driver.compute(
+            lambda: result.copy_(inside + weight_slot), self.stream, reads=[inside, weight_slot], writes=[result]
+        )
         self.driver.copy(self.host_out, result, self.stream)
 
     def run(self, batches: int) -> None:
         self.driver.enter_thread()
         for batch in range(batches):
-            place, weight = self.banks.pin()
+            place, weight = self.weight_slots.pin()
             try:
                 self.host_in.fill_((batch + self.number) % 50)
-                self.driver.wait(self.stream, self.banks.ready[place])
+                self.driver.wait(self.stream, self.weight_slots.ready[place])
                 self.driver.launch(self.graphs[place], self.stream)
                 self.driver.record(self.done, self.stream)
                 self.driver.synchronize(self.done)
                 assert (self.host_out == (batch + self.number) % 50 + weight).all()
             finally:
-                self.banks.unpin(place)
+                self.weight_slots.unpin(place)
 
 
-class Banks:
+class WeightSlots:
     """Two sets of weights. One is replaced while nobody has pinned it, which host threads tell each other by a lock."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self.driver = driver
         self.stream = driver.new_stream("uploads")
         self.host = driver.pinned(64)
-        self.banks = [driver.device(64) for _ in range(2)]
+        self.weight_slots = [driver.device(64) for _ in range(2)]
         self.ready = [driver.new_event() for _ in range(2)]
         self.changed = threading.Condition()
         self.pins = [0, 0]
@@ -351,7 +353,7 @@ class Banks:
 
     def upload(self, place: int, weight: int) -> None:
         self.host.fill_(weight)
-        self.driver.copy(self.banks[place], self.host, self.stream)
+        self.driver.copy(self.weight_slots[place], self.host, self.stream)
         self.driver.record(self.ready[place], self.stream)
         self.driver.synchronize(self.ready[place])
 
@@ -366,10 +368,10 @@ class Banks:
 
 
 @pytest.mark.parametrize(("schedule", "seed"), [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)])
-def test_many_threads_are_right_on_one_card(schedule: str, seed: int) -> None:
+def test_many_threads_are_right_on_one_gpu(schedule: str, seed: int) -> None:
     driver = SimulatedGpus(schedule=schedule, seed=seed).driver(0)
     driver.enter_thread()
-    banks = Banks(driver)
+    weight_slots = WeightSlots(driver)
     failures: list[BaseException] = []
 
     def run(session: Session) -> None:
@@ -378,11 +380,11 @@ def test_many_threads_are_right_on_one_card(schedule: str, seed: int) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=run, args=[Session(driver, banks, number)]) for number in range(4)]
+    threads = [threading.Thread(target=run, args=[Session(driver, weight_slots, number)]) for number in range(4)]
     for thread in threads:
         thread.start()
     for weight in range(1, 40):
-        banks.replace(weight)
+        weight_slots.replace(weight)
     for thread in threads:
         thread.join(60)
     assert not failures
@@ -390,15 +392,15 @@ def test_many_threads_are_right_on_one_card(schedule: str, seed: int) -> None:
     assert driver.counts["launch"] == 800
 
 
-def test_a_bank_that_a_session_still_reads_is_not_replaced() -> None:
+def test_a_slot_that_a_session_still_reads_is_not_replaced() -> None:
     driver = SimulatedGpus().driver(0)
     driver.enter_thread()
-    banks = Banks(driver)
-    session = Session(driver, banks, 0)
-    place, _ = banks.pin()
+    weight_slots = WeightSlots(driver)
+    session = Session(driver, weight_slots, 0)
+    place, _ = weight_slots.pin()
     driver.launch(session.graphs[place], session.stream)
-    banks.replace(1)
+    weight_slots.replace(1)
     with pytest.raises(
-        RaceError, match=r"on stream 'uploads' writes device .*launch 'bank 0' on stream 'session 0' reads"
+        RaceError, match=r"on stream 'uploads' writes device .*launch 'weight slot 0' on stream 'session 0' reads"
     ):
-        banks.replace(2, careful=False)
+        weight_slots.replace(2, careful=False)

@@ -163,7 +163,7 @@ def test_what_a_kernel_says_that_it_writes_it_writes_in_full(driver: SimulatedDr
     assert on.fetch() == [255, 5, 255, 255]
 
 
-def test_a_kernel_is_given_buffers_of_the_card_that_it_names(driver: SimulatedDriver) -> None:
+def test_a_kernel_is_given_buffers_of_the_gpu_that_it_names(driver: SimulatedDriver) -> None:
     on = Published(driver)
     on.send()
     with pytest.raises(MisuseError, match=r"what a kernel reads .* is pinned .*expected: device buffer"):
@@ -214,7 +214,7 @@ def test_shared_buffers_stay_until_the_kernel_is_known_to_be_complete(driver: Si
 
 
 class LookedUp:
-    """A batch of the host, and the same on a card, to be looked up there. outputs: the card's."""
+    """A batch of the host, and the same on a GPU, to be looked up there. outputs: the GPU's."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self.driver, self.beside = driver, BesideHost(driver)
@@ -233,8 +233,8 @@ class LookedUp:
     def renew(self) -> None:
         """Another replica with the same rows; the one before is kept by nobody."""
         self.shared = tuple(self.beside.bring(tensor) for tensor in self.on.shared)
-        own, card = (*self.on.shared, *self.batch.outputs), (*self.shared, *self.outputs)
-        at = {tensor.data_ptr(): there for tensor, there in zip(own, card, strict=True)}
+        own, gpu = (*self.on.shared, *self.batch.outputs), (*self.shared, *self.outputs)
+        at = {tensor.data_ptr(): there for tensor, there in zip(own, gpu, strict=True)}
         self.write(translated(self.batch.table, at))
 
     def write(self, table: torch.Tensor) -> None:

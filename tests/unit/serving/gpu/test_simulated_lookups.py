@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulated_gpu import SimulatedGpus, lookups
 from tests.simulated_gpu.lookups import Lookups
-from tests.support.hbm.world import ALL_BYTES, CardWorld
+from tests.support.hbm.world import ALL_BYTES, GpuWorld
 
 FAILING = """
 import pytest
@@ -31,7 +31,7 @@ def test_ids_and_misses_of_every_lookup_are_counted(tmp_path: Path, hbm_bytes: i
     driver = SimulatedGpus(schedule="random", seed=2).driver(0)
     driver.enter_thread()
     before = Lookups(lookups.everywhere.ids, lookups.everywhere.misses)
-    world = CardWorld(tmp_path, driver, hbm_bytes=hbm_bytes)
+    world = GpuWorld(tmp_path, driver, hbm_bytes=hbm_bytes)
     world.look()
     assert driver.lookups.ids > 1000
     # Ids that have no row are missed everywhere.

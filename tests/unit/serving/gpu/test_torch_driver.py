@@ -1,4 +1,4 @@
-"""The driver for CUDA against a small model of torch.cuda and CuPy's runtime; tests/gpu has the real card."""
+"""The driver for CUDA against a small model of torch.cuda and CuPy's runtime; tests/gpu has the real GPU."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_calls_go_to_their_stream(driver: Driver, model: Model) -> None:
     assert not event.blocking
     assert driver.new_event().blocking
     driver.enter_thread()
-    host, card = driver.pinned(8), driver.device(8)
+    host, gpu = driver.pinned(8), driver.device(8)
     model.log.clear()
     host.fill_(7)
-    driver.copy(card, host, stream)
-    assert card.tolist() == [7] * 8
+    driver.copy(gpu, host, stream)
+    assert gpu.tolist() == [7] * 8
     driver.record(event, stream)
     driver.wait(stream, event)
     driver.synchronize(event)
@@ -69,14 +69,14 @@ def test_calls_go_to_their_stream(driver: Driver, model: Model) -> None:
     driver.compute(work, stream, reads=[], writes=[])
     assert model.log == ["record", "wait", "work"]
     table = torch.zeros(3, 4, dtype=torch.int64)
-    driver.assemble(Assembly(host, table, card, card, 12), 5, stream)
+    driver.assemble(Assembly(host, table, gpu, gpu, 12), 5, stream)
     assert Kernels.calls == [
         {
             "staging": host.data_ptr(),
             "table": table.data_ptr(),
             "inputs": 3,
-            "target": card.data_ptr(),
-            "stamp": card.data_ptr(),
+            "target": gpu.data_ptr(),
+            "stamp": gpu.data_ptr(),
             "rows": 5,
             "widest": 12,
             "stream": stream.raw,
@@ -87,14 +87,14 @@ def test_calls_go_to_their_stream(driver: Driver, model: Model) -> None:
 def test_kernels_are_loaded_when_it_is_asked_for_and_called_by_name(driver: Driver) -> None:
     assert Kernels.loads == 0
     driver.load_kernels()
-    stream, card = driver.new_stream("one"), driver.device(64)
-    driver.kernel(KernelCall("publish_stores", (3, 1), (card, card[16:], 7, -1), (card,)), stream)
-    address = card.data_ptr()
+    stream, gpu = driver.new_stream("one"), driver.device(64)
+    driver.kernel(KernelCall("publish_stores", (3, 1), (gpu, gpu[16:], 7, -1), (gpu,)), stream)
+    address = gpu.data_ptr()
     assert Kernels.started == [("publish_stores", (3, 1), [address, address + 16, 7, -1], stream.raw)]
     assert Kernels.loads == 1
 
 
-def test_another_cards_memory_is_read_where_it_can_be(driver: Driver, model: Model) -> None:
+def test_another_gpus_memory_is_read_where_it_can_be(driver: Driver, model: Model) -> None:
     other = SimpleNamespace(info=replace(INFO, index=3, name="another"))
     with pytest.raises(DeviceError, match=r"GPU 0 \(.*\) cannot read the memory of GPU 3 \(another\)"):
         driver.reach(cast(Driver, other))
@@ -116,8 +116,8 @@ def test_another_cards_memory_is_read_where_it_can_be(driver: Driver, model: Mod
 
 
 def test_zeros_go_to_their_stream(driver: Driver, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, card = driver.new_stream("one"), driver.device(8)
-    card.fill_(7)
+    stream, gpu = driver.new_stream("one"), driver.device(8)
+    gpu.fill_(7)
     streams: list[int] = []
     zero = torch.Tensor.zero_
 
@@ -126,9 +126,9 @@ def test_zeros_go_to_their_stream(driver: Driver, model: Model, monkeypatch: pyt
         return zero(tensor)
 
     monkeypatch.setattr(torch.Tensor, "zero_", seen)
-    driver.zero(card[2:4], stream)
+    driver.zero(gpu[2:4], stream)
     assert streams == [stream.raw]
-    assert card.tolist() == [7, 7, 0, 0, 7, 7, 7, 7]
+    assert gpu.tolist() == [7, 7, 0, 0, 7, 7, 7, 7]
 
 
 def test_no_two_sessions_have_one_stream_and_streams_are_used_again(driver: Driver, model: Model) -> None:
@@ -184,7 +184,7 @@ def test_an_invalid_capture_leaves_everything_usable(driver: Driver, model: Mode
     def work() -> None:
         driver.compute(model.wait_for_host, stream, reads=[], writes=[])
 
-    with pytest.raises(CaptureError, match=r"^dlrm/8: GPU 0 \(a model of a card\): no CUDA graph holds this"):
+    with pytest.raises(CaptureError, match=r"^dlrm/8: GPU 0 \(a model of a GPU\): no CUDA graph holds this"):
         driver.capture(work, pool, stream, name="dlrm/8")
     assert gc.isenabled()
     assert not model.captures
@@ -332,11 +332,11 @@ def test_a_graph_that_goes_in_a_capture_of_its_own_thread_ends_after_that(driver
 
 def test_buffers_count_until_their_last_view_is_gone(driver: Driver) -> None:
     own = driver.memory().device
-    card, host = driver.device(100), driver.pinned(40)
+    gpu, host = driver.device(100), driver.pinned(40)
     memory = driver.memory()
     assert (memory.total, memory.free, memory.device - own, memory.pinned) == (1000, 250, 100, 40)
-    view = card[8:16].view(torch.int64)
-    del card, host
+    view = gpu[8:16].view(torch.int64)
+    del gpu, host
     assert (driver.memory().device - own, driver.memory().pinned) == (100, 0)
     del view
     assert driver.memory().device == own
@@ -352,7 +352,7 @@ def test_memory_that_is_not_there(driver: Driver, model: Model) -> None:
     assert driver.device(8).tolist() == [0] * 8
 
 
-def test_a_lost_card_answers_nothing(driver: Driver, model: Model) -> None:
+def test_a_lost_gpu_answers_nothing(driver: Driver, model: Model) -> None:
     stream, event, pool, host = driver.new_stream("one"), driver.new_event(), driver.new_pool(), driver.pinned(8)
     graph = driver.capture(put(model, "a"), pool, stream, name="x")
     model.failure = AcceleratorError(700)
@@ -381,7 +381,7 @@ def test_a_lost_card_answers_nothing(driver: Driver, model: Model) -> None:
     assert model.log == []
 
 
-def test_a_kernel_that_does_not_start_says_whether_the_card_is_lost(driver: Driver) -> None:
+def test_a_kernel_that_does_not_start_says_whether_the_gpu_is_lost(driver: Driver) -> None:
     stream, host = driver.new_stream("one"), driver.pinned(8)
     assembly = Assembly(host, host, host, host, 1)
     Kernels.failure = CUDARuntimeError(1)
