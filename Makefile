@@ -42,7 +42,7 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NAT
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-quickstart: $(READY)  ## the whole road on MovieLens, with a table at the end; KEEP=1 leaves the server running
+quickstart: $(READY)  ## the whole walkthrough on MovieLens, with a table at the end; KEEP=1 leaves the server running
 	$(PY) -m examples.quickstart --work build/quickstart $(if $(KEEP),--keep)
 
 test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; at most eight minutes on two cores
@@ -100,10 +100,10 @@ soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and 
 soak-publishing: $(READY)  ## 8,640 deltas and 200 versions, published and served one after the other: does anything grow?
 	$(PY) -m tests.soak.publishing --svg build/growth.svg
 
-soak-gpu: $(READY)  ## sessions on a simulated GPU under deltas, rollbacks and resizing for ten minutes; SECONDS=60 for less, CARD=1 for a real one
+soak-gpu: $(READY)  ## sessions on a simulated GPU under deltas, rollbacks and resizing for ten minutes; SECONDS=60 for less, GPU=1 for a real one
 	$(PY) -m tests.soak.gpu --seconds $(SECONDS) $(if $(GPU),--gpu)
 
-soak-hbm: $(READY)  ## a store with a cache on a simulated GPU under everything at once for ten minutes; SECONDS=60 for less, CARD=1 for a real one
+soak-hbm: $(READY)  ## a store with a cache on a simulated GPU under everything at once for ten minutes; SECONDS=60 for less, GPU=1 for a real one
 	$(PY) -m tests.soak.hbm --seconds $(SECONDS) $(if $(GPU),--gpu)
 
 $(FUZZERS): $(READY)

@@ -1,5 +1,5 @@
-"""Claims: what the doors of the server cost: shared memory beside sent bytes, front ends beside none, the hand-over to
-the engine, tokens and TLS beside neither.
+"""Claims: the cost of the server's transports: shared memory beside sent bytes, front ends beside none, the
+hand-over to the engine, tokens and TLS beside neither.
 
 Servers and load run in processes of their own on the same cores, so a figure has the price of the load in it. The load
 writes its inputs into shared memory before each request and reads its outputs after it.

@@ -17,9 +17,9 @@
 // Versions:
 //   v1  an id a lane in the search, a tile as wide as the row in the copy; the ways of a bucket in turn; no GPU has
 //       measured it
-//   v2  the ways of a line by a mask (probe_bucket of cache_bucket.cuh); no GPU has measured it. To be tried:
+//   v2  the ways of a bucket by a mask (probe_bucket of cache_bucket.cuh); no GPU has measured it. To be tried:
 //       the words by plain loads where no publish can run meanwhile (an acquire empties the first-level cache); the
-//       whole line by one load of a tile of eight lanes; a kernel for each row type, which would take fewer registers
+//       whole bucket by one load of a tile of eight lanes; a kernel for each row type, which would take fewer registers
 //
 // Checked by `make cuda-check`:
 // budget: lookup_gather_fp32 128 registers

@@ -13,9 +13,9 @@
 // Versions:
 //   v1  a tile a bag, an id a lane in the search, four rows under way; the ways of a bucket in turn; no GPU has
 //       measured it
-//   v2  the ways of a line by a mask (probe_bucket of cache_bucket.cuh); no GPU has measured it. To be tried: a kernel
-//       for each row type (fp32 alone needs four sums a lane where int8 needs sixteen); words by plain loads, as in
-//       lookup_gather
+//   v2  the ways of a bucket by a mask (probe_bucket of cache_bucket.cuh); no GPU has measured it. To be tried: a
+//       kernel for each row type (fp32 alone needs four sums a lane where int8 needs sixteen); words by plain loads, as
+//       in lookup_gather
 //
 // Checked by `make cuda-check`:
 // budget: lookup_pool 128 registers

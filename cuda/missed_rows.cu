@@ -31,7 +31,7 @@ __device__ __forceinline__ emberline::int64_t all_threads() {
 
 }  // namespace
 
-#define EMBERLINE_LATE_ROWS(name, share)                                                                             \
+#define EMBERLINE_MISSED_ROWS(name, share)                                                                           \
   extern "C" __global__ void __launch_bounds__(256, 4)                                                               \
       name(const emberline::int64_t* features, const emberline::int64_t* header, emberline::int64_t rows,            \
            const emberline::int64_t* entries, const emberline::int64_t* count, emberline::int64_t room,              \
@@ -39,7 +39,7 @@ __device__ __forceinline__ emberline::int64_t all_threads() {
     emberline::share({features, header, rows, entries, count, room, staging, weights}, own_thread(), all_threads()); \
   }
 
-EMBERLINE_LATE_ROWS(missed_rows_fp32, scatter_share<emberline::Fp32Output>)
-EMBERLINE_LATE_ROWS(missed_rows_fp16, scatter_share<emberline::Fp16Output>)
-EMBERLINE_LATE_ROWS(missed_rows_bf16, scatter_share<emberline::Bf16Output>)
-EMBERLINE_LATE_ROWS(missed_rows_add, add_share)
+EMBERLINE_MISSED_ROWS(missed_rows_fp32, scatter_share<emberline::Fp32Output>)
+EMBERLINE_MISSED_ROWS(missed_rows_fp16, scatter_share<emberline::Fp16Output>)
+EMBERLINE_MISSED_ROWS(missed_rows_bf16, scatter_share<emberline::Bf16Output>)
+EMBERLINE_MISSED_ROWS(missed_rows_add, add_share)

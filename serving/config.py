@@ -54,15 +54,15 @@ class ServerConfig(BaseModel):
     strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
     frontends: processes that speak HTTP and gRPC before the engine's; 0: the engine does so itself.
     shared_memory: what the names of segments begin with that clients may pass tensors in; none: no shared memory.
-    poll_s: seconds between looks into the repository, for file systems that do not tell of changes.
+    poll_s: seconds between looks into the repository, for file systems that do not report changes.
     max_connections: of each port; past it idle ones are closed, and where none is idle a new one is turned away.
     max_connections_per_address: of those, over HTTP, the ones that one address may have, likewise; None: half of them,
     at least 64.
-    access_file: who may ask what (docs/security.md); without one everybody may predict and read, and only who has the
-    server's own token may control. open_admin: everybody may control, as in Triton.
-    tls_key: where it is not in the file of tls_certificate. tls_client_ca: clients have to show a certificate of its.
-    max_requests_per_second: of one client, a principal of the access file or an address.
-    audit_log: a file for every call that controls; they are logged in any case.
+    access_file: the access rules (docs/security.md); without one everybody may predict and read, and only who
+    has the server's own token may control. open_admin: everybody may control, as in Triton. tls_key: where it is not in
+    the file of tls_certificate. tls_client_ca: clients have to show a certificate of its. max_requests_per_second: of
+    one client, a principal of the access file or an address. audit_log: a file for every call that controls; they are
+    logged in any case.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -96,7 +96,7 @@ class ServerConfig(BaseModel):
     @classmethod
     def _one_rule_for_control(cls, value: bool, info: ValidationInfo) -> bool:
         if value and info.data.get("access_file") is not None:
-            raise ValueError("with an access file, its role 'admin' says who may control; give one of the two")
+            raise ValueError("with an access file, its role 'admin' says who can control; give one of the two")
         return value
 
     @field_validator("tls_key", "tls_client_ca")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage.errors import ConfigError
 
-# pathlib folds the two slashes of a URL into one, so that a Path that was made of one has a single slash.
+# pathlib makes the two slashes of a URL one, so that a Path that was made of one has a single slash.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 

@@ -1,4 +1,4 @@
-"""Rules of the house that no other tool checks. Each failure says what to do."""
+"""Rules of the sample that no other tool checks. Each failure says what to do."""
 
 from __future__ import annotations
 
@@ -179,23 +179,23 @@ def test_no_files_and_no_folders_import_each_other() -> None:
 
 def test_a_circle_is_found_through_functions_types_and_packages(tmp_path: Path) -> None:
     files = {
-        "house/__init__.py": "from house.low import value",
-        "house/low.py": "def late():\n    from house.high import name",
-        "house/high.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house import value",
-        "house/alone.py": "from . import low",
-        "house/up/one.py": "from house.down.one import x",
-        "house/up/__init__.py": "",
-        "house/down/one.py": "x = 1",
-        "house/down/two.py": "import house.up.one",
-        "house/down/__init__.py": "",
+        "sample/__init__.py": "from sample.low import value",
+        "sample/low.py": "def late():\n    from sample.high import name",
+        "sample/high.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sample import value",
+        "sample/alone.py": "from . import low",
+        "sample/up/one.py": "from sample.down.one import x",
+        "sample/up/__init__.py": "",
+        "sample/down/one.py": "x = 1",
+        "sample/down/two.py": "import sample.up.one",
+        "sample/down/__init__.py": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    modules = imports.read_modules(tmp_path, ["house"])
+    modules = imports.read_modules(tmp_path, ["sample"])
     graph = imports.file_graph(modules)
-    assert imports.circles(graph) == [["house.high", "house.low"]]
-    assert sorted(imports.knots(graph, modules)) == [["house.down", "house.up"], ["house.high", "house.low"]]
+    assert imports.circles(graph) == [["sample.high", "sample.low"]]
+    assert sorted(imports.knots(graph, modules)) == [["sample.down", "sample.up"], ["sample.high", "sample.low"]]
 
 
 def test_prose_fits_the_screen() -> None:

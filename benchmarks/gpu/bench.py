@@ -49,7 +49,7 @@ class LiveReport(Report):
     """Rows are printed when they are there, and handed on: whoever ends the process early loses none."""
 
     def __init__(self, name: str, quick: bool, tell: Callable[[str, Any], None] | None = None) -> None:
-        """tell: hears of each row, "row" and its values, and of each remark."""
+        """tell: learns of each row, "row" and its values, and of each remark."""
         super().__init__(name, quick)
         self._tell = tell or (lambda kind, value: None)
 

@@ -194,7 +194,7 @@ def new_weights(bench: Bench) -> None:
 
 
 class FirstAnswer:
-    """Hears of the first answer of a snapshot. at: when it came."""
+    """Learns of the first answer of a snapshot. at: when it came."""
 
     def __init__(self) -> None:
         self.at = 0.0

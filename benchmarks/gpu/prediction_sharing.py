@@ -52,7 +52,7 @@ class Gpu:
             self.cache.complete_set()
 
     def passed(self, lookups: int, hits: int) -> None:
-        """The policy hears of a batch, and of marks when it is time."""
+        """The policy learns of a batch, and of marks when it is time."""
         self.lookups, self.hits = self.lookups + lookups, self.hits + hits
         if self.lookups > _MARKS_EVERY_ROWS * self.cache.capacity_rows:
             self.cache.note_uses(self.marks, _USE_EVERY, 1, self.parts, self.part)

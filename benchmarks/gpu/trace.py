@@ -22,7 +22,7 @@ from benchmarks.timeline import Span, between, idle_share, svg
 
 IDLE_PERCENT = 10.0
 _SESSIONS, _WINDOW_S, _PICTURE_US = 4, 2.0, 3000.0
-_PATIENCE_S = 30.0
+_LONGEST_WAIT_S = 30.0
 # What a trace calls kernels and copies on the GPU.
 _CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "copy in", "gpu_memset": "other"}
 
@@ -164,7 +164,7 @@ def _wait(done: Load, seconds: float) -> None:
     """For so long, and until every session has done something."""
     before = list(done)
     time.sleep(seconds)
-    ends = time.monotonic() + _PATIENCE_S
+    ends = time.monotonic() + _LONGEST_WAIT_S
     while any(now - then < 3 for now, then in zip(done, before, strict=True)) and time.monotonic() < ends:
         time.sleep(0.001)
 

@@ -1,4 +1,4 @@
-"""Load by perf_analyzer, the load generator of Triton's own house: closed loop, HTTP or gRPC, any KServe v2 server."""
+"""Load by perf_analyzer, the load generator of the Triton project: closed loop, HTTP or gRPC, any KServe v2 server."""
 
 from __future__ import annotations
 

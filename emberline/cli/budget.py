@@ -31,7 +31,7 @@ Examples:
 def command(model: str, dram_bytes: int | None, configured: bool, as_json: bool, url: str, timeout: float) -> None:
     """Show or change how much memory the rows of MODEL may take, while it answers requests.
 
-    A smaller budget lets the coldest rows go before the command returns; a larger one is filled in the background. It
+    A smaller budget lets the coldest rows precede the command returns; a larger one is filled in the background. It
     stays over a restart, until config.pbtxt says another dram_bytes. `emberline plan` says what it would give.
     """
     if configured and dram_bytes is not None:

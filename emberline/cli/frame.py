@@ -48,7 +48,7 @@ COMMANDS = {
 }
 
 EPILOG = """\b
-The road:
+The steps:
   emberline data movielens build/movielens
   emberline train trainer/configs/movielens.yaml --data build/movielens/train.parquet \\
       --output build/run --repository build/models

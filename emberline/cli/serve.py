@@ -49,7 +49,7 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 @click.option(
     "--access-file",
     type=LocalPath(),
-    help="Who may ask what (YAML; `emberline token new` makes one). Without it everybody may predict and read, and "
+    help="File of access rules (YAML; `emberline token new` makes one). Without it everybody may predict and read, and "
     "control needs the token that the server writes under ~/.cache/emberline/tokens.",
 )
 @click.option("--open-admin", is_flag=True, help="Let everybody load, unload and roll back without a token, as Triton.")
@@ -99,7 +99,7 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     "poll_s",
     type=float,
     default=_DEFAULTS["poll_s"],
-    help="Seconds between looks into the repository, for file systems that do not tell of changes.",
+    help="Seconds between looks into the repository, for file systems that do not report changes.",
 )
 @click.option(
     "--log-level",

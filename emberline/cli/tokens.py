@@ -25,7 +25,7 @@ ACCESS = click.option(
     cls=Group,
     name="token",
     epilog="""\b
-The road:
+The steps:
   emberline token new --name ranker-web --role predict --model 'ranker*' --access access.yaml
   emberline serve --model-repository build/models --access-file access.yaml
   EMBERLINE_TOKEN=... emberline predict ranker --json '{"user": 1, "item": 7}'

@@ -24,7 +24,7 @@ def main() -> None:
     # A plain kill must not leave the server behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from examples.quickstart.road import walk
+        from examples.quickstart.walkthrough import walk
 
         work = local_path(options.work, "--work")
         wheel = None if options.wheel is None else local_path(options.wheel, "--wheel")

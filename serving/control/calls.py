@@ -16,7 +16,7 @@ T = TypeVar("T")
 class ControlCalls:
     """Runs calls for the front ends, each on a thread of its own. On one event loop.
 
-    A call that has begun is never given up: when its caller goes away it runs to its end, and nobody hears of it. The
+    A call that has begun is never given up: when its caller goes away it runs to its end, and nobody learns of it. The
     threads do not keep the process alive.
     """
 

@@ -1,7 +1,7 @@
 """Triton's trace and log settings: this server has none of them to change, and says how it is.
 
-Traces are not taken; the log is set when the server is started (`--log-level`). A change that asks for what is so
-already is answered as Triton answers it; any other one is refused.
+Traces are not taken; the log is set when the server is started (`--log-level`). A change that asks for the present
+setting already is answered as Triton answers it; any other one is refused.
 """
 
 from __future__ import annotations

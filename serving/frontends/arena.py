@@ -2,7 +2,7 @@
 
 A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but into
 blocks of requests that it has not answered yet, and into the notice behind them: there it announces changes that front
-ends must not miss, before the caller that made them is told of their success.
+ends must not miss, before the caller that made them is notified of their success.
 """
 
 from __future__ import annotations

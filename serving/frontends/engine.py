@@ -32,7 +32,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 def run_engine(orders: Orders) -> None:
-    """Runs until it is told to stop and its front ends have gone. Raises NotFound, ConfigError."""
+    """Runs until it is asked to stop and its front ends have gone. Raises NotFound, ConfigError."""
     share_gil()
     engine = _Engine(orders)
     try:

@@ -28,7 +28,7 @@ _FIRST_REQUEST_S = 0.25
 
 
 def run_worker(orders: Orders) -> None:
-    """Runs until it is told to stop, then drains."""
+    """Runs until it is asked to stop, then drains."""
     share_gil()
     run_on_loop(_run(orders))
 

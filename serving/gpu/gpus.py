@@ -84,7 +84,7 @@ def judge(found: Surroundings) -> tuple[tuple[GpuInfo, ...], str]:
     if found.cuda is None:
         return (), (
             f"torch {found.torch} is built without CUDA; `pip install --force-reinstall torch` installs the build for "
-            f"CUDA, unless pip is told to take another index"
+            f"CUDA, unless pip is advised to take another index"
         )
     if found.driver is None:
         missing = "driver" if found.has_gpu else "GPU and no NVIDIA driver"

@@ -17,7 +17,7 @@ from storage.hbm.sharing import (
     PEER_CHAIN_WORDS,
     PEER_CHAINS_WORD,
     PEER_WORDS,
-    SharedSight,
+    SharedVisibleSnapshot,
     across,
     sharing_of,
 )
@@ -49,7 +49,7 @@ class SessionSharing:
         size = 8 * PEER_WORDS * MOST_GPUS * packing.feature_count
         self._host_peers, self._peers = device.pinned(size), device.device(size)
         self._chance = np.random.default_rng()
-        self._bound: SharedSight | None = None
+        self._bound: SharedVisibleSnapshot | None = None
         self._generations: tuple[int, ...] | None = None
 
     def put_chains(self, form: GpuForm, visible: VisibleSnapshot) -> None:
@@ -104,6 +104,6 @@ class SessionSharing:
         ]
 
 
-def _shared(visible: VisibleSnapshot) -> SharedSight:
-    assert isinstance(visible, SharedSight)
+def _shared(visible: VisibleSnapshot) -> SharedVisibleSnapshot:
+    assert isinstance(visible, SharedVisibleSnapshot)
     return visible

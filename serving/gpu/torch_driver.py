@@ -240,7 +240,7 @@ class TorchDriver:
             captured = Captured.of(stream, self._exclusive)
             pool_name = pool.name_for(captured)
             graph = torch.cuda.CUDAGraph()
-            # A graph that fails is kept too: it may not go before the others of the stream.
+            # A graph that fails is kept too: it may not precede the others of the stream.
             captured.graphs.append(graph)
             try:
                 graph.capture_begin(pool=pool_name, capture_error_mode="thread_local")

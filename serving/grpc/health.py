@@ -1,6 +1,6 @@
 """grpc.health.v1 and server reflection: what probes, proxies and tools ask of any gRPC server. Open to all.
 
-Both come from gRPC's own packages; here is only what they are told.
+Both come from gRPC's own packages; here is only what they are notified.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HealthCalls:
         self._watching = 0
 
     def stop(self) -> None:
-        """The server stops: those who watch are told so, and their calls end."""
+        """The server stops: those who watch are notified so, and their calls end."""
         self._stopping.set()
         self._changed.set()
 

@@ -88,7 +88,8 @@ def bind_grpc(
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Hands out the handlers of the methods; a caller who may not ask gets one that does not read the message."""
+    """Hands out the handlers of the methods; a caller who is not allowed to ask gets one that does not read the
+    message."""
 
     def __init__(self, handlers: dict[str, Any], open_handlers: dict[str, Any], gate: GrpcGate) -> None:
         self._handlers = handlers

@@ -44,7 +44,8 @@ class HttpApp:
         self._inference = InferenceRoutes(models)
 
     def admit(self, request: HttpRequest) -> None:
-        """See HttpApplication. Who may not infer is refused here, and so is what is unknown or has too much to do."""
+        """See HttpApplication. Who is not allowed to infer is refused here, and so is what is unknown or has too much
+        to do."""
         route = inference_route(request.method, request.path)
         if route is None:
             admit(self._gate, request)

@@ -82,7 +82,7 @@ async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
 
 
 def accepted_encoding(accepts: bytes) -> bytes:
-    """The encoding of a response to a request with this Accept-Encoding; b"" for none. gzip goes before deflate."""
+    """The encoding of a response to a request with this Accept-Encoding; b"" for none. gzip precedes deflate."""
     best, best_quality = b"", 0.0
     qualities: dict[bytes, float] = {}
     for entry in accepts.lower().split(b","):

@@ -16,7 +16,7 @@ from storage.errors import Overloaded
 KEEP_ALIVE_S = 75.0
 NEVER = float("inf")
 _TICK_S = 0.25
-# Left to stores, and to connections that are told that there are too many. A quarter where there are few files.
+# Left to stores, and to connections that are notified that there are too many. A quarter where there are few files.
 _SPARE_FILES = 256
 
 

@@ -87,7 +87,7 @@ def health_response(key: str, is_so: bool, **beside: str) -> HttpResponse:
 
 
 def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:
-    """What the caller is told of an error. status: instead of what belongs to it, where HTTP has one of its own."""
+    """What the caller is notified of an error. status: instead of what belongs to it, where HTTP has one of its own."""
     usual, _, text = status_of(error)
     status = status or usual
     headers = [JSON]

@@ -218,7 +218,7 @@ class SnapshotHistory:
         return verdict
 
     def end(self) -> None:
-        """No snapshot will come any more; who waits is told."""
+        """No snapshot will come any more; who waits is notified."""
         with self._lock:
             self._ended = True
         self._wake()

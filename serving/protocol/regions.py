@@ -42,7 +42,7 @@ class Regions(Protocol):
         """Whether there is none, as far as `refresh` has heard."""
 
     async def refresh(self) -> None:
-        """Hears of what was registered and unregistered."""
+        """Learns of what was registered and unregistered."""
 
     @property
     def max_read(self) -> int:

@@ -41,7 +41,7 @@ def routing_of_headers(headers: Mapping[bytes, bytes]) -> Routing:
 def routing_of_parameters(parameters: Mapping[str, Any], beside: Routing = ANYWHERE) -> Routing:
     """From a request's parameters `routing_key` (a string or a whole number) and `min_snapshot` (a string).
 
-    beside: what the headers said; a parameter of the request goes before its header. Raises InvalidInput.
+    beside: what the headers said; a parameter of the request overrides its header. Raises InvalidInput.
     """
     if "routing_key" not in parameters and "min_snapshot" not in parameters:
         return beside

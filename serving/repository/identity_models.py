@@ -28,7 +28,7 @@ _MAX_DELAY_MS = 60_000
 
 
 class IdentityEndpoint(IdentityModel):
-    """One that is served, with what Endpoint tells of itself. proto: its ModelConfig, as the server reports it."""
+    """One that is served, with what Endpoint reports itself. proto: its ModelConfig, as the server reports it."""
 
     def __init__(self, signature: ModelSignature, version: int, delay_s: float, proto: Any) -> None:
         super().__init__(signature, version, delay_s, self._note)

@@ -160,7 +160,8 @@ class ModelRepository:
         return found.table(table) if table else found
 
     def answering(self, name: str) -> list[Answerer]:
-        """Who may answer a request for a model without a version: what is served, and a version that is a canary."""
+        """Who is allowed to answer a request for a model without a version: what is served, and a version that is a
+        canary."""
         if name in self._identity:
             return [self._identity.get(name, "")]
         updater, table = self._resolve(name)

@@ -228,7 +228,7 @@ class SharedRegions(OpenRegions):
         """See Regions."""
 
     def listen(self, on_change: Callable[[int], None]) -> Callable[[], None]:
-        """Calls with the generation after every change, before its caller hears of it. Returns what ends that."""
+        """Calls with the generation after every change, before its caller learns of it. Returns what ends that."""
         with self._lock:
             self._listeners.append(on_change)
             on_change(self.generation)

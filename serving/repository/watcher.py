@@ -1,4 +1,4 @@
-"""Tells when something appears in the repository: at once where the system tells of it (inotify), else by looking.
+"""Tells when something appears in the repository: at once where the system reports it (inotify), else by looking.
 
 Only folders in which versions and deltas appear are watched, not those that they are written in: a publisher that
 writes for minutes wakes nobody before its last rename.
@@ -21,7 +21,7 @@ from storage.threads import require_threads
 
 logger = logging.getLogger("emberline.serving")
 
-# Changes that come together are told together, but nothing waits for longer than the first of these.
+# Changes that come together are notified together, but nothing waits for longer than the first of these.
 _GATHER_MS = 50
 _QUIET_MS = 5
 _AGAIN_S = 0.05
@@ -33,7 +33,7 @@ class Watcher:
     """A thread that calls `changed` with the folders in which something changed; with none after every `poll_s`."""
 
     def __init__(self, root: Path, poll_s: float, changed: Callable[[set[Path]], None]) -> None:
-        # What the system tells of has absolute names.
+        # What the system reports has absolute names.
         self._root = root.absolute()
         self._poll_s = poll_s
         self._changed = changed

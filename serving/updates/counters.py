@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class UpdateCounters:
-    """Counts since the server started, and what is so now.
+    """Counts since the server started, and the current state.
 
     refused: class of the error -> how many versions and deltas. last_visible_ms: of the newest delta, from
     its appearance in the folder until requests saw it. waiting: what is waited for, None for nothing.

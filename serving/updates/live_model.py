@@ -250,7 +250,7 @@ class LiveModel:
         self.facts = facts
 
     def watch_releases(self, loaded: LoadedVersion) -> None:
-        """Hears when snapshots of a version fall free."""
+        """Learns when snapshots of a version fall free."""
         loaded.model.history.on_release(self._on_release)
 
     def wait_released(self, mount: MountedStore, snapshots: Iterable[Snapshot], timeout_s: float | None = None) -> bool:

@@ -88,7 +88,7 @@ class ModelUpdater:
     def load(self) -> None:
         """Serves what was served before, or the newest good version, and takes every delta that is there.
 
-        One that cannot be loaded is told by the index; nothing is raised.
+        One that cannot be loaded is notified by the index; nothing is raised.
         """
         self.advance()
 

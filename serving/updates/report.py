@@ -174,7 +174,7 @@ def waiting(model: LiveModel) -> str | None:
 
 
 def counters(model: LiveModel) -> UpdateCounters:
-    """The counters, with what is so now."""
+    """The counters, with the current state."""
     with model.lock:
         stats = [stats for mount in model.mounts for stats in mount.store.overlay_stats().values()]
         return replace(

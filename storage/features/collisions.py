@@ -1,4 +1,4 @@
-"""How many ids a hash into buckets folds together, measured on data."""
+"""How many ids a hash into buckets maps to one id, measured on data."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class SharedTier:
         return f"{name}_{self._part}_of_{len(self._placement.gpus)}"
 
     def clock(self, turn: int) -> HbmTier:
-        """The tier whose policy hears of a batch: each in turn, since every GPU is asked."""
+        """The tier whose policy learns of a batch: each in turn, since every GPU is asked."""
         tier = self._tiers().get(self._placement.gpus[turn % len(self._placement.gpus)])
         return self._tier if tier is None or tier.replica is None else tier
 
@@ -139,7 +139,7 @@ class SharedTier:
 
 
 @dataclass(frozen=True)
-class SharedSight(VisibleSnapshot):
+class SharedVisibleSnapshot(VisibleSnapshot):
     """peers: the same of the GPUs that share rows, by part; None for the own part, and for a GPU that does not answer
     for the snapshot. Empty where rows are not shared any more. part: the own one.
     """
@@ -185,13 +185,13 @@ class SharedReader:
         self._peers: dict[int, tuple[HbmTier, Reader]] = {}
         self._inside: list[Reader] = []
 
-    def enter(self, mask: int) -> SharedSight | None:
+    def enter(self, mask: int) -> SharedVisibleSnapshot | None:
         """As of Reader; None where the own GPU does not answer. One that does not is not asked."""
         placement = self._sharing.placement
         part = None if placement is None else placement.part_of(self._gpu)
         if placement is None or part is None:
             visible = self._own.enter(mask)
-            return None if visible is None else SharedSight(visible.chain, visible.replica)
+            return None if visible is None else SharedVisibleSnapshot(visible.chain, visible.replica)
         # Made before it is inside anywhere: a session that is inside waits for nothing.
         readers = [None if gpu == self._gpu else self._reader(gpu) for gpu in placement.gpus]
         visible = self._own.enter(mask)
@@ -208,7 +208,7 @@ class SharedReader:
         except BaseException:
             self.leave()
             raise
-        return SharedSight(visible.chain, visible.replica, tuple(peers), part)
+        return SharedVisibleSnapshot(visible.chain, visible.replica, tuple(peers), part)
 
     def leave(self) -> None:
         """Leaves as Reader does."""

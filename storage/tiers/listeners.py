@@ -1,6 +1,6 @@
 """Caches of a store's rows outside of it, such as those on GPUs: what the store tells them, and asks of them.
 
-The store knows no such cache by its kind. Whoever makes one plugs it in, and it hears of every snapshot before it is
+The store knows no such cache by its kind. Whoever makes one plugs it in, and it learns of every snapshot before it is
 served, of every overlay before it is merged or discarded, and of the end.
 """
 

@@ -28,7 +28,7 @@ class PlanLedger:
         with self.lock:
             plan = make(totals)
             self.any = True
-            self._fold()
+            self._merge()
             self._plans.append((weakref.ref(plan), totals))
         return plan
 
@@ -36,7 +36,7 @@ class PlanLedger:
         """What all plans counted until now."""
         total = LookupTotals.of(len(self._ended.by_table))
         with self.lock:
-            self._fold()
+            self._merge()
             for counted in (self._ended, *(counted for _, counted in self._plans)):
                 total.merge(counted)
         return total
@@ -48,7 +48,7 @@ class PlanLedger:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def _fold(self) -> None:
+    def _merge(self) -> None:
         alive: list[tuple[weakref.ref[LookupPlan], LookupTotals]] = []
         for reference, counted in self._plans:
             if reference() is None:

@@ -21,7 +21,7 @@ class TableStats:
     """One table's part of `StoreStats`. promotions: rows that came into DRAM because they were asked for.
 
     evictions: rows that were let go for others or for a smaller budget; both of DRAM. bytes: of a cache that tables
-    share, by their share of the rows; SSD is told for all tables together only.
+    share, by their share of the rows; SSD is notified for all tables together only.
     """
 
     hits: dict[str, int]

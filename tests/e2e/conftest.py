@@ -83,7 +83,7 @@ class PlainRanker(torch.nn.Module):
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("road")
+    return tmp_path_factory.mktemp("walkthrough")
 
 
 @pytest.fixture(scope="session")

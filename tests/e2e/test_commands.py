@@ -1,4 +1,4 @@
-"""The commands of the road as a user types them, against the running server."""
+"""The commands of the walkthrough as a user types them, against the running server."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ from tests.support.server_process import ServerProcess
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)).replace("\\\n", "")
-ROAD = [line for line in SHELL.splitlines() if line.startswith("emberline ")]
+COMMANDS = [line for line in SHELL.splitlines() if line.startswith("emberline ")]
 ASKS_SERVER = {"predict", "snapshots", "rollback", "resume"}
 
 
 class Walk:
-    """One walk along the road, in a folder with a home of its own."""
+    """One run of the walkthrough, in a folder with a home of its own."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
@@ -31,7 +31,7 @@ class Walk:
 
     def run(self) -> None:
         try:
-            for line in ROAD:
+            for line in COMMANDS:
                 self._step(line)
         finally:
             if self.server is not None:

@@ -1,7 +1,7 @@
 """Runs one of Triton's example scripts where it cannot run as it is: python example_parts.py HOW SCRIPT.py URL
 
 elsewhere     its address is fixed: it is sent to URL
-named-triton  it wants a server that is called 'triton': it is told that this is one, and checks the rest
+named-triton  it wants a server that is called 'triton': it is notified that this is one, and checks the rest
 identity      only what it does with `simple_identity`
 """
 

@@ -70,7 +70,7 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "HEAD": {UVICORN: "it sends content with the error of a head that it cannot read"},
 }
-TWO_MISTAKES = "two mistakes in one request, and each tells of the one that it sees first"
+TWO_MISTAKES = "two mistakes in one request, and each reports the one that it sees first"
 
 
 def reason(names: list[str], who: str, *, mistakes: int) -> str:

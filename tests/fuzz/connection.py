@@ -37,7 +37,7 @@ class Connection:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        """Connects where that is needed. A server that has closed meanwhile is told by `read`."""
+        """Connects where that is needed. A server that has closed meanwhile is notified by `read`."""
         if self._socket is None:
             self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_S)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -165,7 +165,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, kind: str) -> int | 
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with its children: whoever hangs in a driver hears of nothing gentler. At most ten seconds."""
+    """Ends it with its children: whoever hangs in a driver learns of nothing gentler. At most ten seconds."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):  # in the kernel, for ever: the next step is begun all the same

@@ -19,7 +19,7 @@ from serving.gpu.driver import Driver, Stream
 from serving.gpu.matmul_precision import matmul_precision
 from storage.errors import CaptureError, DeviceOutOfMemory
 
-PATIENCE_S = 120
+LONGEST_WAIT_S = 120
 # Around a second on any GPU: longer than what is to overtake it.
 # Cycles of the GPU; torch leaves it without types.
 sleep: Callable[[int], None] = torch.cuda._sleep
@@ -163,7 +163,7 @@ def test_other_threads_run_while_one_waits_for_an_event(driver: Driver, busy_wai
     beside.start()
     began = time.perf_counter()
     driver.synchronize(event)
-    beside.join(PATIENCE_S)
+    beside.join(LONGEST_WAIT_S)
     # A turn of the interpreter lasts 5 ms, the kernel a hundred times as long.
     assert last_ran - began > 0.1
 
@@ -276,7 +276,7 @@ def test_failed_captures_keep_no_memory(driver: Driver) -> None:
     assert torch.cuda.memory_reserved() <= before
 
 
-def test_a_bug_in_what_is_captured_is_told_as_it_is(driver: Driver) -> None:
+def test_a_bug_in_what_is_captured_is_reported_as_it_is(driver: Driver) -> None:
     stream, pool, buffer = driver.new_stream("test"), driver.new_pool(), driver.device(8)
 
     def buggy() -> None:
@@ -377,7 +377,7 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
 
             return product
 
-        capturing.wait(PATIENCE_S)
+        capturing.wait(LONGEST_WAIT_S)
         graphs = {rows: warm_and_capture(driver, work(rows), pool, stream) for rows in (32, 16, 8, 4, 1)}
         for turn in range(20):
             given = np.random.default_rng(turn).standard_normal((32, 64), dtype=np.float32)
@@ -391,7 +391,7 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
 
     def eager() -> None:
         stream, result = driver.new_stream("eager"), driver.device(4)
-        capturing.wait(PATIENCE_S)
+        capturing.wait(LONGEST_WAIT_S)
         turn = 0
         while turn < 50 or not captured.is_set():
             turn += 1
@@ -409,9 +409,9 @@ def test_captures_on_many_threads_beside_eager_work(driver: Driver) -> None:
     for thread in [*capturers, beside]:
         thread.start()
     for thread in capturers:
-        thread.join(PATIENCE_S)
+        thread.join(LONGEST_WAIT_S)
     captured.set()
-    beside.join(PATIENCE_S)
+    beside.join(LONGEST_WAIT_S)
     assert not failures
     assert not any(thread.is_alive() for thread in [*capturers, beside])
 
@@ -470,5 +470,5 @@ print("told:", told[0], flush=True)
 
 def test_a_gpu_that_failed_says_so_from_then_on() -> None:
     """In a process of its own: nothing can be asked of the GPU afterwards."""
-    done = subprocess.run([sys.executable, "-c", _LOSE_IT], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([sys.executable, "-c", _LOSE_IT], capture_output=True, text=True, timeout=LONGEST_WAIT_S)
     assert "failed: CUDA error: device-side assert triggered" in done.stdout, done.stdout + done.stderr

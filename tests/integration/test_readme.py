@@ -26,7 +26,7 @@ def test_the_python_example_publishes_a_version(tmp_path: Path, monkeypatch: pyt
     assert version.tables[0].rows == 100_000
 
 
-def test_the_road_by_hand_goes_all_the_way() -> None:
+def test_the_walkthrough_by_hand_works_to_its_end() -> None:
     names = [line.split()[1] for line in COMMANDS]
     assert names == [
         "data",
@@ -44,7 +44,7 @@ def test_the_road_by_hand_goes_all_the_way() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_its_commands_are_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/live.md has the same road, and a test walks it."""
+    """docs/live.md has the same walkthrough, and a test runs it."""
     monkeypatch.chdir(tmp_path)
     _, name, *arguments = shlex.split(line)
     for argument in arguments:

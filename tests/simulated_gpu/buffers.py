@@ -1,6 +1,6 @@
 """Memory of a simulated GPU: numpy arrays that torch tensors borrow. Only the tensors keep them.
 
-So an array goes when the last tensor goes that looks at it, and the driver, which knows it by a weak reference, hears
+So an array goes when the last tensor goes that looks at it, and the driver, which knows it by a weak reference, learns
 of it then.
 """
 

@@ -48,7 +48,7 @@ class Gpu:
         return len(self._graphs)
 
     def keep(self, graph: Graph) -> None:
-        """A new one: hears of it when its handle goes."""
+        """A new one: learns of it when its handle goes."""
         self._graphs[ref(graph, self._dropped.append)] = (str(graph), graph.launches)
 
     def lose(self) -> None:
@@ -184,7 +184,7 @@ class Gpu:
                 stream.failures = [failure for failure in stream.failures if failure[0] > least]
 
     def collect(self) -> None:
-        """Hears of what was dropped."""
+        """Learns of what was dropped."""
         self.check_gone(self.buffers.collect())
         while self._dropped:
             name, launches = self._graphs.pop(self._dropped.popleft())

@@ -23,7 +23,7 @@ class Schedule:
     """
 
     def __init__(self, kind: str, seed: int, failed: Callable[[Exception], None]) -> None:
-        """failed: hears of what an operation raised."""
+        """failed: learns of what an operation raised."""
         if kind not in SCHEDULES:
             raise ValueError(f"a schedule is one of {', '.join(SCHEDULES)}, not {kind!r}")
         self.is_eager = kind == "eager"

@@ -1,4 +1,4 @@
-"""Whoever gives a URL for a path is told so, and no folder with the name of its scheme is made."""
+"""Whoever gives a URL for a path is notified so, and no folder with the name of its scheme is made."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class TablePipeline final : public RowPipeline {
   // A short step mixes the misses of the copy beside it with those of the rows ahead.
   static constexpr std::size_t kStep = 16;
   static constexpr std::size_t kBucketAhead = 48;
-  // Rows on their way beside the step's: more of them than the processor has buffers for lines would only wait in line.
+  // Rows on their way beside the step's: more of them than the processor has buffers for would only wait.
   static constexpr std::size_t kRowAhead = 32, kLargeRowAhead = 8, kLargeRow = 256;
 
   void match_block() override;

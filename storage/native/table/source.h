@@ -60,8 +60,8 @@ class RowSource {
   virtual RowPipeline& start(PipelineSpace& space, const std::int64_t* ids, std::size_t n, const char** rows) const = 0;
 };
 
-// Fetches every line of a row into the second-level cache. The first level has too few fill buffers: into it halves the
-// rate.
+// Fetches every 64 bytes of a row into the second-level cache. The first level has too few fill buffers: into it halves
+// the rate.
 inline void prefetch_row(const char* row, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(row);
   const char* end = row + bytes;

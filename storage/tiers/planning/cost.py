@@ -174,7 +174,7 @@ class LookupCosts:
         total = _together(self.blocks)
         if total.lookups.count == 0:
             return None
-        blocks = _folded(self.blocks)
+        blocks = _merged(self.blocks)
         without = tuple(
             _together([block for other, block in enumerate(blocks) if other != left]).numbers()
             for left in range(len(blocks))
@@ -222,7 +222,7 @@ def _pairs(blocks: Sequence[CostBlock]) -> list[CostBlock]:
     return [_together(blocks[start : start + 2]) for start in range(0, len(blocks), 2)]
 
 
-def _folded(blocks: Sequence[CostBlock]) -> list[CostBlock]:
+def _merged(blocks: Sequence[CostBlock]) -> list[CostBlock]:
     """At most 16 blocks, neighbours put together; a last one that is hardly begun goes with the one before."""
     found = [block for block in blocks if block.lookups.count]
     while len(found) > _MOST_BLOCKS:

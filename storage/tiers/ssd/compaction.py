@@ -72,7 +72,7 @@ class CompactedStore(Protocol):
 
 
 class Compactor:
-    """The compactions of one store: one at a time, by `fold` or in a thread that lives while there is something to
+    """The compactions of one store: one at a time, by `compact` or in a thread that lives while there is something to
     do."""
 
     def __init__(self, tier: CompactedStore) -> None:

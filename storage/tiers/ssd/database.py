@@ -43,7 +43,7 @@ class Database:
     """
 
     def __init__(self, path: Path, limits: SsdOptions, *, direct: bool, damage: Damage | None = None) -> None:
-        """damage: hears of what is found to be wrong."""
+        """damage: learns of what is found to be wrong."""
         self.path = path
         self._damage = damage or Damage()
         self.options = rocks_options(limits, direct=direct)

@@ -1,8 +1,8 @@
 """The SSD tier, the durable truth of every row: page files, and on top of them changes in RocksDB.
 
 What a table consists of stands in `tables`, how keys are laid out in `keys`, how changes become a new page file in
-`fold`, how rows are read in `reads`. Several threads may read beside one that writes; the GIL is free during reads. One
-process a folder.
+`compaction`, how rows are read in `reads`. Several threads may read beside one that writes; the GIL is free during
+reads. One process a folder.
 """
 
 from __future__ import annotations

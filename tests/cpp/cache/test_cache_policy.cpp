@@ -166,7 +166,7 @@ TEST(counts_step_as_often_as_rows_are_used) {
   }
 }
 
-TEST(uses_that_no_writer_hears_of_age_nothing) {
+TEST(uses_that_no_writer_learns_of_age_nothing) {
   constexpr std::int64_t kRows = 32'000;
   Cache cache(4, kRows, 1);
   CacheTable table(cache, 0, {RowType::kFp32, 1});

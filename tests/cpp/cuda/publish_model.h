@@ -108,7 +108,7 @@ class Model {
     }
   }
 
-  // What is wrong then, or null. trace: where the step is told.
+  // What is wrong then, or null. trace: where the step is notified.
   const char* apply(State& state, Action action, std::FILE* trace = nullptr) const {
     if (action.actor == kPublisher) {
       publisher_step(state, action.choice, trace);

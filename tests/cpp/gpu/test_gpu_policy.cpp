@@ -1,4 +1,4 @@
-// The hit rate of a GPU's cache beside that of the host's, on the same traffic. A GPU tells of every eighth use, in
+// The hit rate of a GPU's cache beside that of the host's, on the same traffic. A GPU reports every eighth use, in
 // marks that are read now and then, and rows come in a set later.
 #include <algorithm>
 #include <cmath>

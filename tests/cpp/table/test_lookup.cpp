@@ -48,7 +48,7 @@ Result look_up(const std::vector<std::int64_t>& resident, Pooling pooling, std::
 
 }  // namespace
 
-TEST(a_late_row_changes_no_bit_of_the_result) {
+TEST(a_missed_row_changes_no_bit_of_the_result) {
   std::vector<std::int64_t> values;
   for (int i = 0; i < 3000; ++i) values.push_back(i * 37 % 71);
   const std::vector<std::int64_t> offsets = {0, 3, 3, 8, 1500, 1501, 2999, 3000};  // empty bags, bags beyond a window

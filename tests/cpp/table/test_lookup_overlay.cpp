@@ -1,4 +1,4 @@
-// Batch lookups under a mask: what overlays say goes before the table, for every pooling, and costs nothing without a
+// Batch lookups under a mask: what overlays say overrides the table, for every pooling, and costs nothing without a
 // mask.
 #include "every_isa.h"
 #include "table/lookup.h"

@@ -261,7 +261,7 @@ def test_a_gpu_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live,
 
 
 @pytest.mark.slow
-def test_a_lost_gpu_is_told_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
+def test_a_lost_gpu_is_reported_to_who_looks_after_the_server(live: Live, gpus: SimulatedGpus) -> None:
     live.version()
     live.start()
     assert live.repository.is_ready()

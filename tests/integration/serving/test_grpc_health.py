@@ -71,7 +71,7 @@ def test_reflection_shows_the_protocol(channel: grpc.Channel) -> None:
 
 
 @pytest.mark.slow
-def test_who_watches_is_told_of_the_end_and_delays_it_not(version_dir: Path, tmp_path: Path) -> None:
+def test_who_watches_is_notified_of_the_end_and_delays_it_not(version_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(version_dir, tmp_path / "models" / "ranker" / "1")
     said: list[int] = []
     with serve(tmp_path / "models", tmp_path) as process, grpc.insecure_channel(process.grpc) as channel:

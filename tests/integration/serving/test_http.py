@@ -147,7 +147,7 @@ def test_health_has_the_bodies_of_the_protocol(
         ("GET", "/v2/repository/index", "POST"),
     ],
 )
-def test_a_method_that_is_not_allowed_hears_of_all_that_are(
+def test_a_method_that_is_not_allowed_learns_of_all_that_are(
     connection: http.client.HTTPConnection, method: str, path: str, allow: str
 ) -> None:
     connection.request(method, path)

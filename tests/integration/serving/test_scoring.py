@@ -114,7 +114,7 @@ def test_a_table_is_written_as_of_a_snapshot(chain: Chain, tmp_path: Path, place
         export_table(find_as_of(chain.model), "users", tmp_path / "x.parquet")
 
 
-def test_a_repository_instead_of_a_model_is_told_by_its_models(chain: Chain) -> None:
+def test_a_repository_instead_of_a_model_is_reported_by_its_models(chain: Chain) -> None:
     with pytest.raises(NotFound, match=rf"is it a repository\? Its models are {chain.model.name}"):
         find_as_of(chain.model.parent)
 

@@ -1,4 +1,4 @@
-"""Who may ask what of a running server: every role on every route and every method."""
+"""Who is allowed to ask what of a running server: every role on every route and every method."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _NoRepository:
 
 
 def wanted(method: str, path: str) -> tuple[set[str], str]:
-    """Who may, and what it is about, said once more and by rules, not by the server's own table."""
+    """Who is allowed to ask, and what it is about, said once more and by rules, not by the server's own table."""
     about = "model" if "{name}" in path else "server"
     if path.startswith("/v2/health"):
         return set(), "anybody"
@@ -226,7 +226,7 @@ def test_settings_over_grpc_are_an_operators(guarded: Server) -> None:
         assert call(address, method, message, "operator")[0] not in REFUSED
 
 
-def test_methods_that_there_are_not_are_told_to_nobody(guarded: Server) -> None:
+def test_methods_that_there_are_not_are_reported_to_nobody(guarded: Server) -> None:
     address = f"127.0.0.1:{guarded.grpc_port}"
     for path in ("/inference.GRPCInferenceService/Nothing", "/grpc.health.v1.Health/Nothing", "/x/ModelInfer"):
         assert call(address, path)[0] is StatusCode.UNAUTHENTICATED

@@ -398,7 +398,7 @@ def told(url: str, *options: str) -> str:
     return message.partition("/snapshots: ")[2]
 
 
-def test_a_command_is_told_to_use_https_or_which_certificate_is_missing(
+def test_a_command_is_advised_to_use_https_or_which_certificate_is_missing(
     encrypted: Ports, mutual: Ports, world: World
 ) -> None:
     for ports in (encrypted, mutual):
@@ -415,7 +415,7 @@ def test_a_command_is_told_to_use_https_or_which_certificate_is_missing(
 
 
 @pytest.mark.slow
-def test_a_command_is_told_to_use_http_where_there_is_no_tls(
+def test_a_command_is_advised_to_use_http_where_there_is_no_tls(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     shutil.copytree(version_dir.parent, tmp_path / "models" / "ranker")

@@ -179,7 +179,7 @@ def test_a_segment_without_a_name_any_more_is_still_the_region(transports: Trans
         assert ask(transports.port, "POST", "/v2/models/flat/infer", body).json["outputs"][0]["data"] == [0, 1, 2, 3]
 
 
-def test_the_register_is_told_as_triton_tells_it(transports: Transports) -> None:
+def test_the_register_is_reported_as_triton_tells_it(transports: Transports) -> None:
     _, key = transports.memory(64)
     transports.http.register_system_shared_memory("one", key, 32, offset=16)
     said = {"name": "one", "key": key, "offset": 16, "byte_size": 32}

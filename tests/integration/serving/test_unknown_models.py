@@ -1,4 +1,4 @@
-"""A request for a model that there is not is told which there are, of those that its caller may see."""
+"""A request for a model that there is not is notified which there are, of those that its caller may see."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def guarded(
 )
 def test_over_http(guarded: Process, token: str, names: str | None) -> None:
     for method, path, body in HTTP_CALLS:
-        # Who may not ask for a name at all is refused before anything is looked up.
+        # Who is not allowed to ask for a name at all is refused before anything is looked up.
         path = path.replace("our-x", "their-x") if names is None else path
         reply = ask(guarded.port, method, path, body, bearer(token))
         said = SAID.replace("our-x", "their-x") if names is None else SAID + names

@@ -81,7 +81,7 @@ def test_a_store_that_fails_to_close_does_not_keep_the_server_from_stopping(
     assert "the disk is full" in caplog.text
 
 
-def test_who_waits_for_a_snapshot_is_told_at_once_when_the_server_stops(tmp_path: Path) -> None:
+def test_who_waits_for_a_snapshot_is_notified_at_once_when_the_server_stops(tmp_path: Path) -> None:
     with contextlib.ExitStack() as held, Live(tmp_path, min_snapshot_timeout_ms=600_000) as live:
         live.version()
         live.start(drain_timeout_s=300)

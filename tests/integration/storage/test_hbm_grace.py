@@ -28,7 +28,7 @@ def test_the_base_becomes_another_snapshots_when_no_session_looks_by_the_old_one
     assert world.answers(mask)  # asked for after the base's
     world.tier.settle_after_s = 0.0
     with held_up(world.tier.settle, session, least=0.8):
-        assert not world.answers(world.mask)  # nobody is told of it any more
+        assert not world.answers(world.mask)  # nobody is notified of it any more
         assert world.look(state, mask) > 0.6
     assert world.look(state, mask) > 0.6
     world.tier.check_integrity()

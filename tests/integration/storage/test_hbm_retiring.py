@@ -44,7 +44,7 @@ def test_a_snapshot_without_what_is_merged_is_not_on_the_gpu_any_more(world: Gpu
     world.close()
 
 
-def test_differences_are_kept_only_where_they_say_of_a_merged_overlay_what_is_so(world: GpuWorld) -> None:
+def test_differences_are_kept_only_where_they_say_of_a_merged_overlay_what_is_true(world: GpuWorld) -> None:
     # Two upon the same snapshot; the GPU follows the one that is not merged.
     state, delta = world.rows.change(world.state, 1, one_in=2)
     served = world.store.stage(delta)
@@ -95,7 +95,7 @@ def test_a_gpu_that_is_opened_during_a_merge_has_what_is_merged(world: GpuWorld,
     world.close()
 
 
-def test_a_gpu_that_is_being_closed_is_told_of_a_merge(
+def test_a_gpu_that_is_being_closed_is_reported_a_merge(
     tmp_path: Path, gpu: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = GpuWorld(tmp_path, gpu)

@@ -23,7 +23,7 @@ from tests.support.hbm.sharing import (  # noqa: F401
     test_every_row_is_its_snapshots_own_while_gpus_share_them,
     test_rows_are_shared_from_now_on_and_not_any_more,
     test_sessions_that_look_for_the_first_time_while_both_gpus_change,
-    test_snapshots_are_told_apart_on_every_gpu,
+    test_snapshots_are_distinguished_on_every_gpu,
     test_the_wish_of_the_last_owner_holds_until_it_leaves,
     test_what_a_session_finds_elsewhere_counts_as_used_there,
     test_what_is_missed_on_one_gpu_comes_to_the_gpu_whose_part_it_is,

@@ -141,7 +141,7 @@ def test_a_gpu_without_memory_is_a_clear_error_and_leaves_the_store_alone(tmp_pa
         GpuWorld(tmp_path / "none", driver, hbm_bytes=0)
 
 
-def test_a_gpu_that_holds_something_else_is_told(tmp_path: Path, gpu: SimulatedDriver) -> None:
+def test_a_gpu_that_holds_something_else_is_reported(tmp_path: Path, gpu: SimulatedDriver) -> None:
     world = GpuWorld(tmp_path, gpu)
     slab = world.tier.replica.slab(0)  # type: ignore[union-attr]
     slot = int(slab.cache.find(0, world.rows.ids["user"])[slab.cache.find(0, world.rows.ids["user"]) != 0][0])

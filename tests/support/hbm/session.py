@@ -24,7 +24,7 @@ from storage.hbm.sharing import (
     PEER_CHAINS_WORD,
     PEER_WORDS,
     SharedReader,
-    SharedSight,
+    SharedVisibleSnapshot,
     across,
 )
 from storage.hbm.tier import HbmTier
@@ -116,7 +116,7 @@ class GpuLookupSession:
             call = lookup_kernels.gather("fp32", longest=self._rows, **common)  # type: ignore[arg-type]
         else:
             call = lookup_kernels.pool(**common)  # type: ignore[arg-type]
-        if isinstance(visible, SharedSight):
+        if isinstance(visible, SharedVisibleSnapshot):
             call = across(call, self._staging[_WORDS_BYTES:_FIRST_BYTES])
         device.kernel(call, stream)
         device.copy(arrived, output, stream)
@@ -141,7 +141,7 @@ class GpuLookupSession:
         shape = 1 if spec.pooling == "none" else POOLINGS.index(spec.pooling)
         output = self._output[replica.tables[table].dim][0].data_ptr()
         elsewhere, peers, chains = [0, 0], [], []  # type: tuple[list[int], list[int], list[int]]
-        if isinstance(visible, SharedSight) and visible.peers:
+        if isinstance(visible, SharedVisibleSnapshot) and visible.peers:
             elsewhere = [self._staging.data_ptr() + _WORDS_BYTES, len(visible.peers) | visible.part << 32]
             peers, chains = visible.peer_words(table), visible.peer_chains
         words[:FEATURE_WORDS] = [*replica.words(table), replica.base_tables, self._ids, *elsewhere, shape, output, 0]

@@ -46,7 +46,7 @@ def resident(world: GpuWorld, gpu: int, places: np.ndarray) -> np.ndarray:
 
 
 def use(world: GpuWorld, places: np.ndarray) -> int:
-    """Looks items up on the first GPU and tells of them as a session does, with all of them as the sample; the
+    """Looks items up on the first GPU and reports them as a session does, with all of them as the sample; the
     misses."""
     ids = world.rows.ids["item"][places]
     answer = world.session.lookup(
@@ -140,7 +140,7 @@ def test_a_session_that_looks_on_its_own_gpu_alone_gets_what_it_asks_for(
     world.close()
 
 
-def test_snapshots_are_told_apart_on_every_gpu(tmp_path: Path, devices: Sequence[Device]) -> None:
+def test_snapshots_are_distinguished_on_every_gpu(tmp_path: Path, devices: Sequence[Device]) -> None:
     world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     for tier in world.tiers:
         tier.settle_after_s = 60.0  # each is asked for again

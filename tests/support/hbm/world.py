@@ -149,7 +149,7 @@ class GpuWorld:
         return had / there
 
     def ask(self, table: str, places: np.ndarray) -> int:
-        """Looks ids up on the GPU, one a row, and tells of them as a session does; how many it did not have.
+        """Looks ids up on the GPU, one a row, and reports them as a session does; how many it did not have.
 
         As if other sessions had asked for many more meanwhile, which were there: so that counts of use grow old.
         """

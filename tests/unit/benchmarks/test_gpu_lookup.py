@@ -89,7 +89,7 @@ def test_a_simulated_run_says_every_bucket_and_never_as_a_result(
 
 
 @pytest.mark.parametrize("suite", [lookup.SUITE, tiers.SUITE], ids=["gpu_lookup", "gpu_tiers"])
-def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
+def test_without_a_gpu_nothing_is_measured_and_the_reason_is_reported(
     suite: Suite, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from serving.gpu.gpus import find_gpus

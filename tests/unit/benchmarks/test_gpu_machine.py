@@ -161,7 +161,7 @@ def test_two():
 
 
 @pytest.mark.slow
-def test_what_fails_hangs_or_crashes_is_told_at_once_and_the_rest_goes_on(
+def test_what_fails_hangs_or_crashes_is_reported_at_once_and_the_rest_goes_on(
     steps: ModuleType,
     series: ModuleType,
     parts: ModuleType,

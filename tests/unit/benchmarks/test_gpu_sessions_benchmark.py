@@ -101,7 +101,7 @@ def test_a_simulated_run_says_every_line_and_never_as_a_result(
         (["--quik"], "unrecognized arguments: --quik"),
     ],
 )
-def test_bad_flags_are_told(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_flags_are_reported(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         sessions.main(flags)
     assert ended.value.code == 2
@@ -117,7 +117,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "python -m benchmarks.gpu.sessions --quick" in text
 
 
-def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_nothing_is_measured_and_the_reason_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     from serving.gpu.gpus import find_gpus
 
     if not find_gpus().why_none:
@@ -166,7 +166,7 @@ def test_parts_that_end_well_have_their_rows_in_the_report(tmp_path: Path) -> No
     assert report.remarks == ["x"]
 
 
-def test_a_part_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     failed, report = run_scripts({"a": "tell('end', ['a', 'ValueError: seven'])", "b": good("b")}, tmp_path)
     assert failed == ["a"]
     assert report.remarks == ["part a FAILED: ValueError: seven"]
@@ -208,7 +208,7 @@ def test_a_worker_that_does_not_even_begin_is_not_tried_for_each_part(tmp_path: 
     assert report.remarks == ["part a, b FAILED: its process ended with 1"]
 
 
-def test_what_there_is_no_time_for_is_told(tmp_path: Path) -> None:
+def test_what_there_is_no_time_for_is_reported(tmp_path: Path) -> None:
     failed, report = run_scripts({"a": good("a") + "; sys.exit(0)", "b": good("b")}, tmp_path, seconds=0.0)
     assert failed == []
     assert report.remarks == ["left out, for want of time: b"]

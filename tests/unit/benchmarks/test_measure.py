@@ -11,7 +11,7 @@ from benchmarks.measure import Samples, interleave, median, per_second, together
 
 
 class ScriptedGauge(CpuGauge):
-    """Says what it is told, one figure a round; the round that warms up included."""
+    """Says what it is notified, one figure a round; the round that warms up included."""
 
     def __init__(self, cores: list[float]) -> None:
         super().__init__()

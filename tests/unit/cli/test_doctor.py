@@ -61,7 +61,7 @@ def test_it_follows_the_instruction_set_in_use() -> None:
         ("", "unknown", ""),
     ],
 )
-def test_huge_pages_that_are_switched_off_are_told(modes: str, value: str, advice: str) -> None:
+def test_huge_pages_that_are_switched_off_are_reported(modes: str, value: str, advice: str) -> None:
     finding = huge_pages(modes)
     assert finding.value.startswith(value)
     assert finding.advice.startswith(advice)

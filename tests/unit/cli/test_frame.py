@@ -24,7 +24,7 @@ def emberline(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=ENVIRONMENT, check=False)
 
 
-def test_help_lists_every_command_and_the_road_and_needs_no_torch() -> None:
+def test_help_lists_every_command_and_the_steps_and_needs_no_torch() -> None:
     code = (
         "import sys, emberline.cli\n"
         "try: emberline.cli.main(['--help'])\n"

@@ -250,7 +250,7 @@ def test_packed_arrays_that_do_not_fit_are_refused(changes: dict[str, Any], mess
         unpack_columns(arrays, SPEC)
 
 
-def test_the_collision_report_counts_what_the_buckets_fold() -> None:
+def test_the_collision_report_counts_which_ids_share_a_bucket() -> None:
     words = [[str(number) for number in range(100)], [str(number) for number in range(50)]]
     spec = FeatureSpec.parse(
         {

@@ -302,7 +302,7 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_once(loop: asyncio.Abstrac
     queue.put(request(loop, deadline_ns=in_a_while + 10**12))
 
 
-def test_only_what_goes_before_it_counts_for_the_wait_of_a_priority(loop: asyncio.AbstractEventLoop) -> None:
+def test_only_what_precedes_it_counts_for_the_wait_of_a_priority(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [], levels=(LevelSettings(), LevelSettings()), max_wait_us=1000)
     queue.service_time.worked(1, 1_000_000_000)
     queue.put(level_request(loop, 1))
@@ -325,7 +325,7 @@ def test_the_estimate_follows_the_last_batches() -> None:
 # ---- sessions that leave
 
 
-def test_as_many_sessions_leave_as_are_told_to_and_the_others_go_on(loop: asyncio.AbstractEventLoop) -> None:
+def test_as_many_sessions_leave_as_are_asked_to_and_the_others_go_on(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [])
     queue.sessions = 4
     ended = threading.Semaphore(0)

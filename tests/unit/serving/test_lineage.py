@@ -218,7 +218,7 @@ def test_a_stop_is_a_reason_to_wait_only_when_something_is_there() -> None:
 # ---- versions
 
 
-def test_a_newer_version_goes_before_deltas() -> None:
+def test_a_newer_version_precedes_deltas() -> None:
     there = catalog(version(1, delta(1, "v1")), version(2))
     assert taken(decide(there, served("v1"))) == "2.0"
 

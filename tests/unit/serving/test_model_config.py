@@ -102,7 +102,7 @@ def test_what_cannot_be_done_is_refused_by_field(tmp_path: Path, text: str, fiel
         ),
     ],
 )
-def test_a_configuration_of_another_backend_is_told_what_is_served_here(tmp_path: Path, text: str, said: str) -> None:
+def test_a_configuration_of_another_backend_says_what_is_served_here(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, text)
     assert said in str(raised.value)

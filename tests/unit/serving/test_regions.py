@@ -144,7 +144,7 @@ def test_descriptors_are_closed_and_their_number_is_bounded(regions: SharedRegio
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-def test_who_listens_hears_of_every_change_before_its_caller(regions: SharedRegions, segment: Path) -> None:
+def test_who_listens_learns_of_every_change_before_its_caller(regions: SharedRegions, segment: Path) -> None:
     heard: list[int] = []
     end = regions.listen(heard.append)
     regions.register(RegionName("r", segment.name, 0, 64))

@@ -32,7 +32,7 @@ def test_a_key_is_a_string_or_a_number_and_the_same_either_way(key: Any, text: s
     assert routing_of_parameters({"routing_key": key}).routing_key == text
 
 
-def test_a_parameter_goes_before_its_header_and_null_is_none() -> None:
+def test_a_parameter_overrides_its_header_and_null_is_none() -> None:
     headers = Routing("header", "1.0")
     assert routing_of_parameters({"routing_key": "body"}, headers) == Routing("body", "1.0")
     assert routing_of_parameters({"min_snapshot": "1.2", "routing_key": None}, headers) == Routing("header", "1.2")

@@ -60,7 +60,7 @@ def test_answers_come_in_the_order_of_the_requests_and_no_more_are_under_way_tha
     run(test())
 
 
-def test_what_fails_is_told_in_its_place_and_the_stream_goes_on() -> None:
+def test_what_fails_is_reported_in_its_place_and_the_stream_goes_on() -> None:
     async def messages() -> AsyncIterator[bytes]:
         yield b"\xff"
         async for message in requests(1, "nobody"):

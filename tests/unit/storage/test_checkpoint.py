@@ -95,7 +95,7 @@ def test_publishers_at_once_get_different_numbers(publish: Publish, tmp_path: Pa
         open_version(tmp_path / "ranker" / name)
 
 
-def test_of_two_publishers_of_one_number_the_loser_is_told(
+def test_of_two_publishers_of_one_number_the_loser_is_notified(
     publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.rename

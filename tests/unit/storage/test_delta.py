@@ -213,7 +213,7 @@ def test_a_sequence_is_used_once(write: Write) -> None:
     assert sorted(os.listdir(path.parent)) == ["000004", "000009"]
 
 
-def test_of_two_publishers_of_one_sequence_one_is_told(write: Write, version: PublishedVersion) -> None:
+def test_of_two_publishers_of_one_sequence_one_is_notified(write: Write, version: PublishedVersion) -> None:
     def attempt(number: int) -> str:
         try:
             return open_delta(write(snapshot=f"{number:032x}")).snapshot

@@ -277,7 +277,7 @@ def test_wrong_arguments_are_refused_by_name() -> None:
     assert cache.size() == 0
 
 
-def test_uses_of_other_parts_are_told_one_by_one() -> None:
+def test_uses_of_other_parts_are_reported_one_by_one() -> None:
     cache = GpuCache(ROW_BYTES, 600, 6)
     ids = np.arange(100)
     for table in (1, 3):  # 3 is table 1 of a difference

@@ -55,7 +55,7 @@ def test_tables_without_rows_get_no_cache_of_one_row() -> None:
     assert not driver.live_bytes.get("device")
 
 
-def test_tables_without_rows_beside_others_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_without_rows_beside_others_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     driver = SimulatedGpus().driver(0)
     driver.enter_thread()
     replica = Replica(driver, [TableSpec("a", 4, rows=900), TableSpec("b", 8), TableSpec("c", 4)], 1 << 20)

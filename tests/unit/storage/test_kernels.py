@@ -219,13 +219,15 @@ def test_nothing_is_included_from_where_the_process_runs(
         compile_kernel("small", "sm_90", None, folder=folder)
 
 
-def test_without_cupy_one_hears_what_to_install(forgetful: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupy_the_error_says_what_to_install(
+    forgetful: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(ConfigError, match=r"need CuPy: pip install 'emberline\[gpu13\]'.*'emberline\[gpu\]'"):
         compile_kernel("small", "sm_90", None, folder=folder)
 
 
-def test_without_nvrtc_one_hears_what_to_install(
+def test_without_nvrtc_the_error_says_what_to_install(
     forgetful: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cupy.cuda import nvrtc
@@ -374,6 +376,6 @@ def test_all_kernels_are_compiled_beforehand_and_are_kept_then(
     assert not is_kept("assemble", (9, 0), tmp_path)
 
 
-def test_an_architecture_that_there_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_architecture_that_there_is_not_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compile_kernels.main(["sm_1", "--cache", str(tmp_path)]) == 1
     assert "compiles nothing for 'sm_1'" in capsys.readouterr().err

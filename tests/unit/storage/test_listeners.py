@@ -17,7 +17,7 @@ IDS = np.arange(10)
 
 
 class Listener:
-    """Writes down what it hears, with what the store says at that moment."""
+    """Writes down what it learns, with what the store says at that moment."""
 
     def __init__(self, store: TieredStore) -> None:
         self.store = store
@@ -51,7 +51,7 @@ def plugged(store: TieredStore) -> Listener:
     return store.listeners.plugged(Listener, lambda: Listener(store))
 
 
-def test_a_listener_hears_of_snapshots_and_of_overlays_before_they_go(tmp_path: Path) -> None:
+def test_a_listener_learns_of_snapshots_and_of_overlays_before_they_go(tmp_path: Path) -> None:
     rows = version()
     with TieredStore.open(tmp_path / "s", rows.tables, dram_bytes=None) as store:
         listener = plugged(store)

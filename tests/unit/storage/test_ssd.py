@@ -142,7 +142,7 @@ os._exit(9)
     ssd.close()
 
 
-def test_a_second_opener_is_told_so(ssd: SsdTier) -> None:
+def test_a_second_opener_is_notified_so(ssd: SsdTier) -> None:
     with pytest.raises(StoreError, match="another process"):
         SsdTier.open(ssd.path)
     code = f"""

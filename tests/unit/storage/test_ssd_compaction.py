@@ -206,7 +206,7 @@ def test_past_its_bound_a_table_is_compacted_in_the_background(tmp_path: Path) -
     ssd.close()
 
 
-def test_a_background_fold_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_background_compaction_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssd = made(tmp_path / "s", SsdOptions(compaction_bytes=2000, compaction_share=0.001))
 
     def full(*_: object) -> None:
@@ -227,7 +227,7 @@ def test_a_background_fold_that_fails_says_why(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("step", COMPACTION_STEPS[:3])
-def test_a_table_is_cleared_while_it_is_folded(tmp_path: Path, step: str) -> None:
+def test_a_table_is_cleared_while_it_is_compacted(tmp_path: Path, step: str) -> None:
     """The clearing waits until the compaction has given way, or has ended."""
     ssd = made(tmp_path / "s")
     changed(ssd)

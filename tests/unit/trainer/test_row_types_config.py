@@ -82,7 +82,7 @@ def test_options_that_cannot_be_are_named(given: list[str]) -> None:
     assert caught.value.field == "--row-type"
 
 
-def test_the_rounding_of_tables_and_deltas_is_told() -> None:
+def test_the_rounding_of_tables_and_deltas_is_reported() -> None:
     ids, freq = np.arange(50), np.zeros(50, np.uint8)
     rows = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
     table = TableData("item", 6, ids, rows, freq, "int8")

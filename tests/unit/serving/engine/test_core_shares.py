@@ -1,4 +1,4 @@
-"""Cores shared among models. The clocks are told, not measured: one slot, entered and left by hand."""
+"""Cores shared among models. The clocks are notified, not measured: one slot, entered and left by hand."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_names_are_what_people_write() -> None:
     assert snapshot(1) != snapshot(1)
 
 
-def test_a_switch_leaves_what_is_pinned_and_its_release_is_told() -> None:
+def test_a_switch_leaves_what_is_pinned_and_its_release_is_reported() -> None:
     first, second = snapshot(0), snapshot(1)
     history = SnapshotHistory("m", first)
     told: list[Snapshot] = []
@@ -138,7 +138,7 @@ def test_what_is_served_is_not_waited_for() -> None:
     assert not history.covers(first, "3.3")
 
 
-def test_who_waits_is_told_by_the_switch_on_another_thread() -> None:
+def test_who_waits_is_notified_by_the_switch_on_another_thread() -> None:
     history = SnapshotHistory("m", snapshot(0))
     after = snapshot(5)
 
@@ -200,7 +200,7 @@ def test_the_arm_that_answers_is_the_one_that_must_cover() -> None:
         wait(history, "3.1", seconds=0.0)
 
 
-def test_the_end_of_a_line_is_told_to_who_waits_and_to_who_comes() -> None:
+def test_the_end_of_a_line_is_reported_to_who_waits_and_to_who_comes() -> None:
     history = SnapshotHistory("m", snapshot(0))
 
     async def run() -> bool:

@@ -83,7 +83,7 @@ def test_a_call_of_any_length_arrives_once_its_last_packet_does(size: int) -> No
 
 
 @given(st.data())
-def test_calls_whose_packets_are_mixed_are_told_apart(data: st.DataObject) -> None:
+def test_calls_whose_packets_are_mixed_are_distinguished(data: st.DataObject) -> None:
     calls = {number: (str(number) * 100_000).encode() for number in range(1, 4)}
     queues = [list(wire.encode_call(number, {"n": number}, body)) for number, body in calls.items()]
     reader, found = CallReader(), {}
@@ -170,7 +170,7 @@ async def test_packets_from_many_threads_arrive_each_once() -> None:
 
 @linux_only
 @on_loop
-async def test_an_end_hears_once_that_the_other_has_gone_and_after_all_that_it_said() -> None:
+async def test_an_end_learns_once_that_the_other_has_gone_and_after_all_that_it_said() -> None:
     ends = Ends(1 << 16)
     ends.other.start()
     for number in range(10):

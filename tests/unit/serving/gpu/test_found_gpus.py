@@ -112,7 +112,7 @@ def test_a_machine_shows_a_gpu_by_its_devices(files: dict[str, str], shown: bool
     assert found.shows_gpu(tmp_path) is shown
 
 
-def test_without_a_gpu_nobody_is_told_to_install_torch_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_nobody_is_advised_to_install_torch_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(found, "driver_version", lambda: None)
     monkeypatch.setattr(found, "shows_gpu", lambda: False)

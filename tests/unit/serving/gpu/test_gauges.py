@@ -100,7 +100,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     ]
 
 
-def test_without_nvml_torch_tells_of_memory_once_cuda_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_torch_reports_memory_once_cuda_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(gauges, "_GOOD_FOR_S", -1.0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (60, 100))

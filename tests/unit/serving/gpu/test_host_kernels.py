@@ -109,7 +109,7 @@ def test_rows_come_to_their_places_and_late_ones_after_them(
 
 @pytest.mark.parametrize("chain", [(), (2, 1)])
 @pytest.mark.parametrize(("row_type", "dim"), [(row_type, dim) for row_type in ROW_TYPES for dim in DIMS])
-def test_bags_are_summed_in_the_order_of_their_ids_and_late_rows_added(
+def test_bags_are_summed_in_the_order_of_their_ids_and_missed_rows_added(
     row_type: str, dim: int, chain: tuple[int, ...]
 ) -> None:
     on = replica(row_type, dim)

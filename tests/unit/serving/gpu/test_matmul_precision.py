@@ -13,7 +13,7 @@ from serving.gpu.matmul_precision import matmul_precision
 
 _CUDNN: Any = torch.backends.cudnn  # torch adds `conv` when it is imported
 KINDS: tuple[Any, ...] = (torch.backends.cuda.matmul, _CUDNN.conv, _CUDNN.rnn)
-PATIENCE_S = 30
+LONGEST_WAIT_S = 30
 
 
 def settings() -> list[str]:
@@ -62,8 +62,8 @@ def test_the_same_setting_is_shared_and_another_one_waits_its_turn() -> None:
 
     def share() -> None:
         with matmul_precision(True):
-            both_in.wait(PATIENCE_S)
-            assert leave.wait(PATIENCE_S)
+            both_in.wait(LONGEST_WAIT_S)
+            assert leave.wait(LONGEST_WAIT_S)
             order.append("tf32")
 
     def other() -> None:
@@ -74,13 +74,13 @@ def test_the_same_setting_is_shared_and_another_one_waits_its_turn() -> None:
     threads = [threading.Thread(target=share) for _ in range(2)]
     for thread in threads:
         thread.start()
-    both_in.wait(PATIENCE_S)  # both are inside at once
+    both_in.wait(LONGEST_WAIT_S)  # both are inside at once
     late = threading.Thread(target=other)
     late.start()
     assert settings() == ["tf32"] * 3
     leave.set()
     for thread in [*threads, late]:
-        thread.join(PATIENCE_S)
+        thread.join(LONGEST_WAIT_S)
     assert order == ["tf32", "tf32", "ieee"]
 
 
@@ -97,6 +97,6 @@ def test_many_threads_always_find_their_own_setting() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(LONGEST_WAIT_S)
         assert not thread.is_alive()
     assert not wrong

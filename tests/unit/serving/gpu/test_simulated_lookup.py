@@ -344,7 +344,7 @@ def test_rows_from_the_disk_and_those_that_do_not_come_in_time(make_world: MakeW
 @pytest.mark.slow
 @pytest.mark.parametrize("hbm_bytes", [40_000, 1])
 @pytest.mark.parametrize("whose", ["session", "replay", "replay, without a graph"])
-def test_no_slot_of_weights_is_held_while_late_rows_are_waited_for(
+def test_no_slot_of_weights_is_held_while_missed_rows_are_waited_for(
     world: ModelWorld, monkeypatch: pytest.MonkeyPatch, hbm_bytes: int, whose: str
 ) -> None:
     driver = gpu()

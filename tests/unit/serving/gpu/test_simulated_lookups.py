@@ -44,7 +44,7 @@ def test_ids_and_misses_of_every_lookup_are_counted(tmp_path: Path, hbm_bytes: i
 @pytest.mark.parametrize(
     ("ids", "misses", "is_useless"), [(0, 0, False), (999, 999, False), (1000, 980, False), (302_848, 302_455, True)]
 )
-def test_a_cache_that_finds_next_to_nothing_is_told(ids: int, misses: int, is_useless: bool) -> None:
+def test_a_cache_that_finds_next_to_nothing_is_reported(ids: int, misses: int, is_useless: bool) -> None:
     assert bool(Lookups(ids, misses).why_useless) == is_useless
 
 

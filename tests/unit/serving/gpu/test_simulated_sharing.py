@@ -128,7 +128,7 @@ def test_other_sizes_and_gpus_that_come_and_go(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("shared", [("random", 1)], indirect=True)  # of ids, not of streams
-def test_a_gpu_hears_of_what_its_contexts_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_learns_of_what_its_contexts_find_elsewhere(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     world, rng = shared.world, np.random.default_rng(4)
     told: list[int] = []
     tell = RowSharing.tell

@@ -265,7 +265,7 @@ def test_many_requests_in_one_read_are_started_at_a_bounded_rate(path: bytes) ->
     "framing",
     [b"Content-Length: 6\r\n\r\na\r\n\r\nb", b"Transfer-Encoding: chunked\r\n\r\n6\r\na\r\n\r\nb\r\n0\r\n\r\n"],
 )
-def test_requests_are_told_apart_wherever_reads_divide_them(framing: bytes, step: int) -> None:
+def test_requests_are_distinguished_wherever_reads_divide_them(framing: bytes, step: int) -> None:
     async def test(served: Served) -> None:
         sent = b"\r\n".join([b"POST /a HTTP/1.1", b"Host: h", framing]) * 4
         (reader, writer) = await served.connect()

@@ -47,7 +47,7 @@ REFUSED = {
     "two lengths": (b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400, b""),
     "a length with a sign": (b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: +1\r\n\r\nx", 400, b""),
     "a space before the colon": (b"GET /a HTTP/1.1\r\n" + HOST + b"x : y\r\n\r\n", 400, b""),
-    "a folded header": (b"GET /a HTTP/1.1\r\n y\r\n" + HOST + b"\r\n", 400, b""),
+    "a header over two lines": (b"GET /a HTTP/1.1\r\n y\r\n" + HOST + b"\r\n", 400, b""),
     "a coding that is not known": (
         b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
         501,

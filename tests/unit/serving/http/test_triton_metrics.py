@@ -54,7 +54,7 @@ def test_label_values_may_be_anything() -> None:
     assert family.samples[0].labels == {"model": 'a"b\\c\nd?'}
 
 
-def test_the_machine_is_told_as_the_kernel_counts(tmp_path: Path) -> None:
+def test_the_machine_is_reported_as_the_kernel_counts(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3 4\n")
     (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n")
     machine = MachineGauges(tmp_path)

@@ -124,7 +124,7 @@ def test_a_changed_file_counts_from_the_next_look(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("looks_always")
-def test_a_bad_file_changes_nothing_and_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_file_changes_nothing_and_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a.yaml", entry("one"))
     access = Access(path)
     for bad in ("tokens: [", "tokns: []"):

@@ -1,4 +1,4 @@
-"""The gate: role, scope and rate, and who hears which refusal."""
+"""The gate: role, scope and rate, and who learns which refusal."""
 
 from __future__ import annotations
 

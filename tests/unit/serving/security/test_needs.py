@@ -88,7 +88,7 @@ def test_the_table_and_the_way_of_inference_agree(path: str) -> None:
         ("CONNECT", "host:1"),
     ],
 )
-def test_all_else_is_told_to_readers_only(method: str, path: str) -> None:
+def test_all_else_is_reported_to_readers_only(method: str, path: str) -> None:
     assert http_need(method, path)[0] == UNKNOWN
 
 
