@@ -53,6 +53,15 @@ _INDEXES = (
     *("cuda/", "storage/hbm/", "storage/native/table/", "storage/native/cache/", "storage/native/card/"),
     *("storage/native/gpu/", "tests/cpp/table/", "tests/cpp/cache/", "tests/cpp/card/", "tests/cpp/cuda/"),
 )
+_ON_DISK = (
+    *("storage/tiers/ssd/", "storage/native/pages/", "serving/", "emberline/", "benchmarks/", "docs/", "Makefile"),
+    *("tests/unit/storage/test_ssd", "tests/soak/", "tests/faults/"),
+)
+# Names of tests are sentences of their own, in which people hear and are told things.
+_PROSE = (
+    *("cuda/", "docs/", "emberline/", "examples/", "loadtest/", "serving/", "storage/", "trainer/"),
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"),
+)
 _SNAPSHOTS = ("serving/engine/", "serving/pipeline/", "serving/updates/", "docs/live.md", "README.md")
 
 RETIRED = (
@@ -61,8 +70,8 @@ RETIRED = (
         ("lane", "lanes"), "execution context (GPU), loaded version (updates), session (lookups), page queue (pages)"
     ),
     Retired(("snapshot line", "snapshot lines"), "snapshot history"),
-    Retired(("store line", "store lines"), "store chain"),
-    Retired(("line view", "line views"), "chain view"),
+    Retired(("store line", "store lines"), "mounted store"),
+    Retired(("line view", "line views"), "store view"),
     Retired(("index line", "index lines", "line array", "line locks", "cuh line"), "bucket"),
     Retired(("line", "lines"), "bucket", _INDEXES),
     Retired(("gate", "gates", "gated"), "validation; security keeps the word", _SNAPSHOTS),
@@ -70,18 +79,18 @@ RETIRED = (
     Retired(("engine link",), "engine connection"),
     Retired(("bank", "banks"), "weight slot"),
     Retired(("late row", "late rows"), "missed rows"),
-    Retired(("fold", "folds", "folded", "folding"), "compaction, compact"),
+    Retired(("fold", "folds", "folded", "folding"), "compaction, compact", _ON_DISK),
     Retired(("sight", "sights"), "visibility"),
-    Retired(("patience",), "base switch with backoff"),
+    Retired(("patience",), "base switch with backoff", ("storage/", "serving/", "docs/")),
     Retired(("heir", "heirs"), "next base"),
     Retired(("house", "houses", "wing", "wings", "hall", "halls"), "project, package, module"),
     Retired(("road", "roads"), "pipeline, walkthrough, steps"),
-    Retired(("hears",), "is notified"),
-    Retired(("is told", "are told"), "is notified, gets"),
-    Retired(("tells of", "tell of"), "reports"),
-    Retired(("goes before", "go before"), "overrides"),
-    Retired(("who may",), "is allowed to"),
-    Retired(("what is so",), "the state"),
+    Retired(("hears",), "is notified", _PROSE),
+    Retired(("is told", "are told"), "is notified, gets", _PROSE),
+    Retired(("tells of", "tell of"), "reports", _PROSE),
+    Retired(("goes before",), "overrides", _PROSE),
+    Retired(("who may",), "is allowed to", _PROSE),
+    Retired(("what is so",), "the state", _PROSE),
 )
 
 # Files that are history, or that name the words in order to retire them.
@@ -91,16 +100,24 @@ UNREAD = (
 )
 
 KEPT = (
-    Kept(("cuda/", "tests/cpp/cuda/", "tests/kernels/", "tests/simulated_gpu/kernels.cpp"), r"\w*[Ll]anes?\w*", "lanes of a warp"),
+    Kept(("cuda/", "tests/cpp/cuda/", "tests/kernels/"), r"\w*[Ll]anes?\w*", "lanes of a warp"),
+    Kept(("tests/simulated_gpu/kernels.cpp", "docs/decisions/0029"), r"\blanes?\b", "lanes of a warp"),
     Kept(("benchmarks/gpu",), r"\bLANES\b|\blanes? of a warp\b|\bwarp's lane\b", "lanes of a warp"),
     Kept(("benchmarks/gpu",), r"\bin every lane\b|\brows of one lane\b|\ba lane for each\b", "lanes of a warp"),
     Kept(("benchmarks/gpu",), r"rows under way a lane", "lanes of a warp"),
     Kept(("storage/native/",), r"\bv(?:get|set|dup)q?_lane_\w+", "intrinsics of NEON"),
-    Kept(_INDEXES, r"\bcache lines?\b|\blines? of (?:memory|text)\b|\b64-byte lines?\b", "64 bytes of memory"),
+    Kept(_INDEXES, r"\bcache lines?\b|\blines? of memory\b|\b64-byte lines?\b", "64 bytes of memory"),
+    Kept(("storage/native/table/match_loops.h",), r"\bkLines\b|\bwhole lines\b", "64 bytes of memory"),
+    Kept(("storage/native/table/lookup.cpp",), r"\blines\(f\)|\bauto lines\b", "64 bytes of memory"),
+    Kept(("storage/native/table/source.h",), r"\blines? of a row\b", "64 bytes of memory"),
+    Kept(("storage/native/table/pipeline.h",), r"\bbuffers for lines\b|\bwait in line\b", "64 bytes of memory"),
     Kept(("storage/hbm/kernels.py", "storage/native/table/numa.cpp"), r".*", "lines of text"),
     Kept(("storage/native/table/lookup.cpp",), r"\blines\b", "64 bytes of memory"),
     Kept(("storage/native/table/match_loops.h",), r"\bkLines\b|\bwhole lines\b", "64 bytes of memory"),
     Kept(("benchmarks/report.py", "emberline/cli/snapshots.py"), r'overflow="fold"', "a setting of rich"),
+    Kept(("cuda/README.md",), r"the file's line", "a line of text"),
+    Kept(("",), r"\b(?:is|are) told apart\b", "no message"),
+    Kept(("",), r"overflow=\"fold\"", "an argument of rich"),
     Kept(("",), r"results/\d{4}-\d\d-\d\d-[\w-]+\.\w+", "dated results keep their names"),
 )
 
