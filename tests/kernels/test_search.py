@@ -24,6 +24,7 @@ def acquiring_loads(name: str, *extra: str) -> int:
         nvrtc.destroyProgram(program)
 
 
+@pytest.mark.slow
 def test_a_line_costs_one_acquiring_load_and_not_one_for_each_way() -> None:
     now = acquiring_loads("lookup_pool")
     in_turn = acquiring_loads("lookup_pool", "-DEMBERLINE_PROBE_IN_TURN")

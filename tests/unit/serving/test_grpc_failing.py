@@ -26,6 +26,7 @@ class Control:
         raise NotFound("there is none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "guarded", "code"),
     [

@@ -44,6 +44,7 @@ def exported(model: nn.Module) -> torch.export.ExportedProgram:
         return torch.export.export(model.eval(), inputs(3), dynamic_shapes=tuple({0: size} for _ in range(3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [DeepAndCross, Attention, Shapes, Options])
 @pytest.mark.parametrize("batch", [2, 130])
 def test_an_assembled_graph_gives_the_same_bits(make: Callable[[], nn.Module], batch: int) -> None:
@@ -79,6 +80,7 @@ def test_a_graph_that_does_not_hold_together_is_refused() -> None:
             assemble(changed(document, change))
 
 
+@pytest.mark.slow
 def test_opening_a_graph_imports_neither_torchs_compiler_nor_sympy(packed: PackedProgram, tmp_path: Any) -> None:
     from storage.checkpoint.archive import pack_graph
     from storage.checkpoint.tensors import write_tensors

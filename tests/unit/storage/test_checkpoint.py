@@ -70,6 +70,7 @@ def test_a_table_larger_than_a_shard_is_cut(publish: Publish) -> None:
     assert np.concatenate([shard.ids for shard in shards]).shape == (100,)
 
 
+@pytest.mark.slow
 def test_versions_count_up_and_never_change(publish: Publish, tmp_path: Path) -> None:
     first, second, ninth = publish(), publish(), publish(version=9)
     assert [path.name for path in (first, second, ninth, publish())] == ["1", "2", "9", "10"]

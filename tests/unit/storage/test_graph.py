@@ -220,6 +220,7 @@ def test_a_wide_choice_of_operators_is_accepted(tmp_path: Path, make_export: Exp
         torch.testing.assert_close(graph.run(tensors)[0], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_declared_interface_must_be_the_programs(
     program: torch.export.ExportedProgram, packed: PackedProgram, make_export: Export, make_arguments: Arguments
 ) -> None:

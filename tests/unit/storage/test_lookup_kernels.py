@@ -200,6 +200,7 @@ def test_a_launch_has_what_the_kernel_expects(
     assert named(build(*outputs, **arguments)) == named(expected)
 
 
+@pytest.mark.slow
 def test_every_kernel_is_launched_and_is_in_its_source() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev]'")
     launched = {expected.name for *_, expected in LAUNCHES} | {"missed_rows_fp32", "missed_rows_fp16"}

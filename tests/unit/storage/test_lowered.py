@@ -20,6 +20,7 @@ def arguments(
     return [*lowered, *inputs(batch)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [DeepAndCross, Attention, Shapes])
 @pytest.mark.parametrize("batch", [1, 65])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.002)])

@@ -34,6 +34,7 @@ def table_of(row_type: str, name: str = "item", dim: int = 4, rows: int = 100) -
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 @pytest.mark.parametrize("dim", [4, 5])
 def test_a_table_is_read_back_as_it_was_stored(publish: Publish, row_type: str, dim: int) -> None:

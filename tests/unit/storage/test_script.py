@@ -94,6 +94,7 @@ def exported(model: nn.Module) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     return assemble(document), [lifted[names[name]].detach() for name in holders if name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [DeepAndCross, Attention, Shapes])
 @pytest.mark.parametrize("batch", BATCHES)
 def test_a_graph_as_script_gives_the_same(model: type[nn.Module], batch: int) -> None:

@@ -311,6 +311,7 @@ def test_a_reader_that_chose_its_source_before_a_compaction_gets_the_row_after_i
     ssd.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["auto", "threads"])
 def test_readers_never_see_a_row_go_back_while_compactions_run(tmp_path: Path, io: str) -> None:
     """Each write raises the generation of some ids; whoever reads afterwards sees at least that one."""

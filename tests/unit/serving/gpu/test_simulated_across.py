@@ -230,6 +230,7 @@ def test_without_a_table_or_chains_no_other_gpu_is_read(gpus: SimulatedGpus, poo
     assert on.check(answers=False) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gone", "what"), [(0, "the index"), (1, "the slab"), (2, "the marks of use")])
 def test_memory_of_another_gpu_that_went_is_not_read(gpus: SimulatedGpus, pooled: bool, gone: int, what: str) -> None:
     on = LookedUpAcross(gpus, pooled=pooled)

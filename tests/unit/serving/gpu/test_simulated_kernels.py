@@ -269,6 +269,7 @@ class LookedUp:
             assert np.array_equal(self.beside.fetch(there), bytes_of(expected))
 
 
+@pytest.mark.slow
 def test_a_captured_lookup_follows_its_table_to_another_replica(driver: SimulatedDriver) -> None:
     on, pool = LookedUp(driver), driver.new_pool()
 

@@ -171,6 +171,7 @@ def test_what_two_readers_would_read_as_two_requests_is_refused(lines: bytes) ->
     run(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "each",
     [
@@ -413,6 +414,7 @@ def test_what_answers_keeps_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 100, 4000])
 def test_small_chunks_take_the_memory_that_is_counted(size: int) -> None:
     body = os.urandom(1 << 20)
