@@ -19,8 +19,8 @@ from serving.gpu.driver import Gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
-from serving.http.app import HttpApp, LocalHttpControl
-from serving.http.control import control_app
+from serving.http.app import HttpApp
+from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
@@ -132,7 +132,7 @@ class Server:
                 max_connections=config.max_connections,
             )
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
-            control = LocalHttpControl(control_app(self.repository), self.repository)
+            control = LocalHttpControl(self.repository)
             http = http_server(HttpApp(models, control, gate), HttpLimits(config), config.drain_timeout_s, tls)
             metrics = http_server(
                 GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls

@@ -14,8 +14,7 @@ from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.front_door import FrontDoor
 from serving.gpu.cards import find_gpus
 from serving.grpc.control import LocalGrpcControl
-from serving.http.app import LocalHttpControl
-from serving.http.control import control_app
+from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics import MetricsApp
@@ -58,7 +57,7 @@ class _Engine:
         stopping = stop_event(orders)
         calls = EngineCalls(
             self._repository,
-            LocalHttpControl(control_app(self._repository), self._repository),
+            LocalHttpControl(self._repository),
             LocalGrpcControl(self._repository),
         )
         allow_connections(config.max_connections)

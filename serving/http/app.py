@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from serving.control.models import Models
 from serving.errors import UnknownModel
-from serving.http.asgi import call_asgi
 from serving.http.encoding import check_encoding, decompress
 from serving.http.gate import admit, admit_inference, audited, told
 from serving.http.infer import InferenceRoutes, inference_route
-from serving.http.messages import HttpRequest, HttpResponse, health_response
+from serving.http.messages import HttpRequest, HttpResponse, InferenceRoute
 from serving.http.unknown_models import unknown_model
 from serving.security.gate import Gate
-
-if TYPE_CHECKING:
-    from serving.repository.model_repository import ModelRepository
-
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 
 class HttpControl(Protocol):
@@ -69,17 +63,18 @@ class HttpApp:
         return await self._answer(request)
 
     def _answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        return self._answer_control(request) if request.route is None else self._answer_inference(request)
+        route = request.route
+        return self._answer_control(request) if route is None else self._answer_inference(route, request)
 
-    async def _answer_inference(self, request: HttpRequest) -> HttpResponse:
+    async def _answer_inference(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
         try:
-            return await self._inference.answer(request.route, request)
+            return await self._inference.answer(route, request)
         except UnknownModel as error:
             raise told(self._gate, request, error) from None
 
     async def _answer_control(self, request: HttpRequest) -> HttpResponse:
-        control = self._control
-        response = await (control(request) if request.admission is None else audited(self._gate, request, control))
+        control, admission = self._control, request.admission
+        response = await (control(request) if admission is None else audited(self._gate, admission, request, control))
         error = unknown_model(response) if response.status == 404 else None
         if error is not None:
             raise told(self._gate, request, error)
@@ -90,22 +85,3 @@ def _check_encoding(request: HttpRequest) -> None:
     encoding = request.headers.get(b"content-encoding")
     if encoding is not None:
         check_encoding(encoding)
-
-
-class LocalHttpControl:
-    """The control routes of this process. app: as `control_app` makes it; health, which is open to all, skips it."""
-
-    def __init__(self, app: Any, repository: ModelRepository) -> None:
-        self._app = app
-        self._repository = repository
-
-    async def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.at_once(request) or await call_asgi(self._app, request)
-
-    def at_once(self, request: HttpRequest) -> HttpResponse | None:
-        """See HttpControl: health, which is open to all and asked for most often."""
-        if request.method == "GET" and request.path == LIVE:
-            return health_response("live", self._repository.is_live())
-        if request.method == "GET" and request.path == READY:
-            return health_response("ready", self._repository.is_ready())
-        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from serving.control.models import (
@@ -17,7 +16,7 @@ from serving.control.models import (
     with_model,
 )
 from serving.http.encoding import compress
-from serving.http.messages import JSON, HttpRequest, HttpResponse
+from serving.http.messages import JSON, HttpRequest, HttpResponse, InferenceRoute
 from serving.protocol.json_text import SHORT_JSON_BYTES
 from serving.protocol.routing import Routing, routing_of_headers, routing_of_parameters
 from serving.protocol.tensors import InferRequest
@@ -31,15 +30,6 @@ _HEADER_LENGTH = b"inference-header-content-length"
 _PREDICT = ":predict"
 # Outputs of so many bytes are written by a thread.
 _LONG_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceRoute:
-    """What a path asks for. version: "" for the one that is served. is_v1: KServe v1's predict, else v2's infer."""
-
-    name: str
-    version: str
-    is_v1: bool
 
 
 def inference_route(request: HttpRequest) -> InferenceRoute | None:

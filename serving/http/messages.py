@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from serving.errors import BodyTooLarge, RateLimited, status_of
 from serving.protocol.json_text import dump_json
+from serving.security.gate import Admission
 from serving.security.principals import NOBODY, Caller
 from storage.errors import Unsupported
 
 Headers = list[tuple[bytes, bytes]]
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 
 class BodyRoom(Protocol):
@@ -30,11 +32,20 @@ class BodyRoom(Protocol):
         """The error for a body of so many bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class InferenceRoute:
+    """What a path asks for. version: "" for the one that is served. is_v1: KServe v1's predict, else v2's infer."""
+
+    name: str
+    version: str
+    is_v1: bool
+
+
 @dataclass(slots=True)
 class HttpRequest:
     """path: decoded, without the query. headers: names in lower case; of one that comes twice, the last.
 
-    body: empty until the request is whole. route: what the application made of the path when it admitted the request.
+    body: empty until the request is whole. route: of an inference request, once the application has admitted it.
     room: for what is made of its body; None where it did not come over a connection of this process.
     caller: whose connection it came by. authorization: the header, once the gate has taken it out of the others.
     admission: set where it was let in to control.
@@ -45,11 +56,11 @@ class HttpRequest:
     query: bytes
     headers: Mapping[bytes, bytes]
     body: bytes = b""
-    route: Any = None
+    route: InferenceRoute | None = None
     room: BodyRoom | None = None
     caller: Caller = NOBODY
     authorization: bytes | None = None
-    admission: Any = None
+    admission: Admission | None = None
 
 
 @dataclass(slots=True)
@@ -82,6 +93,12 @@ class HttpApplication(Protocol):
 def health_response(key: str, is_so: bool, **beside: str) -> HttpResponse:
     """The protocol's answer to a question of health, such as {"live": true}: 200 for yes, 400 for no, as in Triton."""
     return HttpResponse(200 if is_so else 400, dump_json({**beside, key: is_so}), [JSON])
+
+
+def wrong_method(method: str, allowed: Sequence[str]) -> HttpResponse:
+    """The response to a request whose path takes other methods."""
+    text = f"{method} is not allowed here; send {' or '.join(allowed)}"
+    return HttpResponse(405, dump_json({"error": text}), [JSON, (b"allow", ", ".join(allowed).encode())])
 
 
 def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:

@@ -1,20 +1,18 @@
-"""What a request needs: a role, and whose business it has to be. One table for HTTP, one for gRPC."""
+"""What a call needs: a role, and what it is about. The tables of HTTP and of gRPC say it of each of their calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from serving.security.principals import ADMIN, PREDICT, READ
 
-# One model; the whole server, which is nothing for a token of some models; or nothing in particular.
+# One model; the whole server, which a token of some models cannot ask for; or nothing in particular.
 MODEL, SERVER, NOTHING = "model", "server", "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """roles: any of these bits is enough; 0: nobody is asked. about: MODEL, SERVER or NOTHING. call: in the log."""
+    """roles: any of these bits is enough; 0: open to all. about: MODEL, SERVER or NOTHING. call: in the audit log."""
 
     roles: int
     about: str = NOTHING
@@ -29,182 +27,15 @@ class Need:
 OPEN = Need(0)
 INFER = Need(PREDICT, MODEL, "infer")
 KNOWN = Need(PREDICT | READ)
-# Of a model whose scores may be asked for; of one that is looked at.
+# About a model whose scores may be asked for; about one whose state is read.
 ABOUT_MODEL = Need(PREDICT | READ, MODEL)
 LOOK_AT_MODEL = Need(READ, MODEL)
 LOOK_AT_SERVER = Need(READ, SERVER)
 REGIONS = Need(PREDICT, SERVER)
-# What there is not is told to those only who may see what there is.
+# Only those who may see what exists learn what does not.
 UNKNOWN = Need(READ, NOTHING)
 
 
-def _control(about: str, call: str) -> Need:
+def control_need(about: str, call: str = "") -> Need:
+    """What a call of an operator needs. call: "" for the last segment of the path."""
     return Need(ADMIN, about, call)
-
-
-# (methods, path) -> what it needs. {name} is the model; other braces are anything. A literal goes before braces.
-HTTP_NEEDS: tuple[tuple[str, str, Need], ...] = (
-    ("GET", "/v2/health/live", OPEN),
-    ("GET", "/v2/health/ready", OPEN),
-    ("GET", "/v2", KNOWN),
-    ("GET", "/v2/", Need(PREDICT | READ, call="v2")),
-    ("GET", "/openapi.json", UNKNOWN),
-    ("GET", "/metrics", LOOK_AT_SERVER),
-    ("GET", "/v2/models/stats", LOOK_AT_SERVER),
-    ("GET", "/v2/models/{name}", ABOUT_MODEL),
-    ("GET", "/v2/models/{name}/versions/{version}", ABOUT_MODEL),
-    ("GET", "/v2/models/{name}/ready", ABOUT_MODEL),
-    ("GET", "/v2/models/{name}/versions/{version}/ready", ABOUT_MODEL),
-    ("GET", "/v2/models/{name}/config", ABOUT_MODEL),
-    ("GET", "/v2/models/{name}/versions/{version}/config", ABOUT_MODEL),
-    ("GET", "/v2/models/{name}/stats", LOOK_AT_MODEL),
-    ("GET", "/v2/models/{name}/versions/{version}/stats", LOOK_AT_MODEL),
-    ("POST", "/v2/models/{name}/infer", INFER),
-    ("POST", "/v2/models/{name}/versions/{version}/infer", INFER),
-    ("POST", "/v2/repository/index", LOOK_AT_SERVER),
-    ("GET", "/v2/repository/models/{name}/snapshots", LOOK_AT_MODEL),
-    ("GET", "/v2/repository/models/{name}/budget", LOOK_AT_MODEL),
-    ("GET", "/v2/repository/models/{name}/sessions", LOOK_AT_MODEL),
-    ("POST", "/v2/repository/models/{name}/{verb}", _control(MODEL, "")),
-    ("GET", "/v2/trace/setting", LOOK_AT_SERVER),
-    ("POST", "/v2/trace/setting", _control(SERVER, "trace")),
-    ("GET", "/v2/models/{name}/trace/setting", LOOK_AT_MODEL),
-    ("POST", "/v2/models/{name}/trace/setting", _control(MODEL, "trace")),
-    ("GET", "/v2/logging", LOOK_AT_SERVER),
-    ("POST", "/v2/logging", _control(SERVER, "logging")),
-    *(
-        (method, f"/v2/{kind}sharedmemory{place}{verb}", REGIONS)
-        for kind in ("system", "cuda")
-        for place in ("", "/region/{region}")
-        for method, verb in (("GET", "/status"), ("POST", "/register"), ("POST", "/unregister"))
-    ),
-    ("GET", "/v1/models", LOOK_AT_SERVER),
-    ("GET", "/v1/models/{name}", ABOUT_MODEL),
-    ("POST", "/v1/models/{name}:predict", INFER),
-)
-
-_PREDICT = ":predict"
-
-
-@dataclass(slots=True)
-class _Template:
-    segments: tuple[str | None, ...]
-    name_at: int
-    needs: dict[str, Need]
-
-    def fits(self, segments: list[str]) -> bool:
-        return all(
-            (want is None and bool(got)) or want == got for want, got in zip(self.segments, segments, strict=True)
-        )
-
-
-def _templates() -> dict[int, list[_Template]]:
-    """By their number of segments; those with fewer braces first."""
-    found: dict[tuple[str | None, ...], _Template] = {}
-    for method, path, need in HTTP_NEEDS:
-        parts = path.split("/")[1:]
-        segments = tuple(None if part.startswith("{") and not part.endswith(_PREDICT) else part for part in parts)
-        name_at = parts.index("{name}") if "{name}" in parts else -1
-        found.setdefault(segments, _Template(segments, name_at, {})).needs[method] = need
-    by_count: dict[int, list[_Template]] = {}
-    for template in sorted(found.values(), key=lambda each: each.segments.count(None)):
-        by_count.setdefault(len(template.segments), []).append(template)
-    return by_count
-
-
-_BY_COUNT = _templates()
-# Health is asked most often, and by anybody: what is written out is found without a look at every template.
-_LITERAL = {
-    (method, path): (need, "", need.call or path.rpartition("/")[2])
-    for method, path, need in HTTP_NEEDS
-    if "{" not in path
-}
-
-
-def http_need(method: str, path: str) -> tuple[Need, str, str]:
-    """What a request needs, the model that it is about, and the name of the call.
-
-    A path that is here with another method is unknown.
-    """
-    literal = _LITERAL.get((method, path))
-    if literal is not None:
-        return literal
-    segments = path.split("/")[1:]
-    last = segments[-1] if segments else ""
-    if method == "POST" and len(segments) == 3 and segments[:2] == ["v1", "models"] and last.endswith(_PREDICT):
-        return INFER, last.removesuffix(_PREDICT), "infer"
-    for template in _BY_COUNT.get(len(segments), ()):
-        if not template.fits(segments):
-            continue
-        need = template.needs.get(method)
-        if need is not None:
-            name = segments[template.name_at] if template.name_at >= 0 else ""
-            return need, name, need.call or last
-    return UNKNOWN, "", last
-
-
-def _of_model(message: Any) -> str:
-    return str(message.name)
-
-
-def _of_model_name(message: Any) -> str:
-    return str(message.model_name)
-
-
-@dataclass(frozen=True, slots=True)
-class CallNeed:
-    """What a gRPC call needs, and which model it is about.
-
-    writes: where settings come with it. of_server, server_writes: where it may leave out the model, and does.
-    """
-
-    need: Need
-    model: Callable[[Any], str] | None = None
-    of_server: Need | None = None
-    writes: Need | None = None
-    server_writes: Need | None = None
-
-    @property
-    def may_control(self) -> bool:
-        """Whether it can be a call of an operator."""
-        return self.writes is not None or self.need.is_control
-
-    def of(self, message: Any) -> tuple[Need, str]:
-        """By what was sent."""
-        model = self.model(message) if self.model is not None else ""
-        need, writes = self.need, self.writes
-        if self.of_server is not None and not model:
-            need, writes = self.of_server, self.server_writes
-        return (writes if writes is not None and message.settings else need), model
-
-
-GRPC_NEEDS: dict[str, CallNeed] = {
-    "ServerLive": CallNeed(OPEN),
-    "ServerReady": CallNeed(OPEN),
-    "ServerMetadata": CallNeed(KNOWN),
-    "ModelReady": CallNeed(ABOUT_MODEL, _of_model),
-    "ModelMetadata": CallNeed(ABOUT_MODEL, _of_model),
-    "ModelConfig": CallNeed(ABOUT_MODEL, _of_model),
-    "ModelStatistics": CallNeed(LOOK_AT_MODEL, _of_model, of_server=LOOK_AT_SERVER),
-    "ModelInfer": CallNeed(INFER, _of_model_name),
-    "ModelStreamInfer": CallNeed(INFER, _of_model_name),
-    "RepositoryIndex": CallNeed(LOOK_AT_SERVER),
-    "RepositoryModelLoad": CallNeed(_control(MODEL, "load"), _of_model_name),
-    "RepositoryModelUnload": CallNeed(_control(MODEL, "unload"), _of_model_name),
-    "SystemSharedMemoryStatus": CallNeed(REGIONS),
-    "SystemSharedMemoryRegister": CallNeed(REGIONS),
-    "SystemSharedMemoryUnregister": CallNeed(REGIONS),
-    "CudaSharedMemoryStatus": CallNeed(REGIONS),
-    "CudaSharedMemoryRegister": CallNeed(REGIONS),
-    "CudaSharedMemoryUnregister": CallNeed(REGIONS),
-    "TraceSetting": CallNeed(
-        LOOK_AT_MODEL,
-        _of_model_name,
-        of_server=LOOK_AT_SERVER,
-        writes=_control(MODEL, "trace"),
-        server_writes=_control(SERVER, "trace"),
-    ),
-    "LogSettings": CallNeed(LOOK_AT_SERVER, writes=_control(SERVER, "logging")),
-}
-# Of a method that this server does not have.
-UNKNOWN_CALL = CallNeed(UNKNOWN)
