@@ -23,7 +23,7 @@ from serving.http.app import HttpApp
 from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
-from serving.http.metrics import MetricsApp
+from serving.http.metrics_app import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health

@@ -17,7 +17,7 @@ from serving.grpc.control import LocalGrpcControl
 from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
-from serving.http.metrics import MetricsApp
+from serving.http.metrics_app import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
