@@ -1,30 +1,35 @@
-"""Answers the control routes of the table from the repository of this process."""
+"""Answers the control routes from the repository of this process: the table of operations, mounted on FastAPI."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from fastapi import FastAPI, Request, Response
+from starlette.routing import Match, Route
+
 from serving.control.calls import ControlCalls
+from serving.http.asgi import call_asgi
 from serving.http.messages import LIVE, READY, HttpRequest, HttpResponse, error_response, health_response, wrong_method
-from serving.http.operations import ControlCall, response_of
+from serving.http.operations import INFERENCE, ControlCall, Handler, response_of
 from serving.http.routes import TABLE
 from serving.http.unknown_models import known_models_header
-from storage.errors import NotFound
+from storage.errors import EmberlineError, NotFound
 
 if TYPE_CHECKING:
     from serving.repository.model_repository import ModelRepository
 
 
 class LocalHttpControl:
-    """See HttpControl. One event loop."""
+    """See HttpControl. One event loop. Health, which is open to all, skips the framework."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
-        self._calls = ControlCalls()
+        self._app = control_app(repository)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.at_once(request) or await self._answer(request)
+        return self.at_once(request) or await call_asgi(self._app, request)
 
     def at_once(self, request: HttpRequest) -> HttpResponse | None:
         """See HttpControl: health, which is open to all and asked for most often."""
@@ -34,15 +39,53 @@ class LocalHttpControl:
             return health_response("ready", self._repository.is_ready())
         return None
 
-    async def _answer(self, request: HttpRequest) -> HttpResponse:
-        operation, values = TABLE.find(request.method, request.path)
-        if operation is None or operation.handler is None:
-            methods = TABLE.methods(request.path)
-            return wrong_method(request.method, methods) if methods else error_response(NotFound("Not Found"))
-        try:
-            content = operation.handler(ControlCall(self._repository, self._calls, request.body, **values))
-            return response_of(await content if inspect.isawaitable(content) else content)
-        except Exception as error:
-            response = error_response(error)
-            response.headers += known_models_header(error)
-            return response
+
+def control_app(repository: ModelRepository) -> FastAPI:
+    """The application for everything but inference: every operation of the table that has a handler."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    calls = ControlCalls()
+    for operation in TABLE.ranked:
+        if operation.handler is not None:
+            endpoint = _endpoint(operation.handler, repository, calls)
+            app.add_api_route(operation.path, endpoint, methods=[operation.method], name=operation.id)
+
+    @app.exception_handler(EmberlineError)
+    @app.exception_handler(Exception)
+    async def refuse(_: Request, error: Exception) -> Response:
+        said = error_response(error)
+        said.headers += known_models_header(error)
+        return _sent(said)
+
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def refuse_route(request: Request, _: Exception) -> Response:
+        methods = _methods(app, request)
+        return _sent(wrong_method(request.method, methods) if methods else error_response(NotFound("Not Found")))
+
+    return app
+
+
+def _endpoint(
+    handler: Handler, repository: ModelRepository, calls: ControlCalls
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        content = handler(ControlCall(repository, calls, await request.body(), **request.path_params))
+        return _sent(response_of(await content if inspect.isawaitable(content) else content))
+
+    return answer
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """What a path may be asked with; inference is not of the application's routes."""
+    operation, _ = TABLE.find("POST", request.scope["path"])
+    if operation is not None and operation.tag == INFERENCE:
+        return ["POST"]
+    fitting = [each for each in app.routes if isinstance(each, Route) and each.matches(request.scope)[0] != Match.NONE]
+    methods = {method for route in fitting for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _sent(said: HttpResponse) -> Response:
+    response = Response(said.content, said.status)
+    response.raw_headers += said.headers
+    return response

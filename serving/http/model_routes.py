@@ -19,6 +19,14 @@ from serving.security.needs import ABOUT_MODEL, INFER, KNOWN, LOOK_AT_MODEL, LOO
 from storage.errors import InvalidInput, Unavailable
 
 
+def _live(call: ControlCall) -> HttpResponse:
+    return health_response("live", call.repository.is_live())
+
+
+def _all_ready(call: ControlCall) -> HttpResponse:
+    return health_response("ready", call.repository.is_ready())
+
+
 def _server(call: ControlCall) -> Message:
     return metadata.server_metadata()
 
@@ -98,8 +106,8 @@ _V1_PREDICT = _infer(
 )
 
 MODEL_OPERATIONS = (
-    Operation("GET", LIVE, OPEN, None, "Whether the process answers", "health", _LIVE),
-    Operation("GET", READY, OPEN, None, "Whether requests are taken; 400: not yet", "health", _READY),
+    Operation("GET", LIVE, OPEN, _live, "Whether the process answers", "health", _LIVE),
+    Operation("GET", READY, OPEN, _all_ready, "Whether requests are taken; 400: not yet", "health", _READY),
     Operation("GET", "/v2", KNOWN, _server, "Name, version and extensions", "server", _SERVER),
     Operation("GET", "/v2/", Need(KNOWN.roles, call="v2"), _server),
     Operation("GET", "/metrics", LOOK_AT_SERVER),

@@ -59,7 +59,7 @@ Handler = Callable[[ControlCall], Awaitable[Any] | Any]
 class Operation:
     """One method of one path. In a path {name} is the model; every name in braces stands for one segment.
 
-    handler: None where something else answers: health, inference, and the metrics page on its own port.
+    handler: None where no control route answers: inference, and the metrics page on its own port.
     summary: "" leaves the operation out of the OpenAPI document. tag: its section there. body, answer: of the request,
     and of status 200; None where it is empty. errors: statuses beside those that every request may meet.
     is_optional: the body may be left out.
@@ -84,14 +84,14 @@ class Operation:
 
 
 class OperationTable:
-    """Finds the operation of a request. A path with fewer names in braces wins."""
+    """Finds the operation of a request. A path with fewer names in braces wins: it comes first in `ranked`."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.operations = tuple(operations)
+        self.ranked = sorted(self.operations, key=lambda each: each.path.count("{"))
         # Health is asked most often, and by anybody: a path without braces is found without a look at the others.
         self._literal = {(each.method, each.path): each for each in self.operations if "{" not in each.path}
-        ordered = sorted(self.operations, key=lambda each: each.path.count("{"))
-        self._patterns = [(each, _pattern(each.path)) for each in ordered]
+        self._patterns = [(each, _pattern(each.path)) for each in self.ranked if "{" in each.path]
 
     def find(self, method: str, path: str) -> tuple[Operation | None, dict[str, str]]:
         """The operation, and what stands in its braces; None for what is not in the table."""
@@ -102,14 +102,6 @@ class OperationTable:
             if operation.method == method and (found := pattern.fullmatch(path)):
                 return operation, found.groupdict()
         return None, {}
-
-    def methods(self, path: str) -> list[str]:
-        """The methods that a path may be asked with, in order; none for a path that this port does not have."""
-        fitting = [each for each, pattern in self._patterns if pattern.fullmatch(path)]
-        if any(each.tag == INFERENCE for each in fitting):
-            return ["POST"]
-        methods = {each.method for each in fitting if each.handler or each.summary}
-        return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _pattern(path: str) -> re.Pattern[str]:
