@@ -19,11 +19,11 @@ from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
-from serving.http.app import HttpApp, LocalHttpControl
-from serving.http.control import control_app
+from serving.http.app import HttpApp
+from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
-from serving.http.metrics import MetricsApp
+from serving.http.metrics_app import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
@@ -132,7 +132,7 @@ class Server:
                 max_connections=config.max_connections,
             )
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
-            control = LocalHttpControl(control_app(self.repository), self.repository)
+            control = LocalHttpControl(self.repository)
             http = http_server(HttpApp(models, control, gate), HttpLimits(config), config.drain_timeout_s, tls)
             metrics = http_server(
                 GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls

@@ -136,7 +136,7 @@ def command(server: ServerProcess, model: str, verb: str) -> float:
 
 def wait_for_load(server: ServerProcess, model: str) -> None:
     """Waits until the load has begun: until the model has answered some requests more than now."""
-    sample = f'emberline_requests_success_total{{model="{model}",version="1",arm="main"}}'
+    sample = f'emberline_requests_success_total{{arm="main",model="{model}",version="1"}}'
     before = server.metrics()[sample]
     deadline = time.monotonic() + WAIT_S
     while server.metrics()[sample] < before + REQUESTS_FIRST:

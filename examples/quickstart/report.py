@@ -15,7 +15,7 @@ from examples.quickstart.newer import NewerFindings
 from storage import PublishedVersion
 from trainer import TrainReport
 
-_LABELS = re.compile(r'emberline_(\w+)\{model="([^"]+)",version="[^"]+"(?:,tier="([^"]+)")?\}')
+_LABELS = re.compile(r'emberline_(\w+)\{model="([^"]+)",(?:tier="([^"]+)",)?version="[^"]+"\}')
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.frontend_connection import FrontendConnection
 from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
-from serving.http.app import LocalHttpControl
-from serving.http.control import control_app
+from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
-from serving.http.metrics import MetricsApp
+from serving.http.metrics_app import MetricsApp
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
@@ -58,7 +57,7 @@ class _Engine:
         stopping = stop_event(orders)
         calls = EngineCalls(
             self._repository,
-            LocalHttpControl(control_app(self._repository), self._repository),
+            LocalHttpControl(self._repository),
             LocalGrpcControl(self._repository),
         )
         allow_connections(config.max_connections)

@@ -13,8 +13,7 @@ from typing import Any
 from serving.control.models import Model
 from serving.frontends.engine_connection import EngineConnection, RemoteAnswer
 from serving.frontends.signatures import signature_from_wire
-from serving.http.app import LIVE, READY
-from serving.http.messages import HttpRequest, HttpResponse, health_response
+from serving.http.messages import LIVE, READY, HttpRequest, HttpResponse, health_response
 from serving.protocol.signature import SignatureChanged
 from serving.repository.identity import IdentityModel
 from serving.repository.regions import OpenRegions, RegionName, SegmentPlace

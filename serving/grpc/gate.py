@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from serving.errors import Unauthenticated, UnknownModel
+from serving.grpc.needs import GRPC_NEEDS, UNKNOWN_CALL
 from serving.security.audit import short_text
 from serving.security.forwarded import forwarded_metadata, refuse_forwarded
 from serving.security.gate import Admission, Gate
-from serving.security.needs import GRPC_NEEDS, INFER, REGIONS, UNKNOWN_CALL
+from serving.security.needs import INFER, REGIONS
 
 _MAX_SHOWN_BYTES = 4096
 

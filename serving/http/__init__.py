@@ -1,1 +1,1 @@
-"""The HTTP front end: inference as plain ASGI, everything else through FastAPI."""
+"""HTTP: the protocol, inference, the table of control operations on FastAPI, and the metrics page."""

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from serving.control.models import Models
 from serving.errors import UnknownModel
-from serving.http.asgi import call_asgi
 from serving.http.encoding import check_encoding, compress, decompress
 from serving.http.gate import admit, audited, told
 from serving.http.infer import InferenceRoutes
-from serving.http.messages import HttpRequest, HttpResponse, health_response
+from serving.http.messages import HttpRequest, HttpResponse
 from serving.http.route import inference_route
 from serving.http.unknown_models import unknown_model
 from serving.protocol.routing import routing_of_headers
 from serving.security.gate import Gate
 from serving.security.needs import INFER
-
-if TYPE_CHECKING:
-    from serving.repository.model_repository import ModelRepository
-
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 
 class HttpControl(Protocol):
@@ -88,28 +82,9 @@ class HttpApp:
         return response
 
     async def _answer_control(self, request: HttpRequest) -> HttpResponse:
-        control = self._control
-        response = await (control(request) if request.admission is None else audited(self._gate, request, control))
+        control, admission = self._control, request.admission
+        response = await (control(request) if admission is None else audited(self._gate, admission, request, control))
         error = unknown_model(response) if response.status == 404 else None
         if error is not None:
             raise told(self._gate, request, error)
         return response
-
-
-class LocalHttpControl:
-    """The control routes of this process. app: as `control_app` makes it; health, which is open to all, skips it."""
-
-    def __init__(self, app: Any, repository: ModelRepository) -> None:
-        self._app = app
-        self._repository = repository
-
-    async def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.at_once(request) or await call_asgi(self._app, request)
-
-    def at_once(self, request: HttpRequest) -> HttpResponse | None:
-        """See HttpControl: health, which is open to all and asked for most often."""
-        if request.method == "GET" and request.path == LIVE:
-            return health_response("live", self._repository.is_live())
-        if request.method == "GET" and request.path == READY:
-            return health_response("ready", self._repository.is_ready())
-        return None

@@ -12,7 +12,7 @@ Message = MutableMapping[str, Any]
 AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
-async def call_asgi(app: Any, request: HttpRequest) -> HttpResponse:
+async def call_asgi(app: AsgiApp, request: HttpRequest) -> HttpResponse:
     """What the application answers. An error that it does not turn into a response becomes one here."""
     response = HttpResponse(500)
     started = False

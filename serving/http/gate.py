@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from serving.errors import Forbidden, UnknownModel
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse
+from serving.http.routes import http_need
 from serving.security.audit import arguments_of_body
 from serving.security.forwarded import forwarded_headers, refuse_forwarded
-from serving.security.gate import Gate
-from serving.security.needs import REGIONS, http_need
+from serving.security.gate import Admission, Gate
+from serving.security.needs import REGIONS
 from storage.errors import InvalidInput, NotFound
 
 _OTHER_SITES = (b"cross-site", b"same-site")
@@ -17,7 +18,7 @@ _OTHER_SITES = (b"cross-site", b"same-site")
 
 def admit(gate: Gate, request: HttpRequest) -> None:
     """Lets in what is no inference, and takes the token out of it: nothing behind the gate has a use for one."""
-    # A router may take the same path for another one when a line break ends it.
+    # A path ends up in messages and in the audit log.
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
     need, model, call = http_need(request.method, request.path)
@@ -50,7 +51,7 @@ def _is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:
 
 
 async def audited(
-    gate: Gate, request: HttpRequest, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]
+    gate: Gate, admission: Admission, request: HttpRequest, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]
 ) -> HttpResponse:
     """The answer to a call that was let in to control, written down."""
     outcome: int | str = "cancelled"
@@ -62,8 +63,7 @@ async def audited(
         outcome = type(error).__name__
         raise
     finally:
-        if request.admission is not None:
-            gate.done(request.admission, arguments_of_body(request.body), outcome)
+        gate.done(admission, arguments_of_body(request.body), outcome)
 
 
 class GatedApp:

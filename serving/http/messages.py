@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from storage.errors import Unsupported
 Headers = list[tuple[bytes, bytes]]
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 
 class BodyRoom(Protocol):
@@ -84,6 +85,12 @@ class HttpApplication(Protocol):
 def health_response(key: str, is_so: bool, **beside: str) -> HttpResponse:
     """The protocol's answer to a question of health, such as {"live": true}: 200 for yes, 400 for no, as in Triton."""
     return HttpResponse(200 if is_so else 400, dump_json({**beside, key: is_so}), [JSON])
+
+
+def wrong_method(method: str, allowed: Sequence[str]) -> HttpResponse:
+    """The response to a request whose path takes other methods."""
+    text = f"{method} is not allowed here; send {' or '.join(allowed)}"
+    return HttpResponse(405, dump_json({"error": text}), [JSON, (b"allow", ", ".join(allowed).encode())])
 
 
 def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from fastapi import FastAPI, Request, Response
 from pydantic import JsonValue
 
-from serving.control import bodies as bodies
-from serving.control.calls import ControlCalls
-from serving.http.control_messages import json_response, read_object
-from serving.repository.model_repository import ModelRepository
+from serving.control import bodies
+from serving.http.openapi_schemas import ANY_OBJECT
+from serving.http.operations import ControlCall, Operation
+from serving.security.needs import LOOK_AT_MODEL, MODEL, control_need
 from storage.errors import NotFound
 
+if TYPE_CHECKING:
+    from serving.repository.model_repository import ModelRepository
+
 _State = dict[str, JsonValue]
-_Call = Callable[[ModelRepository, str, Any], _State | None]
+_Call = Callable[["ModelRepository", str, Any], _State | None]
 
 
 def _canary(repository: ModelRepository, name: str, body: bodies.CanaryBody) -> _State:
@@ -46,28 +49,53 @@ VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
 }
 
 
-def add_model_control(app: FastAPI, repository: ModelRepository, calls: ControlCalls) -> None:
-    """Adds POST /v2/repository/models/NAME/VERB, and GET .../NAME/snapshots, .../budget and .../sessions."""
+def _snapshots(call: ControlCall) -> Awaitable[_State]:
+    return call.run(lambda: call.repository.snapshots(call.name))
 
-    @app.get("/v2/repository/models/{name}/snapshots")
-    async def snapshots(name: str) -> Response:
-        return json_response(await calls.run(lambda: repository.snapshots(name)))
 
-    @app.get("/v2/repository/models/{name}/budget")
-    async def budget(name: str) -> Response:
-        return json_response(await calls.run(lambda: repository.budget(name)))
+def _budget(call: ControlCall) -> Awaitable[_State]:
+    return call.run(lambda: call.repository.budget(call.name))
 
-    @app.get("/v2/repository/models/{name}/sessions")
-    async def sessions(name: str) -> Response:
-        return json_response(await calls.run(lambda: repository.sessions(name)))
 
-    @app.post("/v2/repository/models/{name}/{verb}")
-    async def control(name: str, verb: str, request: Request) -> Response:
-        if verb not in VERBS:
-            close = difflib.get_close_matches(verb[:40], VERBS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(VERBS)}"
-            raise NotFound(f"a model has no call {verb[:40]!r}; {hint}")
-        body_type, call = VERBS[verb]
-        body = body_type.parse(await read_object(request))
-        state = await calls.run(lambda: call(repository, name, body))
-        return Response() if state is None else json_response(state)
+def _sessions(call: ControlCall) -> Awaitable[_State]:
+    return call.run(lambda: call.repository.sessions(call.name))
+
+
+async def _control(verb: str, call: ControlCall) -> _State | None:
+    body_type, change = VERBS[verb]
+    body = body_type.parse(call.read_object())
+    return await call.run(lambda: change(call.repository, call.name, body))
+
+
+def _unknown_verb(call: ControlCall) -> NoReturn:
+    verb = call.verb[:40]
+    close = difflib.get_close_matches(verb, VERBS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(VERBS)}"
+    raise NotFound(f"a model has no call {verb!r}; {hint}")
+
+
+_PATH = "/v2/repository/models/{name}/"
+_look = functools.partial(Operation, "GET", need=LOOK_AT_MODEL, tag="repository", answer=ANY_OBJECT, errors=(404, 501))
+_CONTROL = control_need(MODEL)
+_SNAPSHOTS = "What is served, retained, held, quarantined and waited for"
+
+MODEL_CONTROL_OPERATIONS = (
+    _look(_PATH + "snapshots", handler=_snapshots, summary=_SNAPSHOTS),
+    _look(_PATH + "budget", handler=_budget, summary="The DRAM budget, and what others would give"),
+    _look(_PATH + "sessions", handler=_sessions, summary="The sessions, and what each has done"),
+    *(
+        Operation(
+            "POST",
+            _PATH + verb,
+            _CONTROL,
+            functools.partial(_control, verb),
+            f"{verb.capitalize()} a model",
+            "repository",
+            None if verb in ("load", "unload") else ANY_OBJECT,
+            body,
+            (404, 409, 501),
+        )
+        for verb, (body, _) in VERBS.items()
+    ),
+    Operation("POST", _PATH + "{verb}", _CONTROL, _unknown_verb),
+)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 from pydantic.json_schema import models_json_schema
 
 from serving.control.bodies import ControlBody
@@ -13,6 +14,8 @@ from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.tensors import MAX_ID_LENGTH, MAX_RANK
 
 Schema = dict[str, Any]
+# A schema, or what it is made of: a protobuf message, a pydantic model, or a list of one thing.
+Shape = Schema | type[Message] | type[ControlBody] | list["Shape"] | None
 
 _PREFIX = "#/components/schemas/"
 _INTEGERS = frozenset(getattr(FieldDescriptor, f"CPPTYPE_{name}") for name in ("INT32", "INT64", "UINT32", "UINT64"))
@@ -24,6 +27,7 @@ def ref(name: str) -> Schema:
     return {"$ref": _PREFIX + name}
 
 
+ANY_OBJECT: Schema = {"type": "object"}
 # Clients may send more than the protocol has, such as KServe's own, which sends `model_name`; it is ignored.
 _OPEN: Schema = {"additionalProperties": True}
 
@@ -56,6 +60,26 @@ def message_schemas(descriptors: Iterable[Descriptor]) -> dict[str, Schema]:
         always = [field.name for field in descriptor.fields if field.is_repeated or not field.has_presence]
         found[name] = closed(properties, always)
     return dict(sorted(found.items()))
+
+
+def schema_of(shape: Shape) -> Schema:
+    """The schema of a request's or a response's content."""
+    if isinstance(shape, dict):
+        return shape
+    if isinstance(shape, list):
+        return array(schema_of(shape[0]))
+    assert shape is not None
+    descriptor = getattr(shape, "DESCRIPTOR", None)
+    return ref(shape.__name__ if descriptor is None else message_name(descriptor))
+
+
+def types_of(shapes: Iterable[Shape]) -> Iterator[type[Message] | type[ControlBody]]:
+    """The messages and pydantic models among some shapes."""
+    for shape in shapes:
+        if isinstance(shape, list):
+            yield from types_of(shape)
+        elif isinstance(shape, type):
+            yield shape
 
 
 def message_name(descriptor: Descriptor) -> str:

@@ -2,92 +2,110 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
-from fastapi import FastAPI, Request, Response
+from tritonclient.grpc import service_pb2
 
 from serving.control.bodies import RegisterBody
-from serving.control.calls import ControlCalls
 from serving.control.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
-from serving.http.control_messages import json_response, read_object
+from serving.http.openapi_schemas import ANY_OBJECT
+from serving.http.operations import ControlCall, Operation
 from serving.protocol.json_text import parse_object
-from serving.repository.model_repository import ModelRepository
 from serving.repository.regions import RegionName
+from serving.security.needs import LOOK_AT_MODEL, LOOK_AT_SERVER, MODEL, REGIONS, SERVER, control_need
 from storage.errors import Unsupported
 
 
-def add_shared_memory(app: FastAPI, repository: ModelRepository, calls: ControlCalls) -> None:
-    """Adds /v2/systemsharedmemory and /v2/cudasharedmemory. There is no memory of a GPU to register."""
-    regions = repository.regions
-
-    @app.get("/v2/systemsharedmemory/status")
-    @app.get("/v2/systemsharedmemory/region/{region}/status")
-    async def status(region: str = "") -> Response:
-        return json_response([_without_number(said) for said in regions.status(region)])
-
-    @app.post("/v2/systemsharedmemory/region/{region}/register")
-    async def register(region: str, request: Request) -> Response:
-        body = RegisterBody.parse(parse_object(await request.body(), what="the request"))
-        said = RegionName(region, body.key, body.offset, body.byte_size)
-        await calls.run(lambda: regions.register(said))
-        return Response()
-
-    @app.post("/v2/systemsharedmemory/unregister")
-    @app.post("/v2/systemsharedmemory/region/{region}/unregister")
-    async def unregister(region: str = "") -> Response:
-        await calls.run(lambda: regions.unregister(region))
-        return Response()
-
-    @app.get("/v2/cudasharedmemory/status")
-    @app.get("/v2/cudasharedmemory/region/{region}/status")
-    async def cuda_status(region: str = "") -> Response:
-        return json_response([])
-
-    @app.post("/v2/cudasharedmemory/region/{region}/register")
-    async def cuda_register(region: str) -> Response:
-        raise Unsupported("CUDA shared memory is not supported; use system shared memory")
-
-    @app.post("/v2/cudasharedmemory/unregister")
-    @app.post("/v2/cudasharedmemory/region/{region}/unregister")
-    async def cuda_unregister(region: str = "") -> Response:
-        return Response()
+def _status(call: ControlCall) -> list[dict[str, Any]]:
+    entries = [asdict(said) for said in call.repository.regions.status(call.region)]
+    return [{key: value for key, value in entry.items() if key != "number"} for entry in entries]
 
 
-def add_settings(app: FastAPI, repository: ModelRepository) -> None:
-    """Adds the trace and log settings, whose answers are fixed."""
-
-    @app.get("/v2/trace/setting")
-    async def trace() -> Response:
-        return json_response(TRACE)
-
-    @app.post("/v2/trace/setting")
-    async def set_trace(request: Request) -> Response:
-        check_trace_settings(await read_object(request))
-        return json_response(TRACE)
-
-    @app.get("/v2/models/{name}/trace/setting")
-    async def model_trace(name: str) -> Response:
-        repository.get(name)
-        return json_response(TRACE)
-
-    @app.post("/v2/models/{name}/trace/setting")
-    async def set_model_trace(name: str, request: Request) -> Response:
-        repository.get(name)
-        check_trace_settings(await read_object(request))
-        return json_response(TRACE)
-
-    @app.get("/v2/logging")
-    async def log() -> Response:
-        return json_response(LOG)
-
-    @app.post("/v2/logging")
-    async def set_log(request: Request) -> Response:
-        check_log_settings(await read_object(request))
-        return json_response(LOG)
+async def _register(call: ControlCall) -> None:
+    body = RegisterBody.parse(parse_object(call.body, what="the request"))
+    said = RegionName(call.region, body.key, body.offset, body.byte_size)
+    await call.run(lambda: call.repository.regions.register(said))
 
 
-def _without_number(said: RegionName) -> dict[str, Any]:
-    content = asdict(said)
-    del content["number"]
-    return content
+async def _unregister(call: ControlCall) -> None:
+    await call.run(lambda: call.repository.regions.unregister(call.region))
+
+
+def _cuda_status(call: ControlCall) -> list[dict[str, Any]]:
+    return []
+
+
+def _cuda_register(call: ControlCall) -> NoReturn:
+    raise Unsupported("CUDA shared memory is not supported; use system shared memory")
+
+
+def _cuda_unregister(call: ControlCall) -> None:
+    pass
+
+
+_System = service_pb2.SystemSharedMemoryStatusResponse.RegionStatus
+_Cuda = service_pb2.CudaSharedMemoryStatusResponse.RegionStatus
+_SYSTEM, _CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
+_REGION = "/region/{region}"
+_get = functools.partial(Operation, "GET", need=REGIONS, tag="shared memory", errors=(404, 409, 501))
+_post = functools.partial(Operation, "POST", need=REGIONS, tag="shared memory", body=ANY_OBJECT, errors=(404, 409, 501))
+_NO_REGIONS = "Not supported: there are no CUDA regions"
+
+SHARED_MEMORY_OPERATIONS = (
+    _get(_SYSTEM + "/status", handler=_status, summary="Registered regions", answer=[_System]),
+    _get(_SYSTEM + _REGION + "/status", handler=_status, summary="A registered region", answer=[_System]),
+    _post(
+        _SYSTEM + _REGION + "/register",
+        handler=_register,
+        summary="Register a region",
+        body=RegisterBody,
+        is_optional=False,
+    ),
+    _post(_SYSTEM + _REGION + "/unregister", handler=_unregister, summary="Forget a region"),
+    _post(_SYSTEM + "/unregister", handler=_unregister, summary="Forget all regions"),
+    _get(_CUDA + "/status", handler=_cuda_status, summary="Registered regions", answer=[_Cuda]),
+    _get(_CUDA + _REGION + "/status", handler=_cuda_status, summary="A registered region", answer=[_Cuda]),
+    _post(_CUDA + _REGION + "/register", handler=_cuda_register, summary=_NO_REGIONS, is_optional=False),
+    _post(_CUDA + _REGION + "/unregister", handler=_cuda_unregister, summary="Forget a region"),
+    _post(_CUDA + "/unregister", handler=_cuda_unregister, summary="Forget all regions"),
+)
+
+
+# The settings are fixed: they can be read, and set to what they are.
+def _trace(call: ControlCall) -> Mapping[str, Any]:
+    if call.name:
+        call.repository.get(call.name)
+    return TRACE
+
+
+def _set_trace(call: ControlCall) -> Mapping[str, Any]:
+    answer = _trace(call)
+    check_trace_settings(call.read_object())
+    return answer
+
+
+def _log(call: ControlCall) -> Mapping[str, Any]:
+    return LOG
+
+
+def _set_log(call: ControlCall) -> Mapping[str, Any]:
+    check_log_settings(call.read_object())
+    return LOG
+
+
+_look = functools.partial(Operation, "GET", tag="settings", answer=ANY_OBJECT)
+_set = functools.partial(Operation, "POST", tag="settings", answer=ANY_OBJECT, body=ANY_OBJECT)
+_TRACE, _SET_TRACE = "Trace settings", "Trace settings after a change"
+_TRACE_PATH, _MODEL_TRACE_PATH = "/v2/trace/setting", "/v2/models/{name}/trace/setting"
+
+SETTINGS_OPERATIONS = (
+    _look(_TRACE_PATH, LOOK_AT_SERVER, _trace, _TRACE, errors=(501,)),
+    _set(_TRACE_PATH, control_need(SERVER, "trace"), _set_trace, _SET_TRACE, errors=(501,)),
+    _look(_MODEL_TRACE_PATH, LOOK_AT_MODEL, _trace, _TRACE, errors=(404, 501)),
+    _set(_MODEL_TRACE_PATH, control_need(MODEL, "trace"), _set_trace, _SET_TRACE, errors=(404, 501)),
+    _look("/v2/logging", LOOK_AT_SERVER, _log, "Logging settings", errors=(501,)),
+    _set("/v2/logging", control_need(SERVER, "logging"), _set_log, "Logging settings after a change", errors=(501,)),
+)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.samples import Sample
 
 from serving.engine.model import LoadedModel
 from serving.engine.statistics import FAILURE_REASONS, LATENCY_BUCKETS_MS, ModelStatistics
 from serving.gpu.gauges import GpuGauges
-from serving.http.prometheus import head, label_text
+from serving.http.prometheus import Labels, family, label_value
 from serving.repository.model_repository import Answerer
 
 
@@ -33,6 +36,7 @@ _COUNTERS: list[tuple[str, str, Callable[[ModelStatistics], int]]] = [
     ("compute_output_duration_us", "Time that taking results apart took", _time_of("compute_output")),
 ]
 _HISTOGRAM = "nv_inference_first_response_histogram_ms"
+_BUCKETS = (*map(str, LATENCY_BUCKETS_MS), "+Inf")
 
 
 class MachineGauges:
@@ -46,24 +50,20 @@ class MachineGauges:
         # Of all processors since the start, in ticks: at work, and altogether.
         self._before = (0, 0)
 
-    def lines(self) -> list[str]:
-        """The metrics. The utilization is that since the last call; since the machine's start in the first."""
-        found: list[tuple[str, str, str]] = []
+    def metrics(self) -> Iterator[Metric]:
+        """The utilization is that since the last call; since the machine's start in the first."""
         utilization = self._utilization()
         if utilization is not None:
-            found.append(("utilization", "Share of the processors' time that was used, 0 to 1", f"{utilization:.6f}"))
+            meaning = "Share of the processors' time that was used, 0 to 1"
+            yield family("nv_cpu_utilization", "gauge", meaning, [({}, utilization)])
         memory = self._memory()
         if memory is not None:
-            found.append(("memory_total_bytes", "Memory of the machine", str(memory[0])))
-            found.append(("memory_used_bytes", "Memory that is not available", str(memory[0] - memory[1])))
-        lines: list[str] = []
-        for name, meaning, value in found:
-            head(lines, f"nv_cpu_{name}", "gauge", meaning)
-            lines.append(f"nv_cpu_{name} {value}")
+            total, free = memory
+            yield family("nv_cpu_memory_total_bytes", "gauge", "Memory of the machine", [({}, total)])
+            yield family("nv_cpu_memory_used_bytes", "gauge", "Memory that is not available", [({}, total - free)])
         for metric in self._gpus.read():
-            head(lines, metric.name, metric.kind, metric.meaning)
-            lines.extend(f"{metric.name}{{{label_text(gpu_uuid=uuid)}}} {told}" for uuid, told in metric.values.items())
-        return lines
+            values = (({"gpu_uuid": uuid}, float(told)) for uuid, told in metric.values.items())
+            yield family(metric.name, metric.kind, metric.meaning, values)
 
     def _utilization(self) -> float | None:
         try:
@@ -96,39 +96,35 @@ class MachineGauges:
         return kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
 
 
-def triton_lines(models: Iterable[Answerer], machine: MachineGauges) -> list[str]:
+def triton_metrics(models: Iterable[Answerer], machine: MachineGauges) -> Iterator[Metric]:
     """The metrics of models, their tables that were asked for, and the machine."""
-    lines: list[str] = []
     endpoints: list[Answerer] = []
     for model in models:
         endpoints.append(model)
         if isinstance(model, LoadedModel):
             endpoints += model.open_tables
-    known = [(endpoint, label_text(model=endpoint.name, version=endpoint.version)) for endpoint in endpoints]
+    known = [(each, {"model": label_value(each.name), "version": str(each.version)}) for each in endpoints]
     arms = [(list(endpoint.arms.values()), of) for endpoint, of in known]
     for name, meaning, value in _COUNTERS:
-        head(lines, f"nv_inference_{name}", "counter", meaning)
-        lines.extend(f"nv_inference_{name}{{{of}}} {sum(map(value, every))}" for every, of in arms)
-    head(lines, "nv_inference_request_failure", "counter", "Requests not answered")
-    for every, of in arms:
-        for reason in FAILURE_REASONS:
-            count = sum(arm.failures[reason] for arm in every)
-            lines.append(f'nv_inference_request_failure{{{of},reason="{reason}"}} {count}')
-    head(lines, "nv_inference_pending_request_count", "gauge", "Requests that wait for a session")
-    lines.extend(f"nv_inference_pending_request_count{{{of}}} {endpoint.queued}" for endpoint, of in known)
-    head(lines, _HISTOGRAM, "histogram", "Milliseconds that requests took which were answered, from end to end")
-    for every, of in arms:
-        _histogram(lines, every, of)
-    lines += machine.lines()
-    return lines
+        yield family(f"nv_inference_{name}", "counter", meaning, ((of, sum(map(value, every))) for every, of in arms))
+    failures = (
+        ({**of, "reason": reason}, sum(arm.failures[reason] for arm in every))
+        for every, of in arms
+        for reason in FAILURE_REASONS
+    )
+    yield family("nv_inference_request_failure", "counter", "Requests not answered", failures)
+    queued = ((of, endpoint.queued) for endpoint, of in known)
+    yield family("nv_inference_pending_request_count", "gauge", "Requests that wait for a session", queued)
+    histogram = Metric(_HISTOGRAM, "Milliseconds that requests took which were answered, from end to end.", "histogram")
+    histogram.samples = [sample for every, of in arms for sample in _histogram(every, of)]
+    yield histogram
+    yield from machine.metrics()
 
 
-def _histogram(lines: list[str], arms: Sequence[ModelStatistics], of: str) -> None:
+def _histogram(arms: Sequence[ModelStatistics], of: Labels) -> Iterator[Sample]:
     counts = [sum(column) for column in zip(*[arm.latencies for arm in arms], strict=True)]
-    ends = [*map(str, LATENCY_BUCKETS_MS), "+Inf"]
     total = 0
-    for end, total in zip(ends, itertools.accumulate(counts), strict=True):
-        lines.append(f'{_HISTOGRAM}_bucket{{{of},le="{end}"}} {total}')
-    spent_ms = sum(arm.stages["success"].ns for arm in arms) / 1e6
-    lines.append(f"{_HISTOGRAM}_sum{{{of}}} {spent_ms:.6f}")
-    lines.append(f"{_HISTOGRAM}_count{{{of}}} {total}")
+    for end, total in zip(_BUCKETS, itertools.accumulate(counts), strict=True):
+        yield Sample(f"{_HISTOGRAM}_bucket", {**of, "le": end}, total)
+    yield Sample(f"{_HISTOGRAM}_sum", of, sum(arm.stages["success"].ns for arm in arms) / 1e6)
+    yield Sample(f"{_HISTOGRAM}_count", of, total)

@@ -45,9 +45,9 @@ def test_a_small_budget_is_answered_by_both_tiers(models: dict[str, Served], ser
     assert [transport for transport, _ in ask_all(server.url, server.grpc, served.small, requests)]
     after = server.metrics()
     for tier in ("dram", "ssd"):
-        sample = f'emberline_ids_hit_total{{model="{served.small}",version="1",tier="{tier}"}}'
+        sample = f'emberline_ids_hit_total{{model="{served.small}",tier="{tier}",version="1"}}'
         assert after[sample] > before[sample]
-    held = f'emberline_tier_rows{{model="{served.small}",version="1",tier="%s"}}'
+    held = f'emberline_tier_rows{{model="{served.small}",tier="%s",version="1"}}'
     assert after[held % "dram"] <= after[held % "ssd"] / 8
 
 

@@ -74,7 +74,7 @@ def test_a_command_of_the_guide_runs_and_gives_known_scores(command: str, folder
         assert numbers(said).size  # the next two tests compare them
     elif "figures" in command:
         assert re.search(r"requests [1-9]\d*, failed 0\nrows [1-9]", said)
-        assert 'emberline_requests_success_total{model="tiny"' in said
+        assert 'emberline_requests_success_total{arm="main",model="tiny"' in said
     elif "/stats" in command:
         assert json.loads(said)["model_stats"][0]["name"] == "tiny"
     elif command.endswith("/v2/models/tiny"):

@@ -206,12 +206,11 @@ def test_over_http_and_by_command(live: Live) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics") as answer:
         page = answer.read().decode()
     assert f'emberline_dram_budget_bytes{{model="{NAME}"}} 8192' in page
-    labels = f'model="{NAME}",version="1"'
     for name in ("ids_hit_total", "rows", "bytes"):
         for tier in ("dram", "overlay"):
-            assert f'emberline_table_{name}{{{labels},table="item",tier="{tier}"}} ' in page
+            assert f'emberline_table_{name}{{model="{NAME}",table="item",tier="{tier}",version="1"}} ' in page
     for name in ("ids_absent", "ids_unresolved", "promotions", "evictions"):
-        assert f'emberline_table_{name}_total{{{labels},table="user"}} ' in page
+        assert f'emberline_table_{name}_total{{model="{NAME}",table="user",version="1"}} ' in page
     assert f"{NAME}: budget 8.0 KiB" in run(budget.command, live, NAME).output
     said = run(budget.command, live, NAME).output
     state = call()[1]

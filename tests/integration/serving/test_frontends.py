@@ -404,7 +404,7 @@ def test_grpc_control_calls_are_the_same(pair: Pair) -> None:
 
 
 def test_requests_are_counted_by_the_engine(pair: Pair) -> None:
-    counted = 'emberline_requests_success_total{model="ranker",version="1",arm="main"}'
+    counted = 'emberline_requests_success_total{arm="main",model="ranker",version="1"}'
     before = pair.apart.process.metrics()[counted]
     for _ in range(5):
         assert pair.apart.ask("POST", INFER, Case(plain(1)).as_json()).status == 200

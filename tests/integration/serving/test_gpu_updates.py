@@ -99,11 +99,12 @@ def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> Non
     assert version["gpus"]["0"]["weight_uploads"] >= 11  # a rollback may find its weights still there
 
 
-def metrics(live: Live, prefix: str) -> dict[str, str]:
-    """Values by name and labels, as the server's page has them."""
+def metrics(live: Live, prefix: str) -> dict[str, float]:
+    """Values by name and labels, in the order of their names, as the server's page has them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
-    return dict(line.rsplit(" ", 1) for line in lines if line.startswith(prefix))
+    samples = (line.rsplit(" ", 1) for line in lines if line.startswith(prefix))
+    return {name: float(value) for name, value in samples}
 
 
 @pytest.mark.slow
@@ -112,11 +113,11 @@ def test_the_metrics_page_shows_the_gpu(live: Live) -> None:
     live.start()
     ask(live.repository, live.world.rows_of(next(iter(live.snapshots.values())), 3))
     values = metrics(live, "emberline_gpu_")
-    labels = f'model="{NAME}",version="1",gpu="0"'
-    assert int(values[f'emberline_gpu_batches_total{{{labels},graph="4"}}']) > 0
-    assert int(values[f"emberline_gpu_copied_bytes_total{{{labels}}}"]) > 0
-    assert values[f"emberline_gpu_weight_uploads_total{{{labels}}}"] == "1"
-    assert values[f"emberline_gpu_given_up{{{labels}}}"] == "0"
+    labels = f'gpu="0",model="{NAME}",version="1"'
+    assert values[f'emberline_gpu_batches_total{{gpu="0",graph="4",model="{NAME}",version="1"}}'] > 0
+    assert values[f"emberline_gpu_copied_bytes_total{{{labels}}}"] > 0
+    assert values[f"emberline_gpu_weight_uploads_total{{{labels}}}"] == 1
+    assert values[f"emberline_gpu_given_up{{{labels}}}"] == 0
 
 
 class TestMetricsOfRows:
@@ -145,11 +146,13 @@ class TestMetricsOfRows:
     @staticmethod
     def of_gpu(live: Live) -> dict[str, int]:
         """Without what all lines have in common."""
-        labels = f'{{model="{NAME}",version="1",gpu="0"'
         found = {}
         for name, value in metrics(live, "emberline_hbm_").items():
-            assert labels in name
-            found[name.removeprefix("emberline_hbm_").replace(labels, "").strip(",}")] = int(value)
+            shown = name.removeprefix("emberline_hbm_")
+            for label in (f'gpu="0",model="{NAME}",', 'version="1"'):
+                assert label in shown
+                shown = shown.replace(label, "")
+            found[shown.replace("{", ",").strip(",}")] = int(value)
         return found
 
     def rise(self, live: Live, before: dict[str, int]) -> dict[str, int]:
@@ -224,7 +227,7 @@ class TestMetricsOfRows:
         assert after == {
             name: value if name.startswith(("hits", "misses", "admitted")) else 0 for name, value in before.items()
         }
-        assert metrics(live, "emberline_gpu_given_up").popitem()[1] == "0"  # sessions go on there
+        assert metrics(live, "emberline_gpu_given_up").popitem()[1] == 0  # sessions go on there
 
 
 @pytest.mark.slow

@@ -286,7 +286,7 @@ def test_the_metrics_page_counts_requests_and_hits(server: Server, connection: h
     after = read()
     labels = 'model="ranker",version="1"'
     for arm, count in (("main", 1), ("canary", 0)):
-        answered = f'emberline_requests_success_total{{{labels},arm="{arm}"}}'
+        answered = f'emberline_requests_success_total{{arm="{arm}",{labels}}}'
         assert after[answered] - before[answered] == count
     assert after[f"emberline_ids_absent_total{{{labels}}}"] - before[f"emberline_ids_absent_total{{{labels}}}"] == 2
 

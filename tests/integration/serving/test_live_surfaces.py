@@ -249,9 +249,9 @@ def test_a_canary_is_sticky_counted_apart_and_ends_in_promotion_or_hold(caller: 
     on_canary = sum(snapshot == second for snapshot in sides.values())
     found = caller.metrics()
     labels = 'model="ranker",version="1"'
-    assert found[f'emberline_requests_success_total{{{labels},arm="canary"}}'] == 3 * on_canary
-    assert found[f'emberline_snapshot_sequence{{{labels},arm="canary"}}'] == 2
-    assert found[f'emberline_snapshot_sequence{{{labels},arm="main"}}'] == 1
+    assert found[f'emberline_requests_success_total{{arm="canary",{labels}}}'] == 3 * on_canary
+    assert found[f'emberline_snapshot_sequence{{arm="canary",{labels}}}'] == 2
+    assert found[f'emberline_snapshot_sequence{{arm="main",{labels}}}'] == 1
     assert found[f"emberline_canary_fraction{{{labels}}}"] == 0.5
     status, answer, _ = caller.ask("POST", f"{CONTROL}/rollback", {"to": "1.0"})
     assert (status, "canary" in answer["error"]) == (409, True)
@@ -280,7 +280,7 @@ def test_a_version_can_be_the_canary_and_is_chosen_before_its_tensors_are_read(
         status, answer = caller.infer(routing_key=key)
         assert (status, answer["model_version"]) == (200, version)
     found = caller.metrics()
-    of_second = 'emberline_requests_success_total{model="ranker",version="2",arm="%s"}'
+    of_second = 'emberline_requests_success_total{arm="%s",model="ranker",version="2"}'
     counted = sum(found[of_second % arm] for arm in ("main", "canary"))
     assert counted == 2 * sum(version == "2" for version in sides.values())
     assert caller.ask("GET", "/v2/models/ranker/versions/2")[0] == 200

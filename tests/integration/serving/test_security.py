@@ -15,13 +15,12 @@ import grpc
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from starlette.routing import Route
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from serving import Server
 from serving.grpc.control import SERVICE as DESCRIPTOR
-from serving.http.control import control_app
+from serving.http.routes import TABLE
 from serving.security.own_token import own_token_path, read_own_token
 from tests.integration.serving.front_processes import ask, until
 from tests.integration.serving.guarded import bearer, call, lines_of, status, write_access
@@ -60,20 +59,9 @@ def guarded(
 
 
 def routes() -> list[tuple[str, str]]:
-    """Every method and path that the application has, and inference, with the names that a caller would give."""
-    found = [
-        (method, route.path)
-        for route in control_app(_NoRepository()).routes  # type: ignore[arg-type]
-        if isinstance(route, Route)
-        for method in route.methods or ()
-    ]
-    found += [("POST", "/v2/models/{name}/infer"), ("POST", "/v2/models/{name}/versions/{version}/infer")]
-    found += [("POST", "/v1/models/{name}:predict"), ("GET", "/nothing/here"), ("DELETE", "/v2/models/{name}")]
-    return sorted(found)
-
-
-class _NoRepository:
-    regions = None
+    """Every method and path of the port, with the names that a caller would give, and some that it does not have."""
+    found = [(each.method, each.path) for each in TABLE.operations if each.path != "/metrics"]
+    return sorted([*found, ("GET", "/nothing/here"), ("DELETE", "/v2/models/{name}")])
 
 
 def wanted(method: str, path: str) -> tuple[set[str], str]:

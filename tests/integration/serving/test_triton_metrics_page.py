@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving import Server
@@ -19,8 +21,10 @@ PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def page(server: Server) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=20) as answer:
+def page(server: Server, accept: str = "") -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{server.metrics_port}/metrics", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.headers["content-type"].startswith(accept or "text/plain; version=0.0.4")
         return str(answer.read().decode())
 
 
@@ -111,6 +115,36 @@ def test_the_page_is_well_formed(server: Server) -> None:
             assert family == declared[-1] or family.rpartition("_")[0] == declared[-1], line
     assert len(declared) == len(set(declared))
     assert text.endswith("\n")
+
+
+def test_openmetrics_says_the_same(server: Server) -> None:
+    assert infer(server, "ranker", ranker(1)) == 200
+
+    def told(families: Iterable[Metric]) -> Samples:
+        """By the names without "_total". The machine's metrics change at any time, and are left out."""
+        return {
+            (
+                sample.name.removesuffix("_total"),
+                tuple((key, plain(value)) for key, value in sorted(sample.labels.items())),
+            ): sample.value
+            for family in families
+            for sample in family.samples
+            if not family.name.startswith("nv_cpu_")
+        }
+
+    def plain(value: str) -> str:
+        return value.removesuffix(".0")
+
+    before = told(text_string_to_metric_families(page(server)))
+    for _ in range(100):
+        openmetrics = page(server, "application/openmetrics-text")
+        after = told(text_string_to_metric_families(page(server)))
+        if before == after:  # nothing was counted meanwhile
+            break
+        before = after
+    assert openmetrics.endswith("# EOF\n")
+    assert told(parse_openmetrics(openmetrics)) == before
+    assert len(before) > 100
 
 
 def test_every_metric_stands_in_the_documentation(server: Server) -> None:

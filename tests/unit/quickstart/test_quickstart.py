@@ -161,13 +161,12 @@ def test_the_report_says_when_something_was_not_shown(tmp_path: Path, changes: d
 
 
 def test_tiers_are_read_from_the_metrics_page() -> None:
-    labels = 'model="a",version="1"'
     found = tiers(
         {
-            f'emberline_ids_hit_total{{{labels},tier="dram"}}': 5.0,
-            f'emberline_tier_bytes{{{labels},tier="ssd"}}': 6.0,
-            f"emberline_ids_absent_total{{{labels}}}": 7.0,
-            f"emberline_queue_length{{{labels}}}": 8.0,
+            'emberline_ids_hit_total{model="a",tier="dram",version="1"}': 5.0,
+            'emberline_tier_bytes{model="a",tier="ssd",version="1"}': 6.0,
+            'emberline_ids_absent_total{model="a",version="1"}': 7.0,
+            'emberline_queue_length{model="a",version="1"}': 8.0,
         }
     )
     assert found == {"a": {"hits": {"dram": 5.0, "absent": 7.0}, "rows": {}, "bytes": {"ssd": 6.0}}}

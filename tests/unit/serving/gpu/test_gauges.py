@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 
 from serving.gpu import gauges
 from serving.gpu.driver import GpuInfo
 from serving.gpu.gauges import GpuGauges
+from serving.http.prometheus import encode
 from serving.http.triton_metrics import MachineGauges
 
 GPUS = [
@@ -54,12 +54,10 @@ class Nvml:
 
 
 def read(machine: MachineGauges) -> dict[tuple[str, str], float]:
-    families = text_string_to_metric_families("\n".join([*machine.lines(), ""]))
-    # The parser gives every counter the end that OpenMetrics wants.
     return {
-        (sample.name.removesuffix("_total"), sample.labels.get("gpu_uuid", "")): sample.value
-        for family in families
-        for sample in family.samples
+        (sample.name, sample.labels.get("gpu_uuid", "")): sample.value
+        for metric in machine.metrics()
+        for sample in metric.samples
     }
 
 
@@ -76,9 +74,9 @@ def test_the_page_has_tritons_names_and_units(tmp_path: Path, monkeypatch: pytes
         "nv_energy_consumption": 0,
     }
     assert read(machine) == {(name, gpu.uuid): value for name, value in expected.items() for gpu in GPUS}
-    types = [line for line in machine.lines() if line.startswith("# TYPE")]
-    assert "# TYPE nv_energy_consumption counter" in types
-    assert "# TYPE nv_gpu_power_usage gauge" in types
+    lines = encode(machine.metrics, "")[0].decode().splitlines()
+    assert "# TYPE nv_energy_consumption counter" in lines
+    assert "# TYPE nv_gpu_power_usage gauge" in lines
     # Within a second the page repeats itself.
     nvml.energy_mj["GPU-aa"] += 2_500
     calls = nvml.calls

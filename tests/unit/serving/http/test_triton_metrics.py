@@ -6,13 +6,22 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from serving.engine.requests import ReplacedError, RequestCancelled
 from serving.engine.statistics import LATENCY_BUCKETS_MS, ModelStatistics, failure_reason
-from serving.http.prometheus import head, label_text
+from serving.http.prometheus import encode, family, label_value
 from serving.http.triton_metrics import MachineGauges
 from storage.errors import DeadlineExceeded, InvalidInput, Overloaded, StoreError, Unavailable
+
+# As Prometheus 3 asks.
+OPENMETRICS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +54,67 @@ def test_a_time_is_in_the_bucket_whose_end_it_does_not_pass() -> None:
     assert statistics.latencies == [2, 1, *[0] * (len(LATENCY_BUCKETS_MS) - 3), 1, 1]
 
 
-def test_label_values_may_be_anything() -> None:
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_label_values_may_be_anything(accept: str) -> None:
     name = 'a"b\\c\nd\ud800'
-    lines: list[str] = []
-    head(lines, "metric", "gauge", "A metric")
-    text = "\n".join([*lines, f"metric{{{label_text(model=name)}}} 1", ""])
-    (family,) = text_string_to_metric_families(text)
-    assert family.samples[0].labels == {"model": 'a"b\\c\nd?'}
+    page, _ = encode(lambda: [family("metric", "gauge", "A metric", [({"model": label_value(name)}, 1)])], accept)
+    parse = parse_openmetrics if accept else text_string_to_metric_families
+    (parsed,) = parse(page.decode())
+    assert parsed.samples[0].labels == {"model": 'a"b\\c\nd?'}
+
+
+def triton_families() -> list[Metric]:
+    histogram = Metric("nv_times", "Times.", "histogram")
+    histogram.samples = [
+        Sample("nv_times_bucket", {"le": "1"}, 2),
+        Sample("nv_times_bucket", {"le": "+Inf"}, 3),
+        Sample("nv_times_sum", {}, 4.5),
+        Sample("nv_times_count", {}, 3),
+    ]
+    return [
+        family("nv_requests", "counter", "Requests", [({"model": "m"}, 7)]),
+        family("emberline_rows_total", "counter", "Rows", [({}, 8)]),
+        histogram,
+    ]
+
+
+@pytest.mark.parametrize(
+    "accept", ["", "*/*", "text/plain", "application/openmetrics-text;version=x", "text/plain;version=\xe9"]
+)
+def test_the_text_format_has_counters_of_any_name(accept: str) -> None:
+    page, content_type = encode(triton_families, accept)
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert page.decode().splitlines() == [
+        "# HELP nv_requests Requests.",
+        "# TYPE nv_requests counter",
+        'nv_requests{model="m"} 7.0',
+        "# HELP emberline_rows_total Rows.",
+        "# TYPE emberline_rows_total counter",
+        "emberline_rows_total 8.0",
+        "# HELP nv_times Times.",
+        "# TYPE nv_times histogram",
+        'nv_times_bucket{le="1"} 2.0',
+        'nv_times_bucket{le="+Inf"} 3.0',
+        "nv_times_sum 4.5",
+        "nv_times_count 3.0",
+    ]
+
+
+def test_openmetrics_has_the_same_names() -> None:
+    """Also where a counter may not be called so there; the ends of buckets are floats."""
+    page, content_type = encode(triton_families, OPENMETRICS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = list(parse_openmetrics(page.decode()))
+    assert [each.type for each in families] == ["unknown", "counter", "histogram"]
+    found = {(sample.name, sample.labels.get("le")): sample.value for each in families for sample in each.samples}
+    assert found == {
+        ("nv_requests", None): 7,
+        ("emberline_rows_total", None): 8,
+        ("nv_times_bucket", "1.0"): 2,
+        ("nv_times_bucket", "+Inf"): 3,
+        ("nv_times_sum", None): 4.5,
+        ("nv_times_count", None): 3,
+    }
 
 
 def test_the_machine_is_reported_as_the_kernel_counts(tmp_path: Path) -> None:
@@ -60,8 +123,7 @@ def test_the_machine_is_reported_as_the_kernel_counts(tmp_path: Path) -> None:
     machine = MachineGauges(tmp_path)
 
     def read() -> dict[str, float]:
-        families = text_string_to_metric_families("\n".join([*machine.lines(), ""]))
-        return {sample.name: sample.value for family in families for sample in family.samples}
+        return {sample.name: sample.value for each in machine.metrics() for sample in each.samples}
 
     assert read() == {
         "nv_cpu_utilization": 0.2,
@@ -78,4 +140,4 @@ def test_nothing_is_said_where_the_kernel_says_nothing(tmp_path: Path, text: str
     if text is not None:
         (tmp_path / "stat").write_text(text)
         (tmp_path / "meminfo").write_text(text)
-    assert MachineGauges(tmp_path).lines() == []
+    assert list(MachineGauges(tmp_path).metrics()) == []

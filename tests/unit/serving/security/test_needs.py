@@ -1,22 +1,20 @@
-"""Every route and every method has an entry in the table of needs, and what has none is not told to strangers."""
+"""Every operation and every method says what it needs, and what has no entry is not told to strangers."""
 
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.routing import Route
 from tritonclient.grpc import service_pb2
 
 from serving.grpc.control import SERVICE
-from serving.http.control import control_app
+from serving.grpc.needs import GRPC_NEEDS
+from serving.http.operations import Operation
 from serving.http.route import inference_route
+from serving.http.routes import TABLE, http_need
 from serving.security.needs import (
     ABOUT_MODEL,
-    GRPC_NEEDS,
-    HTTP_NEEDS,
     INFER,
     LOOK_AT_MODEL,
     LOOK_AT_SERVER,
@@ -25,39 +23,32 @@ from serving.security.needs import (
     REGIONS,
     SERVER,
     UNKNOWN,
-    http_need,
 )
 from serving.security.principals import ADMIN, READ
 
-LISTED = {(method, path) for method, path, _ in HTTP_NEEDS}
-
-
-def routes() -> list[tuple[str, str]]:
-    """Method and path of every control route of the application."""
-    app = control_app(SimpleNamespace(regions=None))  # type: ignore[arg-type]
-    assert all(type(route).__mro__[-2] is not object and isinstance(route, Route) for route in app.routes)
-    return sorted((method, route.path) for route in app.routes for method in route.methods)  # type: ignore[attr-defined]
-
-
-def test_every_route_is_in_the_table() -> None:
-    assert len(routes()) > 20
-    missing = [route for route in routes() if route not in LISTED]
-    assert not missing, f"say in serving/security/needs.py which role these need: {missing}"
+OPERATIONS = sorted(TABLE.operations, key=lambda each: (each.path, each.method))
 
 
 def test_every_method_is_in_the_table() -> None:
     assert {method.name for method in SERVICE.methods} == set(GRPC_NEEDS)
 
 
-@pytest.mark.parametrize(("method", "path"), routes())
-def test_a_path_finds_its_own_entry(method: str, path: str) -> None:
+def test_an_operation_stands_in_the_table_once() -> None:
+    keys = [(each.method, re.sub(r"{\w+}", "{}", each.path)) for each in OPERATIONS]
+    assert len(keys) == len(set(keys)) > 40
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.id)
+def test_a_path_finds_its_own_entry(operation: Operation) -> None:
     """Filled in with any names, also with those of other routes."""
-    (want,) = [need for each, listed, need in HTTP_NEEDS if (each, listed) == (method, path)]
     for name in ("ranker", "versions", "infer", "a b", "ü", "..", "status"):
-        filled = re.sub(r"{[^}]*}", name, path)
-        need, model, call = http_need(method, filled)
-        assert need == want
-        if want.about == MODEL:
+        filled = re.sub(r"{[^}]*}", name, operation.path)
+        found, values = TABLE.find(operation.method, filled)
+        assert found is operation
+        assert values == dict.fromkeys(re.findall(r"{([^}]*)}", operation.path), name)
+        need, model, call = http_need(operation.method, filled)
+        assert need == operation.need
+        if need.about == MODEL:
             assert model == name
         assert call
 
@@ -93,9 +84,10 @@ def test_all_else_is_reported_to_readers_only(method: str, path: str) -> None:
 
 
 def test_what_controls_needs_an_operator_and_nothing_else_does() -> None:
-    control = {path for method, path, need in HTTP_NEEDS if need.is_control}
+    control = {each.path for each in OPERATIONS if each.need.is_control}
+    verbs = ("load", "unload", "rollback", "resume", "pause", "pin", "canary", "budget", "sessions", "allow", "{verb}")
     assert control == {
-        "/v2/repository/models/{name}/{verb}",
+        *(f"/v2/repository/models/{{name}}/{verb}" for verb in verbs),
         "/v2/trace/setting",
         "/v2/models/{name}/trace/setting",
         "/v2/logging",
@@ -106,7 +98,7 @@ def test_what_controls_needs_an_operator_and_nothing_else_does() -> None:
         "TraceSetting",
         "LogSettings",
     }
-    assert {path for _, path, need in HTTP_NEEDS if need is OPEN} == {"/v2/health/live", "/v2/health/ready"}
+    assert {each.path for each in OPERATIONS if each.need is OPEN} == {"/v2/health/live", "/v2/health/ready"}
     assert {name for name, entry in GRPC_NEEDS.items() if entry.need is OPEN} == {"ServerLive", "ServerReady"}
 
 

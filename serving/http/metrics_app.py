@@ -1,0 +1,57 @@
+"""The application of the metrics port."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from serving.control.calls import ControlCalls
+from serving.http.encoding import compress
+from serving.http.messages import HttpRequest, HttpResponse
+from serving.repository.model_repository import ModelRepository
+from storage.errors import Overloaded
+
+if TYPE_CHECKING:
+    from serving.http.metrics import ServerMetrics
+
+
+class MetricsApp:
+    """See HttpApplication: one page."""
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self._repository = repository
+        self._calls = ControlCalls(limit=4)
+        self._lock = threading.Lock()
+        self._metrics: ServerMetrics | None = None
+
+    def admit(self, request: HttpRequest) -> None:
+        """Everything is."""
+
+    def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
+        """Nothing is."""
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """See HttpApplication."""
+        status, body, content_type = 404, b"only GET /metrics is here\n", "text/plain; version=0.0.4"
+        if request.path == "/metrics" and request.method == "GET":
+            accept = request.headers.get(b"accept", b"").decode("latin-1")
+            # Off the event loop: an update may be writing its state just now, and counters wait for it.
+            try:
+                status = 200
+                body, content_type = await self._calls.run(lambda: self._page(accept))
+            except Overloaded as error:
+                status, body = 503, str(error).encode()
+        headers = [(b"content-type", content_type.encode())]
+        accepts = request.headers.get(b"accept-encoding")
+        if accepts is not None:
+            body = await compress(body, accepts, headers)
+        return HttpResponse(status, body, headers)
+
+    def _page(self, accept: str) -> tuple[bytes, str]:
+        with self._lock:
+            if self._metrics is None:
+                # prometheus_client takes 10 ms to import, which the start does not wait for.
+                from serving.http.metrics import ServerMetrics
+
+                self._metrics = ServerMetrics(self._repository)
+        return self._metrics.page(accept)
