@@ -1,4 +1,4 @@
-"""Which build this is."""
+"""The version of this build."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def server_version() -> str:
-    """The version of this package."""
+    """Returns the version of the installed package."""
     try:
         return version("emberline")
     except PackageNotFoundError:  # run from a source tree that was not installed
-        return "0.1.0"
+        return "0+unknown"
