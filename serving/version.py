@@ -1,4 +1,4 @@
-"""Which build this is."""
+"""Gives the version of this build."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def server_version() -> str:
-    """The version of this package."""
+    """Returns the version of this package."""
     try:
         return version("emberline")
     except PackageNotFoundError:  # run from a source tree that was not installed
