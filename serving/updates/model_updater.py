@@ -213,7 +213,7 @@ class ModelUpdater:
         merge_loop(self.model, self.wake)
 
     def _guarded(self, work: Callable[[], bool]) -> bool:
-        """Does the work; returns whether there may be more. No input is at fault for what fails here; see `_attempt`."""
+        """Does the work; returns whether there may be more. A failure here is no input's fault: see `_attempt`."""
         model = self.model
         try:
             again = work()
