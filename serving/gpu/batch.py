@@ -115,10 +115,7 @@ class GpuPacking:
 
 
 class GpuForm:
-    """Batches of one form in one execution context's buffer. One thread at a time.
-
-    headers: offset and words of each kernel's. reserved: int64 words behind them.
-    """
+    """Batches of one form in one execution context's buffer. Not thread-safe: one thread uses it at a time."""
 
     def __init__(self, packing: GpuPacking, buffer: np.ndarray, inputs: PackedInputs) -> None:
         """Makes the views. inputs: the views of the sections."""
@@ -129,7 +126,9 @@ class GpuForm:
         self._sections = buffer[packing.sections_at :].view(np.uint8)[: inputs.header.nbytes].view(np.int64)
         ranges_at = packing.ranges_at(inputs.size)
         self._ids_at = packing.ids_at(self.rows, inputs.size)
+        #: int64 words behind the headers.
         self.reserved = buffer[packing.reserved_at : packing.sections_at].view(np.int64)
+        #: Offset and words of each kernel's header.
         self.headers: list[tuple[int, np.ndarray]] = []
         count = packing.feature_count
         self._ranges = buffer[ranges_at : ranges_at + _RANGE_BYTES * count * self.rows].view(np.int32)
@@ -203,7 +202,7 @@ class GpuForm:
         return PackedIds(size, lookups, self._ids_at // 8 + begins, counts, weights_at, self.users > 0)
 
     def put_chain(self, chain: Sequence[int]) -> None:
-        """Which differences a search asks first, at most 8; behind `put`."""
+        """Writes the differences that a search asks first, at most 8. Call it after `put`."""
         assert len(chain) <= MOST_CHAIN
         for _, header in self.headers:
             header[CHAIN_LENGTH_WORD] = len(chain)

@@ -41,5 +41,5 @@ UNKNOWN = Need(READ, NOTHING)
 
 
 def control_need(about: str, call: str = "") -> Need:
-    """What a call of an operator needs. call: "" for the last segment of the path."""
+    """Returns the need of an operator's call. call: "" for the last segment of the path."""
     return Need(ADMIN, about, call)
