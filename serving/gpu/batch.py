@@ -59,19 +59,18 @@ class PackedIds:
 
 
 class GpuPacking:
-    """Layout of packed batches. Shared by all sessions of a model; thread-safe. packed_bytes: size of the largest
-    batch.
-
-    inputs: layout of the inputs that are not made from ids.
-    """
+    """Layout of packed batches. Shared by all sessions of a model; thread-safe."""
 
     def __init__(self, features: GpuFeatures, inputs: InputLayout, tables: int, *, reserved_bytes: int = 0) -> None:
-        """inputs: layout of all inputs of the graph. tables: how many the store has. reserved_bytes: room behind the
-        headers, for a hook of the lookup.
+        """Computes the layout.
+
+        inputs: layout of all inputs of the graph. tables: number of tables of the store. reserved_bytes: space behind
+        the headers, for a hook of the lookup.
         """
         self.features = features
         self.tables = tables
         self.max_rows = inputs.max_rows
+        #: Layout of the inputs that are not made from ids.
         self.inputs = inputs.only(features.packed)
         gathered, pooled = len(features.gathered), len(features.pooled)
         # Offset of each header.
@@ -88,6 +87,7 @@ class GpuPacking:
         self._warned = False
         weighted = sum(feature.is_weighted for feature in features.pooled)
         self.id_bytes = 8 * self.id_room + 4 * max(_LEAST_IDS, self.max_rows * bag) * weighted
+        #: Size of the largest batch.
         self.packed_bytes = self.ids_at(self.max_rows, self.inputs.packed_bytes) + self.id_bytes
 
     def warn_of_room(self, name: str) -> None:

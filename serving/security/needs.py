@@ -1,4 +1,4 @@
-"""The needs of requests: a role, and the scope it must cover. The tables of HTTP and of gRPC name one for each call."""
+"""Defines what a request needs: a role, and the scope it must cover. The tables of HTTP and gRPC use these needs."""
 
 from __future__ import annotations
 
