@@ -2,7 +2,7 @@
 
 There is a graph for each batch size and weight slot. A batch is three calls: the copy of its packed inputs, the launch
 of a graph (unpack, compute, copy the results back), an event. The thread waits for that event alone; other sessions'
-copies and kernels continue meanwhile. Where rows are on the GPU, `gpu_lookup` drives the same stream and buffers.
+copies and kernels continue meanwhile. Where rows are on the GPU, `lookup` drives the same stream and buffers.
 """
 
 from __future__ import annotations
