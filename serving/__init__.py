@@ -1,4 +1,4 @@
-"""The server: KServe v2 over HTTP and gRPC in front of loaded models. `serve(ServerConfig(...))` runs one."""
+"""Serves loaded models by KServe v2 over HTTP and gRPC. `serve(ServerConfig(...))` runs a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Server", "ServerConfig", "serve"]
 
 
-# torch, gRPC and uvicorn are loaded when a server is made, not when the package is looked at.
+# torch, gRPC and uvicorn are loaded when a server is made, not when the package is imported.
 _HOMES = {"Server": "serving.server", "ServerConfig": "serving.config", "serve": "serving.foreground"}
 
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them: 536870912 or 512MiB."""
+"""Reads numbers of bytes as people write them: 536870912 or 512MiB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZE = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
 
 
 def parse_bytes(value: Any) -> int:
-    """Bytes from 1048576, "1048576" or "1MiB". Raises ValueError."""
+    """Returns the bytes in 1048576, "1048576" or "1MiB". Raises ValueError."""
     if type(value) is int:
         return value
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None

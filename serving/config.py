@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""Defines the options of a server."""
 
 from __future__ import annotations
 
@@ -36,60 +36,62 @@ def _segment_prefix(value: str) -> str:
 LocalPath = Annotated[Path, BeforeValidator(_local)]
 SegmentPrefix = Annotated[str, AfterValidator(_segment_prefix)]
 
-# One address may always have so many connections, unless somebody says otherwise.
+# Connections that one address may always have, where no other limit is configured.
 _FEW_CONNECTIONS = 64
 
 
 def stores_dir() -> Path:
-    """Where stores are kept unless somebody says otherwise."""
+    """Returns the folder of stores where no other is configured."""
     return Path.home() / ".cache" / "emberline" / "stores"
 
 
 class ServerConfig(BaseModel):
-    """Options of a server. Models have theirs in config.pbtxt.
-
-    models: names to serve, all of the repository when empty. store: where rows are kept on SSD, never inside the
-    repository. ports: 0 takes a free one. max_body_bytes: of one request; max_inflight_bytes: of all in flight
-    over HTTP (over gRPC each message is bounded, and the number of calls; a stream is one, with 64 requests under way).
-    strict_readiness: one model that serves nothing makes the whole server not ready, as in Triton.
-    frontends: processes that speak HTTP and gRPC before the engine's; 0: the engine does so itself.
-    shared_memory: what the names of segments begin with that clients may pass tensors in; none: no shared memory.
-    poll_s: seconds between looks into the repository, for file systems that do not report changes.
-    max_connections: of each port; past it idle ones are closed, and where none is idle a new one is turned away.
-    max_connections_per_address: of those, over HTTP, the ones that one address may have, likewise; None: half of them,
-    at least 64.
-    access_file: the access rules (docs/security.md); without one everybody may predict and read, and only who
-    has the server's own token may control. open_admin: everybody may control, as in Triton. tls_key: where it is not in
-    the file of tls_certificate. tls_client_ca: clients have to show a certificate of its. max_requests_per_second: of
-    one client, a principal of the access file or an address. audit_log: a file for every call that controls; they are
-    logged in any case.
-    """
+    """Options of a server. Models have their own options in config.pbtxt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model_repository: LocalPath
+    #: Names of the models to serve; all of the repository when empty.
     models: tuple[str, ...] = ()
+    #: Folder of rows on SSD, never inside the repository.
     store: LocalPath | None = None
     host: str = "127.0.0.1"
+    #: Ports: 0 takes a free one.
     http_port: Port = 8000
     grpc_port: Port = 8001
     metrics_port: Port = 8002
+    #: Largest body of one request.
     max_body_bytes: Annotated[ByteSize, Field(ge=1024, lt=2**31)] = 64 << 20
+    #: Bytes of all requests in flight over HTTP. Over gRPC each message is bounded, and the number of calls; a stream
+    #: counts as one call, with 64 requests under way.
     max_inflight_bytes: Annotated[ByteSize, Field(ge=1024)] = 512 << 20
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    #: True if one model that serves nothing makes the whole server not ready, as in Triton.
     strict_readiness: bool = True
+    #: Processes that speak HTTP and gRPC in front of the engine's process; with 0 the engine does so itself.
     frontends: Annotated[int, Field(ge=0, le=256)] = 0
+    #: Beginnings of the names of segments that clients may pass tensors in; none: no shared memory.
     shared_memory: tuple[SegmentPrefix, ...] = ()
+    #: Seconds between looks into the repository, for file systems that do not report changes.
     poll_s: Annotated[float, Field(ge=0.05, le=3600)] = 2.0
+    #: Connections of each port. Beyond it idle ones are closed; where none is idle a new one is turned away.
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    #: Connections over HTTP that one address may have of these, likewise; None: half of them, at least 64.
     max_connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    #: The access rules (docs/security.md). Without them everybody may predict and read, and control needs the server's
+    #: own token.
     access_file: LocalPath | None = None
+    #: True if everybody may control, as in Triton.
     open_admin: bool = False
     tls_certificate: LocalPath | None = None
+    #: The private key, where it is not in the file of tls_certificate.
     tls_key: LocalPath | None = None
+    #: The authority whose certificates clients have to show.
     tls_client_ca: LocalPath | None = None
+    #: Requests of one client, a principal of the access file or an address.
     max_requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    #: File that every call that controls is written to; such calls are logged in any case.
     audit_log: LocalPath | None = None
 
     @field_validator("open_admin")
@@ -108,14 +110,14 @@ class ServerConfig(BaseModel):
 
     @property
     def connections_per_address(self) -> int:
-        """See max_connections_per_address."""
+        """The limit for one address; see max_connections_per_address."""
         if self.max_connections_per_address is not None:
             return self.max_connections_per_address
         return max(_FEW_CONNECTIONS, self.max_connections // 2)
 
     @property
     def store_dir(self) -> Path:
-        """The store's folder: as given, or one of its own for this repository under the user's cache."""
+        """The store's folder: the given one, or a folder for this repository under the user's cache."""
         if self.store is not None:
             return self.store
         place = hashlib.sha256(str(self.model_repository.resolve()).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The exception tree of `storage.errors`, mapped to HTTP status and gRPC code: the only place that does it."""
+"""Maps the exception tree of `storage.errors` to HTTP status and gRPC code: the only place that does so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage import errors
 
 logger = logging.getLogger("emberline.serving")
 
-# Names of models that an error knows, and that it shows.
+# Number of names of models that an error keeps, and that it shows.
 _MOST_KNOWN, _MOST_SHOWN = 200, 20
 
 
@@ -22,7 +22,7 @@ class BodyTooLarge(errors.InvalidInput):
 
 
 class UnknownModel(errors.NotFound):
-    """There is no model of that name. known: the names that there are, which only `told_to` says."""
+    """There is no model of that name. known: the existing names, which only `told_to` shows."""
 
     def __init__(self, message: str, known: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -30,11 +30,11 @@ class UnknownModel(errors.NotFound):
 
     @classmethod
     def of(cls, name: str, known: Iterable[str]) -> UnknownModel:
-        """In Triton's words."""
+        """Makes the error in Triton's words."""
         return cls(f"Request for unknown model: {name[:200]!r} is not found", itertools.islice(known, _MOST_KNOWN))
 
     def told_to(self, may_see: Callable[[str], bool]) -> errors.NotFound:
-        """The error for a caller, with the names that it may see."""
+        """Returns the error for a caller, with the names that it may see."""
         names = sorted(filter(may_see, self.known))
         hint = f"; there are {', '.join(map(repr, names[:_MOST_SHOWN]))}" if names else ""
         return errors.NotFound(f"{self}{hint}{', ...' if names[_MOST_SHOWN:] else ''}")
@@ -45,15 +45,18 @@ class AlreadyExists(errors.EmberlineError):
 
 
 class Unauthenticated(errors.EmberlineError):
-    """Nobody knows who asks, and it has to be known: HTTP 401."""
+    """The caller is unknown, and has to be known: HTTP 401."""
 
 
 class Forbidden(errors.EmberlineError):
-    """It is known who asks, and it is not theirs to ask: HTTP 403."""
+    """The caller is known, and is not allowed to ask for this: HTTP 403."""
 
 
 class RateLimited(errors.Overloaded):
-    """One client asks more often than it may: HTTP 429. retry_after_s: whole seconds until it may ask again."""
+    """A client sends requests more often than it may: HTTP 429.
+
+    retry_after_s: whole seconds until it may send the next.
+    """
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -82,12 +85,12 @@ _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
 
 
 def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
-    """HTTP status, gRPC code and text for the caller.
+    """Returns HTTP status, gRPC code and text for the caller.
 
-    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log. A disk
-    that fails is 503: it says nothing about the request, and another replica, or the next attempt, may answer it.
+    What is not the caller's business (a bug, a failing disk) is logged; the caller gets a reference to the log. A
+    failing disk is 503: it says nothing about the request, and another replica, or the next attempt, may answer it.
     """
-    # What is no Unicode is replaced: a text that could not be sent would be no answer at all.
+    # What is no Unicode is replaced: a text that could not be sent would be no response at all.
     text = str(error).encode("utf-8", "replace").decode()
     if isinstance(error, BodyTooLarge):
         return 413, grpc.StatusCode.INVALID_ARGUMENT, text

@@ -1,4 +1,4 @@
-"""The event loop of a process that serves."""
+"""Makes the event loop of a process that serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server in the foreground."""
+"""Runs a server in the foreground."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def serve(config: ServerConfig) -> None:
 
         supervise(config)
         return
-    # torch is loaded here: a supervisor has no use for it.
+    # torch is loaded here: a supervisor does not use it.
     from serving.server import serve_in_process
 
     serve_in_process(config)

@@ -1,7 +1,7 @@
-"""Readiness for programs beside the server, such as a container's health check: a socket without TLS, port or token.
+"""Reports readiness to programs beside the server, such as a container's health check.
 
-It is a Unix socket in Linux's abstract namespace, so that it needs no folder that can be written and ends with its
-process. It says no more than /v2/health/ready, which is open to everybody.
+It uses a Unix socket in Linux's abstract namespace, without TLS, port or token: that needs no writable folder and ends
+with its process. It says no more than /v2/health/ready, which is open to everybody.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READY, _NOT_READY = b"ready\n", b"not ready\n"
 
 @contextlib.asynccontextmanager
 async def local_health(http_port: int, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
-    """Answers every connection with the state, for as long as it lasts. Where it cannot be had, that is logged."""
+    """Answers every connection with the state, inside the `with` block. Logs a warning where it has no socket."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -47,9 +47,10 @@ async def local_health(http_port: int, is_ready: Callable[[], bool]) -> AsyncIte
 
 
 def ask_local_health(http_port: int | None, timeout_s: float) -> bool:
-    """Whether the server with this HTTP port is ready; None: the only one of this machine or container.
+    """Returns whether the server with this HTTP port is ready.
 
-    Raises Unavailable when none answers, Conflict when there are several.
+    http_port: None: the only server of this machine or container. Raises Unavailable when no server answers, Conflict
+    when there are several.
     """
     if http_port is None:
         there = _ports()
@@ -73,6 +74,6 @@ def _address(http_port: int) -> str:
 
 
 def _ports() -> list[int]:
-    # Each connection that is open has a line as well.
+    # Each open connection has a line as well.
     found = _LISTED.findall(_UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace"))
     return sorted({int(port) for port in found})

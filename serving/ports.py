@@ -1,4 +1,4 @@
-"""Taking the server's ports, so that one in use is an error before anything is loaded."""
+"""Takes the server's ports, so that one in use is an error before anything is loaded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from storage.errors import ConfigError
 logger = logging.getLogger("emberline.serving")
 
 BACKLOG = 2048
-# Files that the models' stores have open, libraries and the rest.
+# Number of files that the models' stores, libraries and the rest have open.
 _OTHER_FILES = 2048
 
 
 def listen(host: str, port: int, field: str) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises ConfigError naming the option."""
+    """Returns a listening socket; port 0 takes a free one. Raises ConfigError naming the option."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sets TCP_NODELAY only on sockets that say so; without it answers wait 40 ms.
+    # The protocol is named because asyncio sets TCP_NODELAY only on sockets that name it; without it answers wait 40
+    # ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,7 +35,7 @@ def listen(host: str, port: int, field: str) -> socket.socket:
 
 
 def allow_connections(count: int) -> None:
-    """Lets this process have so many connections a port: stores must not find out that clients took every file."""
+    """Raises the limit of open files to so many connections a port, so that clients cannot take the files of stores."""
     wanted = 3 * count + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -52,7 +53,7 @@ def allow_connections(count: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Returns whether only this machine can reach a server that listens at this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -60,7 +61,7 @@ def is_loopback(host: str) -> bool:
 
 
 def port_message(host: str, port: int, field: str, error: OSError | None) -> str:
-    """What to tell when a port cannot be taken."""
+    """Returns the message for a port that cannot be taken."""
     if error is None or error.errno == errno.EADDRINUSE:
         return f"{field}: port {port} of {host} is in use; stop the other process, or choose another port"
     return f"{field}: cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""The server: its ports, its front ends on one event loop, its models; from start to drained stop."""
+"""Runs a server from start to drained stop: its ports, its models, and its front ends on one event loop."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Server:
     ) -> None:
         """Finds the models; raises NotFound when the repository is not there.
 
-        on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them.
-        on_loaded: called on a thread of the server's when the models that were there at the start are loaded.
-        gpus: for sessions; None: none.
+        on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them. on_loaded:
+        called on one of the server's threads when the models that were there at the start are loaded. gpus: GPUs for
+        sessions; None: none.
         """
         self.config = config
         self.repository = ModelRepository(config, on_step, gpus)
@@ -66,7 +66,7 @@ class Server:
         self._loading = FirstLoad(self.repository, on_loaded)
 
     def start(self, *, wait: bool = True) -> Server:
-        """Starts listening and loading. wait: until every model is loaded or failed. Raises ConfigError."""
+        """Starts listening and loading. wait: return when every model is loaded or failed. Raises ConfigError."""
         listening = threading.Event()
         failure: list[BaseException] = []
 
@@ -162,12 +162,12 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
 
     def is_loading(self) -> bool:
-        """Whether the loader is still at work."""
+        """Returns whether models are still being loaded for the first time."""
         return self._loading.is_alive()
 
 
 def serve_in_process(config: ServerConfig) -> None:
-    """As `serving.serve`, with front ends and engine in this process."""
+    """Serves like `serving.serve`, with front ends and engine in this process."""
     share_gil()
     server = Server(config, on_loaded=freeze_heap, gpus=find_gpus())
     signals = 0

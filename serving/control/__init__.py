@@ -1,1 +1,1 @@
-"""What both transports share above the engine: the interface to models, metadata and the control plane's messages."""
+"""Contains what both transports share above the engine: the interface to models, metadata, control messages."""

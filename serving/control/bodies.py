@@ -1,4 +1,4 @@
-"""The JSON bodies of the calls that control a model: strict, a misspelt key is never another call."""
+"""Parses the JSON bodies of calls that control a model. They are strict: a misspelt key never makes another call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reference = Annotated[str, Field(max_length=64)]
 
 
 class ControlBody(BaseModel):
-    """A body without keys: resume and pause."""
+    """A body without keys, as for resume and pause."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -41,7 +41,7 @@ class ControlBody(BaseModel):
 
 
 class RollbackBody(ControlBody):
-    """to: the snapshot to go back to; or steps: how many snapshots back."""
+    """The body of a rollback. to: the snapshot to go back to; or steps: how many snapshots back."""
 
     to: Reference = ""
     steps: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -54,13 +54,16 @@ class RollbackBody(ControlBody):
 
 
 class PinBody(ControlBody):
-    """to: the snapshot to stay at, the present one without it."""
+    """The body of a pin. to: the snapshot to stay at; without it the present one."""
 
     to: Reference = ""
 
 
 class CanaryBody(ControlBody):
-    """fraction: share of the requests; to: which snapshot, the next that arrives without it. Or promote, or stop."""
+    """The body of a canary: a fraction, or promote, or stop.
+
+    fraction: share of the requests. to: which snapshot; without it the next that arrives.
+    """
 
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     to: Reference = ""
@@ -77,7 +80,10 @@ class CanaryBody(ControlBody):
 
 
 class BudgetBody(ControlBody):
-    """dram_bytes: what the rows may take in DRAM, in bytes or as "2GiB"; null: what config.pbtxt says."""
+    """The body of a budget.
+
+    dram_bytes: what the rows may take in DRAM, in bytes or as "2GiB"; null: as in config.pbtxt.
+    """
 
     dram_bytes: (
         Annotated[Annotated[int, Field(ge=0, lt=2**63)], BeforeValidator(parse_bytes, json_schema_input_type=int | str)]
@@ -86,20 +92,26 @@ class BudgetBody(ControlBody):
 
 
 class SessionsBody(ControlBody):
-    """count: how many sessions each version is to have; null: what config.pbtxt says."""
+    """The body of a number of sessions. count: sessions that each version is to have; null: as in config.pbtxt."""
 
     count: Annotated[int, Field(ge=1, le=256)] | None
 
 
 class AllowBody(ControlBody):
-    """version: which one is let in; inputs: the inputs and outputs whose change is accepted, by name."""
+    """The body of an allow.
+
+    version: which version is allowed. inputs: the inputs and outputs whose change is accepted, by name.
+    """
 
     version: Annotated[int, Field(ge=1, lt=10**18)]
     inputs: Annotated[list[str], Field(min_length=1, max_length=10_000)]
 
 
 class RegisterBody(ControlBody):
-    """key: the segment, as in `shm_open`; the region is `byte_size` bytes of it from `offset` on."""
+    """The body of a registration.
+
+    key: the segment, as in `shm_open`; the region is `byte_size` bytes of it from `offset` on.
+    """
 
     key: Annotated[str, Field(min_length=1, max_length=255)]
     offset: Annotated[int, Field(ge=0, lt=2**62)] = 0
@@ -107,7 +119,10 @@ class RegisterBody(ControlBody):
 
 
 class LoadBody(ControlBody):
-    """What Triton's clients send; a configuration or files of the caller's own are refused."""
+    """The body of a load, as Triton's clients send it.
+
+    A configuration or files of the caller's own are refused.
+    """
 
     parameters: dict[str, Any] = {}
 
@@ -118,7 +133,7 @@ class LoadBody(ControlBody):
 
 
 class UnloadBody(ControlBody):
-    """What Triton's clients send. No model has dependents here."""
+    """The body of an unload, as Triton's clients send it. No model has dependents here."""
 
     parameters: dict[str, Any] = {}
 

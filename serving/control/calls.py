@@ -1,4 +1,4 @@
-"""Calls to the model repository that may take long, or wait for a lock: off the event loop, on threads, bounded."""
+"""Runs calls to the model repository that may take long, or wait for a lock, on a bounded number of threads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 class ControlCalls:
-    """Runs calls for the front ends, each on a thread of its own. On one event loop.
+    """Runs calls for the front ends, each on a thread of its own. Not thread-safe: one event loop uses it.
 
-    A call that has begun is never given up: when its caller goes away it runs to its end, and nobody learns of it. The
-    threads do not keep the process alive.
+    A call that has begun is never given up: when its caller goes away it runs to its end, and its result is dropped.
+    The threads do not keep the process alive.
     """
 
     def __init__(self, limit: int = 32) -> None:
-        """limit: calls that run at a time; one more is refused."""
+        """limit: number of calls that run at a time; one more is refused."""
         self._limit = limit
         self._running = 0
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns or raises. Raises Overloaded when too many run already."""
+        """Runs a call; returns or raises what it does. Raises Overloaded when too many run already."""
         if self._running >= self._limit:
             raise Overloaded(f"{self._limit} control calls are running already; try later")
         loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ class ControlCalls:
                 result = call()
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to notify
                 loop.call_soon_threadsafe(ended, result, error)
 
         thread = threading.Thread(target=work, name="emberline-control", daemon=True)

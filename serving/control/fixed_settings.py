@@ -1,7 +1,7 @@
-"""Triton's trace and log settings: this server has none of them to change, and says how it is.
+"""Answers for Triton's trace and log settings, none of which this server can change.
 
 Traces are not taken; the log is set when the server is started (`--log-level`). A change that asks for the present
-setting already is answered as Triton answers it; any other one is refused.
+setting is answered as Triton answers it; any other one is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG: Mapping[str, Any] = {
 
 
 def check_trace_settings(wanted: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for a setting that there is not, Unsupported for one that would be another then."""
+    """Raises InvalidInput for an unknown trace setting, Unsupported for one that would change."""
     for key, value in wanted.items():
         said = _known(key, TRACE, "trace")
         given = value if type(value) is list else [value]
@@ -40,7 +40,7 @@ def check_trace_settings(wanted: Mapping[str, Any]) -> None:
 
 
 def check_log_settings(wanted: Mapping[str, Any]) -> None:
-    """As `check_trace_settings`."""
+    """Raises InvalidInput for an unknown log setting, Unsupported for one that would change."""
     for key, value in wanted.items():
         said = _known(key, LOG, "log")
         if type(value) is not type(said):

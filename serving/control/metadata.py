@@ -1,4 +1,7 @@
-"""What the server says about itself and its models. HTTP sends these messages as JSON, gRPC as they are."""
+"""Builds the messages in which the server describes itself and its models.
+
+HTTP sends these messages as JSON, gRPC as they are.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,12 @@ COLUMN_PARAMETERS = ("column", "column_type", "unit")
 
 
 def server_metadata() -> Any:
-    """Name, version and protocol extensions of the server."""
+    """Returns the name, version and protocol extensions of the server."""
     return service_pb2.ServerMetadataResponse(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS)
 
 
 def model_metadata(model: Answerer, versions: Iterable[str]) -> Any:
-    """Inputs and outputs of a model; shapes with the batch first, where there is one; -1 where free."""
+    """Returns the inputs and outputs of a model; shapes have the batch first, where there is one, and -1 where free."""
     batch = (-1,) if model.signature.max_batch_size else ()
     answer = service_pb2.ModelMetadataResponse(name=model.name, versions=versions, platform=PLATFORM)
     for entry in model.signature.inputs.values():
@@ -47,10 +50,10 @@ def model_metadata(model: Answerer, versions: Iterable[str]) -> Any:
 
 
 def model_metadata_json(model: Answerer, versions: Iterable[str]) -> dict[str, Any]:
-    """`model_metadata` as HTTP sends it: an input's `parameters` also say which training column feeds it.
+    """Returns `model_metadata` as HTTP sends it: `parameters` of an input also name the training column that feeds it.
 
-    column: the column's name, where it is not the input's. column_type: what the column held in training. unit: of
-    integers that are times. Keys that the version does not say are left out; the gRPC message has no place for them.
+    column: the column's name, where it is not the input's. column_type: what the column held in training. unit: unit of
+    integers that are times. Keys that the version does not have are left out; the gRPC message has no place for them.
     """
     answer = message_to_json(model_metadata(model, versions))
     raw = {entry.name: entry for entry in model.signature.raw}
@@ -63,7 +66,7 @@ def model_metadata_json(model: Answerer, versions: Iterable[str]) -> dict[str, A
 
 
 def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> Any:
-    """Every model version with its state, and the reason where it is not served."""
+    """Returns every model version with its state, and the reason where it is not served."""
     answer = service_pb2.RepositoryIndexResponse()
     for entry in entries:
         if entry.state == "READY" or not ready_only:
@@ -72,7 +75,7 @@ def repository_index(entries: Iterable[VersionEntry], *, ready_only: bool) -> An
 
 
 def model_statistics(models: Iterable[Answerer]) -> Any:
-    """Counts and times of each model, in Triton's form; of a canary and the rest together."""
+    """Returns counts and times of each model, in Triton's form; those of a canary are added to the rest."""
     answer = service_pb2.ModelStatisticsResponse()
     for model in models:
         arms = list(model.arms.values())

@@ -1,4 +1,4 @@
-"""What a front end asks for answers: the models of this process, or those of an engine in another one."""
+"""Defines what a front end asks for answers: the models of this process, or those of an engine in another one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A request is decoded anew so many times when the version that it was decoded for is replaced meanwhile.
+# Number of times that a request is decoded when the version that it was decoded for is replaced meanwhile.
 MAX_DECODES = 3
 
 
 class SnapshotName(Protocol):
-    """What an answer says of the snapshot that it comes from."""
+    """The name of the snapshot that an answer comes from."""
 
     @property
     def id(self) -> str:
@@ -43,30 +43,30 @@ class SnapshotName(Protocol):
 
 
 class ModelAnswer(Protocol):
-    """outputs: all of the model's, in its signature's order. unresolved: ids not answered, in its whole batch."""
+    """The answer of a model to a request."""
 
     @property
     def outputs(self) -> list[np.ndarray]:
-        """One array an output, the batch first."""
+        """All outputs of the model, in its signature's order; one array an output, the batch first."""
 
     @property
     def snapshot(self) -> SnapshotName:
-        """The one that every value comes from."""
+        """The snapshot that every value comes from."""
 
     @property
     def unresolved(self) -> int:
-        """Ids that were not looked up in time."""
+        """Number of ids that were not looked up in time, in its whole batch."""
 
 
 class Model(Protocol):
-    """Who answers the requests of one name."""
+    """A model that answers the requests of one name."""
 
     @property
     def signature(self) -> ModelSignature:
-        """What requests are decoded for."""
+        """The signature that requests are decoded for."""
 
     def answers(self, version: str) -> bool:
-        """Whether a request for this version, "" for the one that is served, is its to answer still."""
+        """Returns whether it still answers requests for this version; "" means the one that is served."""
 
     def check_load(self) -> None:
         """Raises Overloaded when a request would be turned away now."""
@@ -82,24 +82,24 @@ class Model(Protocol):
         priority: int = 0,
         routing_key: str = "",
     ) -> ModelAnswer:
-        """As `Endpoint.infer`. Raises SignatureChanged when the request has to be decoded again."""
+        """Answers a request like `Endpoint.infer`. Raises SignatureChanged when it has to be decoded again."""
 
 
 class Models(Protocol):
-    """One event loop. regions: of shared memory, that requests may name."""
+    """The models that requests may name. Not thread-safe: one event loop uses it."""
 
     @property
     def regions(self) -> Regions:
-        """Stale ones are refreshed before a request is decoded."""
+        """Regions of shared memory that requests may name; stale ones are refreshed before a request is decoded."""
 
     async def find(self, name: str, version: str, routing_key: str) -> Model:
-        """Raises NotFound, or Unavailable with the reason. version: "" for the one that is served."""
+        """Returns a model. Raises NotFound, or Unavailable with the reason. version: "" for the one that is served."""
 
     def known(self, name: str, version: str, routing_key: str) -> Model | None:
-        """As `find`, where that takes no time; else None."""
+        """Returns the model like `find`, where that takes no time; else None."""
 
     async def is_current(self, model: Model, routing_key: str) -> bool:
-        """Whether requests are decoded for its signature still. Raises as `find`."""
+        """Returns whether requests are still decoded for its signature. Raises as `find`."""
 
 
 class LocalModels:
@@ -107,7 +107,7 @@ class LocalModels:
 
     def __init__(self, repository: ModelRepository) -> None:
         self.regions: Regions = repository.regions
-        # Every request asks it: bound here, it is one call and no two.
+        # Every request uses it: bound here, it is one call instead of two.
         self.known: Callable[[str, str, str], Model | None] = repository.get
         self._get = repository.get
 
@@ -116,14 +116,14 @@ class LocalModels:
         return self._get(name, version, routing_key)
 
     async def is_current(self, model: Model, routing_key: str) -> bool:
-        """See Models. It was found just now."""
+        """Returns True, see Models: the model was found just now."""
         return True
 
 
 async def answer_request(
     model: Model, request: InferRequest, routing: Routing, *, timeout_us: int, follow: bool
 ) -> ModelAnswer:
-    """The answer to a v2 request. timeout_us: of the request, or of the call that it came by. follow: as `infer` says.
+    """Answers a v2 request. timeout_us: of the request, or of the call that it came by. follow: see `infer`.
 
     Raises what `Model.infer` raises.
     """
@@ -142,7 +142,7 @@ async def answer_request(
 
 
 def answer_parameters(answer: ModelAnswer) -> dict[str, Any]:
-    """What a response says of where it comes from."""
+    """Returns the parameters of a response that say where it comes from."""
     snapshot = answer.snapshot
     parameters: dict[str, Any] = {"snapshot": snapshot.id, "sequence": snapshot.sequence} if snapshot.id else {}
     if answer.unresolved:
@@ -151,7 +151,10 @@ def answer_parameters(answer: ModelAnswer) -> dict[str, Any]:
 
 
 async def refresh_for_outputs(regions: Regions, request: InferRequest) -> None:
-    """Before outputs go to shared memory: a region may have been unregistered while they were computed."""
+    """Refreshes the regions before outputs go to shared memory.
+
+    A region may have been unregistered while the outputs were computed.
+    """
     if regions.is_stale and any(wanted.part is not None for wanted in request.outputs):
         await regions.refresh()
 
@@ -164,10 +167,10 @@ async def with_model(
     ask: Callable[[Model], Awaitable[T]],
     admitted: Model | None = None,
 ) -> T:
-    """What `ask` makes of a model: it decodes a request for the model's signature, and has it answered.
+    """Returns the result of `ask` for a model: it decodes a request for the model's signature, and has it answered.
 
-    It is called again when the signature has changed meanwhile. admitted: the model that was found when the request
-    was admitted; models change while a body is read, so another one is found where it is not that one's any more.
+    `ask` is called again when the signature has changed meanwhile. admitted: the model that was found when the request
+    was admitted; models change while a body is read, so another one is found where that one does not answer any more.
     """
     if models.regions.is_stale:
         await models.regions.refresh()
@@ -182,7 +185,7 @@ async def with_model(
             if attempt == MAX_DECODES:
                 raise
         except InvalidInput:
-            # The version after it may take what this one does not.
+            # The version after it may accept what this one does not.
             if attempt == MAX_DECODES or await models.is_current(model, routing_key):
                 raise
     raise AssertionError

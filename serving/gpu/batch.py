@@ -59,19 +59,18 @@ class PackedIds:
 
 
 class GpuPacking:
-    """Layout of packed batches. Shared by all sessions of a model; thread-safe. packed_bytes: size of the largest
-    batch.
-
-    inputs: layout of the inputs that are not made from ids.
-    """
+    """Layout of packed batches. Shared by all sessions of a model; thread-safe."""
 
     def __init__(self, features: GpuFeatures, inputs: InputLayout, tables: int, *, reserved_bytes: int = 0) -> None:
-        """inputs: layout of all inputs of the graph. tables: how many the store has. reserved_bytes: room behind the
-        headers, for a hook of the lookup.
+        """Computes the layout.
+
+        inputs: layout of all inputs of the graph. tables: number of tables of the store. reserved_bytes: space behind
+        the headers, for a hook of the lookup.
         """
         self.features = features
         self.tables = tables
         self.max_rows = inputs.max_rows
+        #: Layout of the inputs that are not made from ids.
         self.inputs = inputs.only(features.packed)
         gathered, pooled = len(features.gathered), len(features.pooled)
         # Offset of each header.
@@ -88,6 +87,7 @@ class GpuPacking:
         self._warned = False
         weighted = sum(feature.is_weighted for feature in features.pooled)
         self.id_bytes = 8 * self.id_room + 4 * max(_LEAST_IDS, self.max_rows * bag) * weighted
+        #: Size of the largest batch.
         self.packed_bytes = self.ids_at(self.max_rows, self.inputs.packed_bytes) + self.id_bytes
 
     def warn_of_room(self, name: str) -> None:
@@ -115,10 +115,7 @@ class GpuPacking:
 
 
 class GpuForm:
-    """Batches of one form in one execution context's buffer. One thread at a time.
-
-    headers: offset and words of each kernel's. reserved: int64 words behind them.
-    """
+    """Batches of one form in one execution context's buffer. Not thread-safe: one thread uses it at a time."""
 
     def __init__(self, packing: GpuPacking, buffer: np.ndarray, inputs: PackedInputs) -> None:
         """Makes the views. inputs: the views of the sections."""
@@ -129,7 +126,9 @@ class GpuForm:
         self._sections = buffer[packing.sections_at :].view(np.uint8)[: inputs.header.nbytes].view(np.int64)
         ranges_at = packing.ranges_at(inputs.size)
         self._ids_at = packing.ids_at(self.rows, inputs.size)
+        #: int64 words behind the headers.
         self.reserved = buffer[packing.reserved_at : packing.sections_at].view(np.int64)
+        #: Offset and words of each kernel's header.
         self.headers: list[tuple[int, np.ndarray]] = []
         count = packing.feature_count
         self._ranges = buffer[ranges_at : ranges_at + _RANGE_BYTES * count * self.rows].view(np.int32)
@@ -203,7 +202,7 @@ class GpuForm:
         return PackedIds(size, lookups, self._ids_at // 8 + begins, counts, weights_at, self.users > 0)
 
     def put_chain(self, chain: Sequence[int]) -> None:
-        """Which differences a search asks first, at most 8; behind `put`."""
+        """Writes the differences that a search asks first, at most 8. Call it after `put`."""
         assert len(chain) <= MOST_CHAIN
         for _, header in self.headers:
             header[CHAIN_LENGTH_WORD] = len(chain)

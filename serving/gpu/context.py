@@ -1,8 +1,8 @@
-"""Execution context of one session on one GPU: a stream, staging, fixed tensors, a graph for each batch size and slot.
+"""Defines the execution context of one session on one GPU: a stream, staging, fixed tensors, and graphs.
 
-A batch is three calls: the copy of its packed inputs, the launch of a graph (unpack, compute, copy the results back),
-an event. The thread waits for that event alone; other sessions' copies and kernels continue meanwhile. Where rows lie
-on the GPU, `gpu_lookup` drives the same stream and buffers.
+There is a graph for each batch size and weight slot. A batch is three calls: the copy of its packed inputs, the launch
+of a graph (unpack, compute, copy the results back), an event. The thread waits for that event alone; other sessions'
+copies and kernels continue meanwhile. Where rows are on the GPU, `lookup` drives the same stream and buffers.
 """
 
 from __future__ import annotations
@@ -22,46 +22,50 @@ from serving.gpu.weight_slots import WeightSlot
 from storage.checkpoint import DenseGraph
 from storage.errors import DeviceError, DeviceLost
 
-# Runs before a capture: libraries take their workspaces and load their kernels then.
+# Number of runs before a capture: libraries take their workspaces and load their kernels then.
 _WARM_RUNS = 2
-# Forms of batches (rows and users) whose views are kept.
+# Number of forms of batches (rows and users) whose views are kept.
 MAX_FORMS = 256
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """A form of a batch. host, staging: its bytes on host and device."""
+    """A form of a batch."""
 
     rows: int
     inputs: PackedInputs
+    #: Its bytes on the host.
     host: torch.Tensor
+    #: Its bytes on the device.
     staging: torch.Tensor
 
 
 class ExecutionContext:
-    """Execution context of one session on one GPU. Not thread-safe; allocates everything in the constructor.
-
-    stream: the stream of all its work. target: the graph's inputs. results, host_results: head and outputs, on device
-    and host. graphs: those captured on this stream.
-    """
+    """Execution context of one session on one GPU. Not thread-safe; allocates everything in the constructor."""
 
     def __init__(self, model: DeviceModel) -> None:
-        """Allocates stream and buffers. Graphs are captured when first needed, or by `capture_all`. Raises
-        DeviceError.
+        """Allocates stream and buffers. Raises DeviceError.
+
+        Graphs are captured when first needed, or by `capture_all`.
         """
         self.model = model
         driver = self._driver = model.driver
         driver.enter_thread()
+        #: The stream of all its work.
         self.stream = driver.new_stream(model.name)
         self._done = driver.new_event(busy_wait=model.busy_wait)
         self._host_inputs = driver.pinned(model.inputs.packed_bytes)
         self._host_bytes = self._host_inputs.numpy()
         self._staging = driver.device(model.inputs.packed_bytes)
+        #: The graph's inputs.
         self.target = driver.device(model.inputs.target_bytes)
         results = model.outputs.bytes_for(model.inputs.max_rows)
+        #: Head and outputs on the device.
         self.results = driver.device(results)
+        #: Head and outputs on the host.
         self.host_results = driver.pinned(results)
         self._assembly = self.assembly(model.inputs, self._staging)
+        #: The graphs that were captured on this stream.
         self.graphs = ContextGraphs(model, self.stream, self._warm)
         self._stamp = 0
         self._host_words = self._host_bytes[: self._host_bytes.nbytes // 8 * 8].view(np.int64)
@@ -99,7 +103,7 @@ class ExecutionContext:
     def finish(self, weight_slot: WeightSlot) -> list[np.ndarray]:
         """Computes the batch that was written; returns its outputs in memory of their own.
 
-        The weight slot is not read any more then, whatever happened. Raises DeviceError.
+        Afterwards the weight slot is not read any more, whatever happened. Raises DeviceError.
         """
         model, driver, stream, batch = self.model, self._driver, self.stream, self._now
         rows = batch.rows
@@ -129,8 +133,9 @@ class ExecutionContext:
         return self._stamp
 
     def wait(self, stamp: int | None = None) -> None:
-        """Waits until the stream is empty. stamp: number of the batch that must have been answered. Raises
-        DeviceError.
+        """Waits until the stream is empty. Raises DeviceError.
+
+        stamp: number of the batch that must have been answered.
         """
         self._driver.record(self._done, self.stream)
         self._driver.synchronize(self._done)

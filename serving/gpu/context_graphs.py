@@ -1,4 +1,4 @@
-"""The CUDA graphs of one session: by what they do, for how many rows, and with which weight slot."""
+"""Keeps the CUDA graphs of one session: by what they do, for how many rows, and with which weight slot."""
 
 from __future__ import annotations
 

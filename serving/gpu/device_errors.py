@@ -126,11 +126,12 @@ def first_line(error: BaseException) -> str:
 
 
 class GpuState:
-    """The state of one GPU. Thread-safe. lost: why it failed, "" as long as it works."""
+    """The state of one GPU. Thread-safe."""
 
     def __init__(self, info: GpuInfo, memory: Callable[[], tuple[int, int]]) -> None:
         """Starts with a working GPU. memory: returns its free and total bytes; called for messages only."""
         self.info = info
+        #: Why the GPU failed; "" as long as it works.
         self.lost = ""
         self._memory = memory
 
@@ -181,8 +182,9 @@ class GpuState:
 
 
 class Asking:
-    """A context for a call to a GPU: DeviceLost at once when it failed before, our errors instead of torch's and
-    CuPy's.
+    """A context for a call to a GPU.
+
+    It raises DeviceLost at once when the GPU failed before, and our errors instead of torch's and CuPy's.
     """
 
     __slots__ = ("_asked", "_capturing", "_pinned", "_state")

@@ -1,4 +1,4 @@
-"""State that the GPU sessions of one version share on one GPU: weights in slots, the program, the sizes of batches."""
+"""Holds what the GPU sessions of one version share on one GPU: weights in slots, the program, batch sizes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ logger = logging.getLogger("emberline.serving")
 
 
 class DeviceCounters:
-    """Counters of the sessions of one version on one GPU. Thread-safe.
-
-    batches: by the size that they ran at, "eager" for those without a CUDA graph. padded_rows: zeros computed beside
-    them. on_processor: batches that the processor answered instead. copied_bytes: bytes copied to the GPU.
-    """
+    """Counters of the sessions of one version on one GPU. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: Batches by the size that they ran at, "eager" for those without a CUDA graph.
         self.batches: Counter[str] = Counter()
+        #: Rows of zeros that were computed beside them.
         self.padded_rows = 0
+        #: Batches that the processor answered instead.
         self.on_processor = 0
+        #: Bytes copied to the GPU.
         self.copied_bytes = 0
 
     def ran(self, rows: int, bucket: int | None, copied_bytes: int) -> None:
@@ -53,13 +53,7 @@ class DeviceCounters:
 
 
 class DeviceModel:
-    """One version's model on one GPU. Thread-safe.
-
-    GPU: looks up rows on the GPU, None where the host does; settled before there are sessions. runner: how the graph
-    is computed; candidates: the runners it was compared with. buckets: sizes that graphs are for now. tf32: whether
-    products may round their inputs so. given_up: why the GPU is not used for this version any more, "" as long as it
-    is.
-    """
+    """One version's model on one GPU. Thread-safe."""
 
     def __init__(
         self,
@@ -83,12 +77,15 @@ class DeviceModel:
         self.name = name
         self.driver = driver
         self.counters = DeviceCounters()
+        #: True if products may round their inputs to TF32.
         self.tf32 = tf32
         self.busy_wait = busy_wait
         self.eager_allowed = eager_allowed
+        #: Why the GPU is not used for this version any more; "" as long as it is used.
         self.given_up = ""
         self.not_captured = ""
         self.is_checked = False
+        #: Sizes that there are graphs for now.
         self.buckets = self._all_buckets = settings.buckets(max_batch_size)
         # Replays come in slices of this many rows, whatever requests may have.
         self.inputs = InputLayout(entry.inputs, frozenset(user_places), max(max_batch_size, REPLAY_ROWS))
@@ -99,9 +96,12 @@ class DeviceModel:
         self._program = graph.program
         self.device = self.weight_slots.all[0].buffer.device
         self.module = on_device(graph.program.module, self.device)
+        #: Looks up rows on the GPU; None where the host does. Settled before there are sessions.
         self.gpu: GpuTables | None = None
+        #: How the graph is computed.
         self.runner = "eager"
         self.forward: Forward = eager(self.module)
+        #: The runners that it was compared with.
         self.candidates: Sequence[Candidate] = ()
 
     @property
@@ -130,8 +130,9 @@ class DeviceModel:
         return self.driver.memory()
 
     def check_program(self, graph: DenseGraph) -> None:
-        """Checks that the graph has the same program: snapshots of one version share it, as graphs were captured from
-        it.
+        """Checks that the graph has the same program.
+
+        Snapshots of one version share it, as graphs were captured from it.
         """
         assert graph.program is self._program, f"{self.name}: another program"
 

@@ -1,4 +1,4 @@
-"""A dense graph's program for a GPU: the same operators, whose new tensors are made there."""
+"""Adapts a dense graph's program to a GPU: the same operators, whose new tensors are made there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a GPU that sessions use: that of every tier (`storage.hbm.device`), operators of torch, graphs.
+"""Defines the interface of a GPU for sessions: that of every tier (`storage.hbm.device`), torch's operators, graphs.
 
 Nothing else touches a GPU.
 """

@@ -1,4 +1,4 @@
-"""The inputs of a graph that a GPU makes itself from ids, and what its kernels need to know of each feature."""
+"""Describes the inputs of a graph that a GPU makes itself from ids, and what its kernels need of each feature."""
 
 from __future__ import annotations
 

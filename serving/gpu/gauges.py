@@ -1,4 +1,4 @@
-"""Metrics of this process's GPUs as NVIDIA's management library (NVML) counts them: Triton's metrics of GPUs."""
+"""Reads metrics of this process's GPUs as NVIDIA's management library (NVML) counts them: Triton's GPU metrics."""
 
 from __future__ import annotations
 

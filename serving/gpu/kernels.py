@@ -1,4 +1,4 @@
-"""Work of one session's stream for lookups on the GPU: kernels over a packed batch, lists of misses, missed rows."""
+"""Puts the kernels of a session's lookups on its stream: over a packed batch, lists of misses, missed rows."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ class _Part:
 
 
 class GpuKernels:
-    """The lookup kernels of one session. Not thread-safe: the session's thread uses it.
-
-    host: buffer that a batch is packed into. host_missed: buffer for missed rows. counts: (2,) int64, how many ids of
-    gathered and of pooled features the last batch missed.
-    """
+    """The lookup kernels of one session. Not thread-safe: the session's thread uses it."""
 
     def __init__(
         self,
@@ -58,22 +54,27 @@ class GpuKernels:
         missed_bytes: int,
         sharing: SessionSharing | None = None,
     ) -> None:
-        """most_misses: of each kernel. missed_bytes: for missed rows and their lists. sharing: see
-        `serving.gpu.sharing`. Raises DeviceError.
+        """Allocates buffers. Raises DeviceError.
+
+        most_misses: number of misses of each kernel. missed_bytes: space for missed rows and their lists. sharing: see
+        `serving.gpu.sharing`.
         """
         self._context = context
         self._sharing = sharing
         driver = self._driver = context.model.driver
         self._host = driver.pinned(packing.packed_bytes)
+        #: Buffer that a batch is packed into.
         self.host = self._host.numpy()
         self._staging = driver.device(packing.packed_bytes)
         self._assembly = context.assembly(packing.inputs, self._staging[packing.sections_at :])
         self._host_missed = driver.pinned(missed_bytes)
+        #: Buffer for missed rows.
         self.host_missed = self._host_missed.numpy()
         self._late = driver.device(missed_bytes)
         word_bytes = 8 * FEATURE_WORDS * packing.feature_count
         self._host_words = driver.pinned(word_bytes)
         self._words = driver.device(word_bytes)
+        #: (2,) int64, how many ids of gathered and of pooled features the last batch missed.
         self.counts = context.host_results.numpy()[COUNTS_AT:COUNTS_END].view(np.int64)
         self._generation = 0
         # The replica that graphs look into; 0 where there are none yet.
@@ -99,7 +100,7 @@ class GpuKernels:
             self._captured_for = replica.generation
 
     def bind(self, visible: VisibleSnapshot) -> None:
-        """Has the kernels look into this replica. The stream is empty; the execution context is inside."""
+        """Makes the kernels look into this replica. The stream is empty; the execution context is inside."""
         sharing, replica = self._sharing, visible.replica
         changes = sharing is not None and sharing.bind(visible, self._context.stream)
         if replica.generation == self._generation and not changes:

@@ -1,8 +1,8 @@
-"""Lookups on the GPU: one session's path from ids to scores, with the host's help for rows that the GPU does not have.
+"""Looks up on the GPU: one session's path from ids to scores, with the host's help for missed rows.
 
 The ids of a batch go to the GPU in one copy. Then one of two graphs follows: `whole` finds the rows and computes at
-once; `look_up` finds the rows, and `dense` computes when the missed ones have arrived. The batches of late decide
-which: computing in vain costs more than a second launch, but only where something is missed.
+once; `look_up` finds the rows, and `dense` computes when the missed ones have arrived. Recent batches decide which:
+computing in vain costs more than a second launch, but only where something is missed.
 
 Between `enter` and `leave` of the reader nothing that the GPU can find is taken away: for as long as a lookup is on the
 stream, and no longer.
@@ -40,18 +40,17 @@ _USUAL = 0.5
 
 @dataclass(frozen=True)
 class GpuScores:
-    """Scores of a batch. outputs: as returned by ExecutionContext.finish. counts, by_table: as in every lookup."""
+    """Scores of a batch."""
 
+    #: Outputs as returned by ExecutionContext.finish.
     outputs: list[np.ndarray]
+    #: Counts as in every lookup; likewise by_table.
     counts: LookupCounts
     by_table: np.ndarray
 
 
 class GpuLookup:
-    """Looks up on the GPU for one session. Not thread-safe; allocates everything in the constructor.
-
-    tells: whether the cache counts its batches and learns from them: not at first.
-    """
+    """Looks up on the GPU for one session. Not thread-safe; allocates everything in the constructor."""
 
     def __init__(self, context: ExecutionContext, gpu: GpuTables, timeout_s: float | None) -> None:
         """Allocates buffers. timeout_s: limit for rows that the GPU does not have. Raises DeviceError."""
@@ -61,6 +60,7 @@ class GpuLookup:
         self._tier = gpu.tier
         self._packing = packing = gpu.packing
         self._timeout_s = timeout_s
+        #: True if the cache counts its batches and learns from them; False at first.
         self.tells = False
         self._plan = gpu.store.plan_rows()
         driver.enter_thread()

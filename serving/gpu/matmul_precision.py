@@ -1,4 +1,4 @@
-"""Rounding of fp32 products to TF32: one setting of torch's whole process, made here a setting of each model."""
+"""Makes rounding of fp32 products to TF32, one setting of torch's whole process, a setting of each model."""
 
 from __future__ import annotations
 

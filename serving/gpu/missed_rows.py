@@ -1,4 +1,4 @@
-"""Rows missed on a GPU: turns its list of misses into rows and lists that its kernels put where they belong.
+"""Turns a GPU's list of misses into rows and lists that its kernels put where they belong.
 
 A list that goes to the GPU, in one pinned buffer, each part behind the one before (cuda/missed_rows.cuh):
 

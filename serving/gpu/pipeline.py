@@ -1,5 +1,6 @@
-"""Raw columns to scores with the dense graph on a GPU: features and lookup as everywhere, then one execution
-context.
+"""Turns raw columns into scores with the dense graph on a GPU.
+
+Features and lookup are as on the host, then one execution context computes.
 """
 
 from __future__ import annotations
@@ -27,10 +28,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 class GpuPipeline:
-    """The pipeline of one session on a GPU. Not thread-safe: it owns lookup plans and an execution context.
-
-    counted: as in every pipeline.
-    """
+    """The pipeline of one session on a GPU. Not thread-safe: it owns lookup plans and an execution context."""
 
     def __init__(
         self,
@@ -50,6 +48,7 @@ class GpuPipeline:
         the error is raised. first: the snapshot to capture graphs with in `prepare`; None for replays: they are
         captured when needed. Raises DeviceError.
         """
+        #: (T, 6) counts of its lookups, as in every pipeline.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self.model = model

@@ -1,4 +1,4 @@
-"""Runners compute the dense graph on a GPU: they are compared when a version is loaded, and the fastest is kept."""
+"""Chooses the runner of the dense graph on a GPU: compared when a version is loaded, and the fastest is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.errors import DeviceError, DeviceLost, Unsupported
 
 logger = logging.getLogger("emberline.serving")
 
-# Batches of each before it is measured, and measured ones, of which the median counts.
+# Batches of each runner before it is measured, and measured batches, of which the median counts.
 _WARM, _MEASURED = 3, 21
 _ROWS = 64
 
@@ -40,7 +40,7 @@ RUNNERS: Mapping[str, Runner] = {"eager": eager, "compile": compiled}
 def choose_runner(
     model: DeviceModel, context: ExecutionContext, graph: DenseGraph, names: Sequence[str], tolerance: float
 ) -> None:
-    """Lets graphs be captured of the fastest of the runners that agree with the eager one.
+    """Makes later graphs capture the fastest of the runners that agree with the eager one.
 
     graph: has weights to compute with. Runners are compared by the mean over two sizes of the time relative to the
     eager runner's, from packed inputs to results. Raises DeviceError.

@@ -1,4 +1,4 @@
-"""What a session on a GPU adds to its lookups where GPUs share rows (`hbm_placement: shard`, storage.hbm.sharing).
+"""Extends the lookups of a session where GPUs share rows (`hbm_placement: shard`, storage.hbm.sharing).
 
 `GpuLookup` and `GpuKernels` have one hook for it, `sharing`, which is None where a GPU has rows of its own: the usual
 case.
@@ -26,25 +26,26 @@ from storage.hbm.visibility import VisibleSnapshot
 from storage.tiers.arrays import Ids
 from storage.tiers.tiered import TieredStore
 
-# Room in a packed batch for the chains of other GPUs.
+# Bytes in a packed batch for the chains of other GPUs.
 CHAINS_BYTES = 8 * PEER_CHAIN_WORDS * MOST_GPUS
-# One id in so many, of one batch in so many, tells a GPU's policy what is used of other parts. So a row of another part
-# stays where it is used 64 times as often as what it displaces: a read across costs so much less than the host.
+# One id in so many, of one batch in so many, shows a GPU's policy what is used of other parts. So a row of another part
+# stays where it is used 64 times as often as what it displaces: a read across GPUs costs that much less than the host.
 SAMPLED_BATCHES, SAMPLED_IDS = 16, 4
 
 
 class SessionSharing:
-    """Of one session, on its thread. Allocates everything in the constructor.
+    """The shared rows in the lookups of one session. Allocates everything in the constructor.
 
-    reader: in place of the tier's own.
+    Not thread-safe: the session's thread uses it.
     """
 
     def __init__(self, device: Device, store: TieredStore, tier: HbmTier, packing: GpuPacking) -> None:
-        """packing: with CHAINS_BYTES reserved. Raises DeviceError."""
+        """packing: layout with CHAINS_BYTES reserved. Raises DeviceError."""
         self._device = device
         self._sharing = sharing_of(store)
         self._tier = tier
         self._packing = packing
+        #: Reader in place of the tier's own.
         self.reader = self._sharing.reader(tier)
         size = 8 * PEER_WORDS * MOST_GPUS * packing.feature_count
         self._host_peers, self._peers = device.pinned(size), device.device(size)
@@ -53,15 +54,16 @@ class SessionSharing:
         self._generations: tuple[int, ...] | None = None
 
     def put_chains(self, form: GpuForm, visible: VisibleSnapshot) -> None:
-        """The chains of other GPUs into a packed batch; behind `GpuForm.put_chain`."""
+        """Writes the chains of other GPUs into a packed batch. Call it after `GpuForm.put_chain`."""
         chains = _shared(visible).peer_chains
         form.reserved[: len(chains)] = chains
         for at, header in form.headers:
             header[PEER_CHAINS_WORD] = self._packing.reserved_at - at if chains else 0
 
     def bind(self, visible: VisibleSnapshot, stream: Stream) -> bool:
-        """Puts a copy of what other GPUs have on the stream; the caller waits for it before the next batch. False, and
-        no copy, where that is what it was: then the words of the features are the same, too.
+        """Copies what other GPUs have on the stream; the caller waits for the copy before the next batch.
+
+        Returns False, without a copy, where it has not changed: then the words of the features are the same, too.
         """
         shared = self._bound = _shared(visible)
         if shared.generations == self._generations:
@@ -73,7 +75,9 @@ class SessionSharing:
         return True
 
     def words(self, number: int) -> tuple[int, int]:
-        """The words 11 and 12 of a feature, by its number among all of them (cuda/lookup.cuh); after `bind`."""
+        """Returns the words 11 and 12 of a feature, by its number among all of them (cuda/lookup.cuh). Call `bind`
+        first.
+        """
         shared = self._bound
         if shared is None or not shared.peers:
             return 0, 0
@@ -81,19 +85,19 @@ class SessionSharing:
         return self._peers.data_ptr() + 8 * PEER_WORDS * count * number, count | shared.part << 32
 
     def launched(self, call: KernelCall) -> KernelCall:
-        """The lookup to launch in place of one that looks on this GPU alone."""
+        """Returns the lookup to launch in place of one that looks on this GPU alone."""
         return across(call, self._peers)
 
     def tell(self, packed: PackedIds, host: np.ndarray, missed: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
-        """In place of `HbmTier.tell`. host: the bytes of the packed batch."""
+        """Reports a lookup in place of `HbmTier.tell`. host: the bytes of the packed batch."""
         self._sharing.tell(self._tier, packed.lookups, missed, wanted, self._sampled(packed, host))
 
     def _sampled(self, packed: PackedIds, host: np.ndarray) -> list[tuple[int, Ids]]:
-        """By table, one id in SAMPLED_IDS of one batch in SAMPLED_BATCHES, on average."""
+        """Returns by table, on average, one id in SAMPLED_IDS of one batch in SAMPLED_BATCHES."""
         if self._chance.random() * SAMPLED_BATCHES >= 1:
             return []
         words = host[: host.nbytes // 8 * 8].view(np.int64)
-        # Elsewhere in each feature and batch, so that a place in a bag does not count for ever or never.
+        # The first id differs in each feature and batch, so that no place in a bag always counts or never does.
         firsts = self._chance.integers(0, SAMPLED_IDS, len(packed.id_counts)).tolist()
         begins, counts = packed.ids_at.tolist(), packed.id_counts.tolist()
         tables = self._packing.table_of.tolist()

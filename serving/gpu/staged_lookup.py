@@ -1,4 +1,4 @@
-"""Lookups that write into the staging buffer: rows go from the tables to where the GPU fetches them."""
+"""Looks up into the staging buffer: rows go from the tables to where the GPU fetches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's tables on a GPU: the store's cache of rows there, which versions over one store share."""
+"""Opens a model's tables on a GPU: the store's cache of rows there, which versions over one store share."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ _adding = threading.Lock()
 
 @dataclass(frozen=True)
 class GpuTables:
-    """tier: the cache of rows. packing: how a batch's ids come to the GPU. shares_rows: whether sessions look on other
-    GPUs too.
-    """
+    """The cache of rows of one store on one GPU, as a version uses it."""
 
     store: TieredStore
+    #: The cache of rows.
     tier: HbmTier
+    #: How a batch's ids come to the GPU.
     packing: GpuPacking
+    #: True if sessions look on other GPUs too.
     shares_rows: bool = False
 
     def session_sharing(self) -> SessionSharing | None:
-        """The hook of one session's lookups; None where each GPU has rows of its own. Raises DeviceError."""
+        """Returns the hook of one session's lookups; None where each GPU has rows of its own. Raises DeviceError."""
         return SessionSharing(self.tier.device, self.store, self.tier, self.packing) if self.shares_rows else None
 
     def close(self) -> None:

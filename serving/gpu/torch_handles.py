@@ -1,4 +1,4 @@
-"""Handles that TorchDriver returns: streams, graphs and pools, and when each of them is freed."""
+"""Defines the handles that TorchDriver returns: streams, graphs and pools, and when each of them is freed."""
 
 from __future__ import annotations
 
@@ -54,12 +54,15 @@ class Exclusive:
 
 
 class CudaStream:
-    """A stream of one owner. torch, raw: the handles of torch and of CUDA. name: for traces."""
+    """A stream of one owner."""
 
     def __init__(self, name: str, raw: int, device: torch.device, free: deque[int]) -> None:
         """Wraps a stream. free: gets the stream back when this object is freed."""
+        #: Name for traces.
         self.name = name
+        #: CUDA's handle.
         self.raw = raw
+        #: torch's handle.
         self.torch = torch.cuda.ExternalStream(raw, device=device)  # type: ignore[no-untyped-call]
         # Graphs that were captured on it, while any of them is in use.
         self.captured: weakref.ref[Captured] | None = None

@@ -1,4 +1,4 @@
-"""Dense weights on a GPU: a few slots at fixed addresses, because a captured graph keeps the addresses of its inputs.
+"""Keeps dense weights on a GPU in a few slots at fixed addresses: a captured graph keeps its inputs' addresses.
 
 The graphs of a session are captured once for every weight slot. New weights are copied into a free slot, beside what is
 served; a batch then takes the graphs of the slot that holds its snapshot's weights. So nothing is captured again, and
@@ -29,7 +29,7 @@ _WAIT_S = 30.0
 
 
 class WeightLayout:
-    """Layout of a program's weight arguments in a slot. bytes: size of a slot."""
+    """Layout of a program's weight arguments in a slot."""
 
     def __init__(self, graph: DenseGraph) -> None:
         self._entries: list[tuple[int, torch.dtype, torch.Size, int]] = []
@@ -37,6 +37,7 @@ class WeightLayout:
         for slot, value in graph.weight_arguments().items():
             self._entries.append((slot, value.dtype, value.shape, at))
             at += aligned(value.nbytes, _WEIGHT_ALIGN)
+        #: Size of a slot.
         self.bytes = max(at, _WEIGHT_ALIGN)
 
     def tensors(self, buffer: torch.Tensor) -> dict[int, torch.Tensor]:
@@ -48,14 +49,15 @@ class WeightLayout:
 
 
 class WeightSlot:
-    """One set of weights. number: that of the slot. tensors: by the program's argument. ready: when they have
-    arrived.
-    """
+    """One set of weights."""
 
     def __init__(self, number: int, driver: Driver, layout: WeightLayout) -> None:
+        #: Number of the slot.
         self.number = number
         self.buffer = driver.device(layout.bytes)
+        #: The weights by the program's argument.
         self.tensors = layout.tensors(self.buffer)
+        #: Event that is set when the weights have arrived.
         self.ready = driver.new_event()
         self.pins = 0
         self.used_at = 0
@@ -72,11 +74,12 @@ class WeightSlot:
 
 
 class WeightSlots:
-    """The weight slots of one model on one GPU. Thread-safe. uploads: how many times weights were copied."""
+    """The weight slots of one model on one GPU. Thread-safe."""
 
     def __init__(self, driver: Driver, graph: DenseGraph, count: int = WEIGHT_SLOTS) -> None:
         """Allocates the slots. graph: has the layout of all weights. Raises DeviceOutOfMemory."""
         self.layout = WeightLayout(graph)
+        #: How many times weights were copied.
         self.uploads = 0
         self._driver = driver
         self._stream = driver.new_stream("weights")

@@ -1,1 +1,1 @@
-"""From the columns of requests to scores on the host: features, lookup, dense graph; and the snapshots they read."""
+"""Turns the columns of requests into scores on the host: features, lookup, dense graph; and keeps the snapshots."""

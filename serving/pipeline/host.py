@@ -1,4 +1,7 @@
-"""Raw columns to scores: features, lookup, dense graph. One pipeline a thread; the parts that it drives are shared."""
+"""Turns raw columns into scores on the processor: features, lookup, dense graph.
+
+Each thread has a pipeline of its own; the parts that it drives are shared.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +33,29 @@ from storage.features.flat import FlatColumns
 from storage.specs import LookupSpec
 from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
-# Columns and rows of one request.
+# The columns and the number of rows of one request.
 RawRequest = tuple[Mapping[str, Column], int]
-# Features, and of how many requests.
+# Features, and the number of requests that they belong to.
 MadeFeatures = tuple[FeatureBatch | SidedFeatures, int]
 _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
 
 
 @dataclass(slots=True)
 class Scores:
-    """What a batch gave. outputs: of the whole batch, in the graph's order. counts: where its rows came from."""
+    """The scores of a batch."""
 
+    #: Outputs for the whole batch, in the graph's order.
     outputs: list[np.ndarray]
+    #: Where the rows of the batch came from.
     counts: LookupCounts
     infer_ns: int
 
 
 class _Lookup:
-    """The lookups of some features, and how inputs of the graph are taken out of them."""
+    """Looks up some features, and takes inputs of the graph out of the result."""
 
     def __init__(self, spec: FeatureSpec, store: TieredStore, graph: GraphEntry, places: Sequence[int]) -> None:
-        """places: of the graph's inputs that are made of these features."""
+        """places: positions of the graph's inputs that are made from these features."""
         entries = [graph.inputs[place] for place in places]
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind != "dense"))
@@ -59,14 +64,14 @@ class _Lookup:
         self._picks = [(place, self._pick(entry)) for place, entry in zip(places, entries, strict=True)]
 
     def run(self, batch: FeatureBatch, timeout_s: float | None, mask: int, tensors: list[torch.Tensor]) -> LookupResult:
-        """Looks up what the features ask for, and puts the graph's inputs into their places of `tensors`."""
+        """Looks up the ids of the features, and puts the graph's inputs into their places of `tensors`."""
         found = self._plan.lookup(batch.batch, [batch.ids[name] for name in self._features], timeout_s, mask)
         for place, pick in self._picks:
             tensors[place] = torch.from_numpy(pick(batch, found))
         return found
 
     def _pick(self, entry: GraphInput) -> _Pick:
-        """How one input of the graph is taken out of features and lookup, in the dtype that the graph wants."""
+        """Returns a function that takes one input of the graph out of features and lookup, in the graph's dtype."""
         dtype = NUMPY_DTYPES[entry.dtype]
         if entry.kind == "dense":
             source = entry.source
@@ -84,56 +89,67 @@ class _Lookup:
 
 
 class ScoringPipeline(Protocol):
-    """What a session drives: features of requests, then scores of all of them together. One thread at a time."""
+    """Makes features of requests, then scores all of them together; a session drives it.
+
+    Not thread-safe: one thread uses it at a time.
+    """
 
     counted: np.ndarray
     output_names: tuple[str, ...]
 
     def prepare(self) -> None:
-        """Called once, by the thread that will score, before anything else of it. Raises DeviceError."""
+        """Gets ready to score. The thread that will score calls it once, before anything else. Raises DeviceError."""
 
     def begin_requests(self) -> None:
-        """What is scored from now on was asked for: it counts, and caches learn from it. What was before did not."""
+        """Marks the beginning of real requests.
+
+        Requests that are scored from now on are counted, and caches learn from them; those before do not count.
+        """
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
-        """What is made of requests, in their order. Raises InvalidInput naming the input at fault, not the request."""
+        """Makes features of requests, in their order.
+
+        Raises InvalidInput that names the input at fault, not the request.
+        """
 
     def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
-        """The outputs of several requests together, all on one snapshot that the caller has pinned."""
+        """Scores several requests together, all on one snapshot that the caller has pinned."""
 
     def close(self) -> None:
-        """Lets go of what it holds outside this process' own memory. Nothing is called after it."""
+        """Releases what it holds outside this process's own memory. No other method is called afterwards."""
 
 
 def run_joined(engine: FeatureEngine, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
-    """One run of an engine for requests that can be joined; none for none. Raises InvalidInput."""
+    """Runs an engine once for requests that can be joined; returns nothing for no requests. Raises InvalidInput."""
     if not requests:
         return []
     columns, rows = requests[0]
     if len(requests) == 1 and not isinstance(columns, FlatColumns):
         return [(engine.run(columns, rows), 1)]
-    # One alone is joined too where its columns lie in a front end's memory, which may be taken back: that copies them.
+    # A single request is joined too where its columns lie in a front end's memory, which may be taken back: joining
+    # copies them.
     rows = sum([batch for _, batch in requests])
     return [(engine.run(join_columns([columns for columns, _ in requests]), rows), len(requests))]
 
 
 class RequestFeatures:
-    """How features are made of requests. Any thread. side: how the user's side is split, None where it is not."""
+    """Makes features of requests. Thread-safe."""
 
     def __init__(self, engine: FeatureEngine, side: UserSide | None) -> None:
         self._engine = engine
+        #: How the user's side is split; None where it is not.
         self.side = side
 
     def make(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """Runs the feature engine, once for neighbours that have the same inputs: a run costs more than a row.
 
-        Raises InvalidInput naming the input at fault; with several requests, it does not say whose.
+        Raises InvalidInput naming the input at fault; with several requests, it does not say whose input it is.
         """
         made: list[MadeFeatures] = []
         alike: list[RawRequest] = []
         for request in requests:
             columns, batch = request
-            # One row of a user stands for the rows of its own request only.
+            # The one row of a user stands only for the rows of its own request.
             is_plain = is_row_by_row(columns, batch)
             if not is_plain and self.side is not None and self.side.takes(columns, batch):
                 made += run_joined(self._engine, alike)
@@ -151,9 +167,9 @@ class RequestFeatures:
 
 
 class Pipeline:
-    """Not thread-safe: it owns lookup plans. Its memory beside the shared parts is their scratch.
+    """Scores requests on the processor. Not thread-safe: it owns lookup plans.
 
-    counted: (T, 6) of all its lookups so far, by table, columns as in COUNTED.
+    The only memory that it has for itself is the scratch memory of these plans; the other parts are shared.
     """
 
     def __init__(
@@ -167,6 +183,7 @@ class Pipeline:
         """graph: the interface that the dense graphs of all its snapshots have."""
         self._requests = requests
         self._side = side = requests.side
+        #: (T, 6) counts of all its lookups so far, by table, columns as in COUNTED.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
@@ -179,14 +196,14 @@ class Pipeline:
             self._item = _Lookup(spec, store, graph, [place for place in range(self._inputs) if place not in user])
 
     def prepare(self) -> None:
-        """Nothing: its scratch memory comes with the batches."""
+        """Does nothing: the scratch memory is allocated with the batches."""
 
     def begin_requests(self) -> None:
-        """Lookups count from zero; the host's tiers have heard of those before."""
+        """Sets the counts of lookups to zero; the host's tiers have already counted the lookups before."""
         self.counted[:] = 0
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
-        """What is made of requests, in their order. Raises InvalidInput naming the input at fault."""
+        """Makes features of requests, in their order. Raises InvalidInput naming the input at fault."""
         return self._requests.make(requests)
 
     def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
@@ -202,7 +219,7 @@ class Pipeline:
         )
 
     def score_sided(self, batch: SidedBatch, snapshot: Snapshot) -> Scores:
-        """Scores a batch with the user's side looked up and computed once a user."""
+        """Scores a batch; looks up and computes the user's side once for each user."""
         started_ns = time.monotonic_ns()
         tensors = [torch.empty(0)] * self._inputs
         of_users = self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, tensors)
@@ -221,14 +238,14 @@ class Pipeline:
         return Scores([tensor.numpy() for tensor in outputs], found.counts, time.monotonic_ns() - started_ns)
 
     def graph_inputs(self, batch: FeatureBatch, snapshot: Snapshot) -> tuple[list[torch.Tensor], LookupResult]:
-        """What the whole graph takes for a batch, and how its rows were found."""
+        """Returns the inputs of the whole graph for a batch, and the result of its lookups."""
         tensors = [torch.empty(0)] * self._inputs
         found = self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, tensors)
         self.counted += found.by_table
         return tensors, found
 
     def close(self) -> None:
-        """Nothing: its plans go with the store."""
+        """Does nothing: the plans are released with the store."""
 
     def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
         started_ns = time.monotonic_ns()

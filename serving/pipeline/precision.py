@@ -1,4 +1,4 @@
-"""The dense graph of a version in the precision that its model is configured with."""
+"""Makes the dense graph of a version in the precision that its model is configured with."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 def dense_graph(published: PublishedVersion, options: ModelOptions) -> DenseGraph:
-    """A version's graph with its own weights; other weights of it have the same precision. Raises CheckpointError.
+    """Returns a version's graph with its own weights. Raises CheckpointError.
 
-    TF32 is no other graph: a GPU rounds the inputs of its products itself, a processor does not.
+    Other weights of the graph have the same precision. TF32 needs no other graph: a GPU rounds the inputs of its
+    products itself, a processor does not round them.
     """
     graph = published.graph()
     if options.precision not in LOWERED:
@@ -25,7 +26,7 @@ def dense_graph(published: PublishedVersion, options: ModelOptions) -> DenseGrap
 
 
 def warn_if_slow(where: str, precision: str) -> None:
-    """Says so when the processor computes in a precision that it has no products of."""
+    """Logs a warning when the processor has no products of the precision that it computes in."""
     if precision == "bf16" and not has_bf16_products():
         logger.warning("%s: this processor has no products of bfloat16; fp32 would be faster", where)
     if precision == "fp16":
@@ -33,5 +34,5 @@ def warn_if_slow(where: str, precision: str) -> None:
 
 
 def has_bf16_products() -> bool:
-    """Whether the processor multiplies bfloat16 itself (AVX-512 BF16 or AMX)."""
+    """Returns whether the processor multiplies bfloat16 itself (AVX-512 BF16 or AMX)."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -1,4 +1,7 @@
-"""How the dense graph is run: candidates are made when a version is loaded, compared, and the fastest is kept."""
+"""Chooses how the dense graph is run.
+
+Candidates are made when a version is loaded, compared, and the fastest is kept.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from storage.checkpoint.graph_program import Candidate, Forward, Runner, eager
 from storage.checkpoint.script import script_function
 from storage.errors import Unsupported
 
-# By name, as the option `runners` has them. The first is what the others are compared with.
+# Runners by name, as the option `runners` gives them. The others are compared with the first.
 RUNNERS: Mapping[str, Runner] = {"eager": eager, "script": script_function}
-# Runs of each before it is measured, and measured ones, of which the median counts.
+# Runs of each runner before it is measured, and measured runs, of which the median counts.
 _WARM, _MEASURED = 3, 7
-# What kernels round differently.
+# Largest difference that comes from kernels that round differently.
 _AGREE = 1e-5
 
 
 def choose_runner(
     graph: DenseGraph, names: Sequence[str], batches: Sequence[Sequence[torch.Tensor]], tolerance: float
 ) -> list[Candidate]:
-    """Lets the graph's program run by the fastest of the runners that agree with the eager one; says how each did.
+    """Makes the graph's program use the fastest of the runners that agree with the eager one; returns each candidate.
 
-    batches: inputs of the graph, as for `DenseGraph.run`, of several sizes. The time that counts is the mean over
+    batches: inputs of the graph, as for `DenseGraph.run`, of several sizes. The runners are compared by the mean over
     sizes of the time relative to the eager runner's.
     """
     program = graph.program
@@ -61,7 +64,7 @@ def choose_runner(
 
 
 def describe(candidates: Sequence[Candidate]) -> str:
-    """A line for the log."""
+    """Returns a line for the log."""
     words = []
     for each in candidates:
         times = ", ".join(f"{us:.0f} us for {rows} row(s)" for rows, us in sorted(each.us.items()))
@@ -80,7 +83,10 @@ def _largest_difference(
 
 
 def largest_difference(values: np.ndarray, reference: np.ndarray) -> float:
-    """Between two outputs; infinite where one is not a number, or of another shape or dtype."""
+    """Returns the largest difference of two outputs.
+
+    It is infinite where one is not a number, or of another shape or dtype.
+    """
     if values.shape != reference.shape or values.dtype != reference.dtype:
         return math.inf
     difference = np.abs(values.astype(np.float64) - reference.astype(np.float64))

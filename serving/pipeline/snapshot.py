@@ -1,6 +1,7 @@
-"""Snapshots, and the line of one loaded version: which snapshot is served, who still uses an older one, who waits.
+"""Keeps the snapshots of a loaded version: which one is served, which are in use, which requests wait for one.
 
-A batch pins the snapshot that it starts with and lets it go at its end, so that each answer comes from exactly one.
+A batch pins the snapshot that it starts with and releases it at its end, so that each answer comes from exactly one
+snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from storage.checkpoint import DenseGraph, PublishedVersion
 
 MAX_WAITING = 256
-# Refusals that are remembered; past it the oldest is forgotten, and who asks for it waits out the deadline.
+# Number of refusals that are remembered; beyond it the oldest is forgotten, and a request for that snapshot waits until
+# its deadline.
 MAX_REFUSALS = 4096
 _NAME = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,17}\.(?:0|[1-9][0-9]{0,17})")
 
@@ -32,27 +34,33 @@ _NAME = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,17}\.(?:0|[1-9][0-9]{0,17})")
 class Snapshot:
     """One state of a model: the base rows, the overlays in `mask`, and the weights of `graph`.
 
-    id: 32 hex digits. mask: bit i = overlay i of the store is visible. sequence: 0 for the version itself.
-    origin: the folder that it was published in. Two snapshots are the same only when they are the same object.
+    Two snapshots are the same only when they are the same object.
     """
 
+    #: 32 hex digits.
     id: str
     version: int
+    #: 0 for the version itself.
     sequence: int
+    #: Bit i is set where overlay i of the store is visible.
     mask: int
     graph: DenseGraph
     published_unix_ms: int
+    #: The folder that it was published in.
     origin: Path
 
     @classmethod
     def of_version(cls, published: PublishedVersion, graph: DenseGraph, mask: int = 0) -> Snapshot:
-        """A version as it was published. mask: of the overlay that holds its rows, where it is staged as one."""
+        """Returns the snapshot of a version as it was published.
+
+        mask: the overlay that holds its rows, where they are staged as one.
+        """
         manifest = published.manifest
         return cls(manifest.snapshot, manifest.version, 0, mask, graph, manifest.published_unix_ms, published.path)
 
     @property
     def name(self) -> str:
-        """As people write it, such as 3.17."""
+        """The name that people write, such as 3.17."""
         return f"{self.version}.{self.sequence}"
 
     def __str__(self) -> str:
@@ -68,7 +76,7 @@ class _Waiter:
 
 
 class SnapshotHistory:
-    """The snapshots of one loaded version. Any thread; every call but `wait_for` is short.
+    """The snapshots of one loaded version. Thread-safe; every call but `wait_for` is short.
 
     max_waiting: requests that may wait for a snapshot at once.
     """
@@ -89,7 +97,7 @@ class SnapshotHistory:
 
     @property
     def current(self) -> Snapshot:
-        """What is served."""
+        """The served snapshot."""
         return self._current
 
     @property
@@ -98,14 +106,14 @@ class SnapshotHistory:
         return self._canary
 
     def acquire(self, canary: bool = False) -> Snapshot:
-        """Pins the arm's snapshot, the current one when there is no canary; `release` it."""
+        """Pins the arm's snapshot, the current one when there is no canary; call `release` when done."""
         with self._lock:
             snapshot = self._arm(canary)
             self._pins[snapshot] = self._pins.get(snapshot, 0) + 1
         return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
-        """Lets a pinned snapshot go."""
+        """Releases a pinned snapshot."""
         with self._lock:
             left = self._pins[snapshot] - 1
             if left:
@@ -117,7 +125,7 @@ class SnapshotHistory:
             self._tell(snapshot)
 
     def switch(self, snapshot: Snapshot) -> None:
-        """Batches that start from now on are answered from `snapshot`."""
+        """Serves `snapshot`: batches that start from now on are answered from it."""
         with self._lock:
             old, self._current = self._current, snapshot
             free = self._is_free(old)
@@ -126,7 +134,7 @@ class SnapshotHistory:
             self._tell(old)
 
     def set_canary(self, snapshot: Snapshot | None, fraction: float = 0.0) -> None:
-        """Answers a fraction (0 to 1) of the requests from `snapshot`; None ends it."""
+        """Answers a fraction (0 to 1) of the requests from `snapshot`; None ends that."""
         with self._lock:
             old = self._canary
             self._canary = None if snapshot is None else (snapshot, fraction)
@@ -136,7 +144,7 @@ class SnapshotHistory:
             self._tell(old[0])
 
     def in_use(self) -> frozenset[Snapshot]:
-        """The current snapshot, the canary's, and every one that a batch has pinned."""
+        """Returns the current snapshot, the canary's, and every one that a batch has pinned."""
         with self._lock:
             used = {self._current, *self._pins}
             if self._canary is not None:
@@ -144,14 +152,14 @@ class SnapshotHistory:
             return frozenset(used)
 
     def on_release(self, listener: Callable[[Snapshot], None]) -> None:
-        """Calls `listener` when a snapshot falls out of `in_use`, on the thread that let it go: it must be short."""
+        """Calls `listener` when a snapshot is no longer `in_use`, on the thread that released it: it must be short."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
 
     def announce(self, covered: Iterable[str], snapshot: Snapshot) -> None:
-        """Says which ids and names such as "3.17" a snapshot covers: itself (always), and all that it was made from.
+        """Records the ids and names such as "3.17" that a snapshot covers: itself (always), and those it was made from.
 
-        Call it before the switch to that snapshot, so that nobody waits for what is served.
+        Call it before the switch to that snapshot, so that nobody waits for a snapshot that is served already.
         """
         names = frozenset(covered)
         with self._lock:
@@ -159,14 +167,14 @@ class SnapshotHistory:
         self._wake()
 
     def covers(self, snapshot: Snapshot, text: str) -> bool:
-        """Whether answers from `snapshot` are at least as new as the snapshot named by `text`."""
+        """Returns whether answers from `snapshot` are at least as new as the snapshot named by `text`."""
         if text in (snapshot.id, snapshot.name):
             return True
         with self._lock:
             return text in self._covered.get(snapshot, ())
 
     def refuse(self, text: str, reason: str) -> None:
-        """Says that the snapshot with this id or name will not be served for now (held, quarantined): waiters fail."""
+        """Makes waiters for the snapshot with this id or name fail: it is not served for now (held, quarantined)."""
         with self._lock:
             self._refusals.pop(text, None)
             self._refusals[text] = reason
@@ -175,15 +183,16 @@ class SnapshotHistory:
         self._wake()
 
     def accept(self, text: str) -> None:
-        """Takes a refusal back: the snapshot may come after all."""
+        """Withdraws a refusal: the snapshot may be served later after all."""
         with self._lock:
             self._refusals.pop(text, None)
 
     async def wait_for(self, text: str, deadline_ns: int, canary: bool = False) -> bool:
-        """Returns True when the arm's snapshot covers `text`, and False when the line ended before it did.
+        """Returns True when the arm's snapshot covers `text`, and False when the history ended before it did.
 
-        text: 32 hex digits or "V.S". deadline_ns: of `time.monotonic_ns`. Raises DeadlineExceeded, Unavailable at
-        once for a refused snapshot, Overloaded when too many wait, InvalidInput (field min_snapshot) for other texts.
+        text: 32 hex digits or "V.S". deadline_ns: on the clock of `time.monotonic_ns`. Raises DeadlineExceeded,
+        Unavailable at once for a refused snapshot, Overloaded when too many requests wait, InvalidInput (field
+        min_snapshot) for other texts.
         """
         if _NAME.fullmatch(text) is None:
             raise InvalidInput(
@@ -218,13 +227,13 @@ class SnapshotHistory:
         return verdict
 
     def end(self) -> None:
-        """No snapshot will come any more; who waits is notified."""
+        """Ends the history: no snapshot will be served any more, and requests that wait are notified."""
         with self._lock:
             self._ended = True
         self._wake()
 
     def reopen(self) -> None:
-        """Takes `end` back: snapshots may come again."""
+        """Undoes `end`: snapshots may be served again."""
         with self._lock:
             self._ended = False
 
@@ -237,7 +246,7 @@ class SnapshotHistory:
         return not served and snapshot not in self._pins
 
     def _verdict(self, text: str, canary: bool) -> bool | Unavailable | None:
-        """What to tell who waits for `text`; None: nothing yet. Under the lock."""
+        """Returns the result for requests that wait for `text`; None while there is none. Call it under the lock."""
         snapshot = self._arm(canary)
         if text in (snapshot.id, snapshot.name) or text in self._covered.get(snapshot, ()):
             return True
@@ -247,7 +256,7 @@ class SnapshotHistory:
         return False if self._ended else None
 
     def _wake(self) -> None:
-        """Tells every waiter for whom there is a verdict now."""
+        """Notifies every waiter for which there is a result now."""
         with self._lock:
             if not self._waiters:
                 return
@@ -255,7 +264,7 @@ class SnapshotHistory:
             self._waiters = [waiter for waiter, verdict in told if verdict is None]
         for waiter, verdict in told:
             if verdict is not None:
-                with contextlib.suppress(RuntimeError):  # its loop has closed: there is nobody left to tell
+                with contextlib.suppress(RuntimeError):  # its loop has closed: nobody is left to notify
                     waiter.loop.call_soon_threadsafe(_settle, waiter.future, verdict)
 
     def _tell(self, snapshot: Snapshot) -> None:

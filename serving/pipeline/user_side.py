@@ -1,7 +1,7 @@
-"""What many rows have in common: the features of one user, made, looked up and computed once for all rows of a request.
+"""Makes, looks up and computes the features of a user once for all rows of a request.
 
-A request for many items of one user sends its user-side inputs with one row. Features of such inputs alone are made for
-that one row. Requests of a batch that have the same user share it.
+A request for many items of one user sends its user-side inputs with one row. Features that are made from such inputs
+alone are made for that one row. Requests of a batch that have the same user share it.
 """
 
 from __future__ import annotations
@@ -17,39 +17,46 @@ from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, J
 
 @dataclass(slots=True)
 class SidedFeatures:
-    """The features of one request. user: those of the user's side, of one row. item: the others, of all its rows."""
+    """The features of one request, split by side."""
 
+    #: Features of the user's side, with one row.
     user: FeatureBatch
+    #: The other features, with all rows of the request.
     item: FeatureBatch
 
 
 @dataclass(slots=True)
 class SidedBatch:
-    """Several requests. user: of U users. item: of B rows. rows: (B,) int64, each row's user.
+    """Several requests, split by side.
 
-    Every user has a row: a GPU looks up what rows name, the host all of it, and what they count must be the same.
+    Every user has at least one row: a GPU looks up only the users that `rows` names, the host looks up all of them, and
+    both must count the same.
     """
 
+    #: Features of U users.
     user: FeatureBatch
+    #: Features of B rows.
     item: FeatureBatch
+    #: (B,) int64, the user of each row.
     rows: np.ndarray
 
     def whole(self) -> FeatureBatch:
-        """All features, row by row."""
+        """Returns all features, row by row."""
         user = take_rows(self.user, self.rows)
         return FeatureBatch(self.item.batch, {**user.dense, **self.item.dense}, {**user.ids, **self.item.ids})
 
 
 class UserSide:
-    """The split of a spec. Any thread. features, groups: of the user's side: of ids, of dense values.
-
-    is_checked: whether the halves of the graph were compared with the whole. is_on: they were, and agreed.
-    """
+    """The split of a spec into the user's side and the rest. Thread-safe."""
 
     def __init__(self, spec: FeatureSpec, user: FeatureSpec, item: FeatureSpec) -> None:
+        #: Names of the features of ids on the user's side.
         self.features = frozenset(feature.name for feature in user.ids_features)
+        #: Names of the groups of dense values on the user's side.
         self.groups = frozenset(user.dense_groups)
+        #: True if the halves of the graph were compared with the whole.
         self.is_checked = False
+        #: True if they were compared, and agreed.
         self.is_on = False
         self._inputs = frozenset(entry.name for entry in user.inputs)
         self._item_inputs = frozenset(entry.name for entry in item.inputs)
@@ -59,7 +66,7 @@ class UserSide:
 
     @classmethod
     def of(cls, spec: FeatureSpec, graph: GraphEntry) -> UserSide | None:
-        """The split of a model; None when it has no features of the user alone, or no others."""
+        """Returns the split of a model; None when no features depend on the user alone, or no others are left."""
         sides = {entry.name: entry.side for entry in spec.inputs}
         own = {
             feature.name
@@ -79,7 +86,7 @@ class UserSide:
         return cls(spec, _part(spec, own), _part(spec, {feature.name for feature in spec.features} - own))
 
     def places(self, graph: GraphEntry) -> list[int]:
-        """The numbers of the graph's inputs that are of the user's side."""
+        """Returns the numbers of the graph's inputs on the user's side."""
         return [
             place
             for place, entry in enumerate(graph.inputs)
@@ -87,20 +94,20 @@ class UserSide:
         ]
 
     def takes(self, columns: Mapping[str, Column], batch: int) -> bool:
-        """Whether a request has many rows and one user."""
+        """Returns whether a request has many rows and one user."""
         if batch < 2 or not self.is_on or not columns.keys() <= self._known:
             return False
         rows = [column.rows for name, column in columns.items() if name in self._inputs]
         return bool(rows) and all(count == 1 for count in rows)
 
     def run(self, columns: Mapping[str, Column], batch: int) -> SidedFeatures:
-        """The features of a request that it `takes`. Raises InvalidInput whose field is the input at fault."""
+        """Makes the features of a request that it `takes`. Raises InvalidInput whose field is the input at fault."""
         user = self._user.run({name: column for name, column in columns.items() if name in self._inputs}, 1)
         item = self._item.run({name: column for name, column in columns.items() if name in self._item_inputs}, batch)
         return SidedFeatures(user, item)
 
     def parts(self, batch: FeatureBatch) -> tuple[FeatureBatch, FeatureBatch]:
-        """What is of the user's side, and the rest; of as many rows each."""
+        """Splits features into those of the user's side and the rest; both have the rows of the batch."""
         user = FeatureBatch(
             batch.batch,
             {name: values for name, values in batch.dense.items() if name in self.groups},
@@ -114,7 +121,7 @@ class UserSide:
         return user, item
 
     def merge(self, requests: Sequence[FeatureBatch | SidedFeatures]) -> SidedBatch:
-        """Requests together. A user that several of them have is there once."""
+        """Joins requests; a user that several of them share is there once."""
         users: list[FeatureBatch] = []
         items: list[FeatureBatch] = []
         rows: list[np.ndarray] = []
@@ -139,7 +146,7 @@ class UserSide:
 
 
 def take_rows(batch: FeatureBatch, rows: np.ndarray) -> FeatureBatch:
-    """Some rows of a batch, in this order; a row may be taken more than once."""
+    """Returns some rows of a batch, in this order; a row may be taken more than once."""
     dense = {name: values[rows] for name, values in batch.dense.items()}
     ids = {name: _take_bags(bags, rows) for name, bags in batch.ids.items()}
     return FeatureBatch(len(rows), dense, ids)
@@ -164,7 +171,7 @@ def _part(spec: FeatureSpec, names: set[str]) -> FeatureSpec:
 
 
 def _key(user: FeatureBatch) -> bytes:
-    """Equal for equal features, and for no others: sizes stand before values."""
+    """Returns a key that is equal for equal features and for no others: sizes stand before values."""
     parts: list[bytes] = [values.tobytes() for values in user.dense.values()]
     for bags in user.ids.values():
         parts += [bags.offsets.tobytes(), bags.values.tobytes()]

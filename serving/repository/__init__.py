@@ -1,1 +1,1 @@
-"""The model repository of a server: which models there are, who answers for each, and what an operator can ask."""
+"""Manages the model repository: which models there are, what answers for each, and what an operator can ask."""

@@ -1,4 +1,4 @@
-"""The models that are there when a server starts: loaded on a thread beside it."""
+"""Loads the models that are there when a server starts, on a thread beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 class FirstLoad:
-    """Loads once. on_loaded: called on its thread when it has."""
+    """Loads the models once. on_loaded: called on the loading thread when they are loaded."""
 
     def __init__(self, repository: ModelRepository, on_loaded: Callable[[], None] | None = None) -> None:
         self._repository = repository
@@ -26,21 +26,21 @@ class FirstLoad:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._load, name="emberline-loader", daemon=True)
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether it is still at work."""
+        """Returns whether models are still being loaded."""
         return self._thread is not None and self._thread.is_alive()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Waits until it has ended."""
+        """Waits until loading has ended."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Closes the repository, once nothing is loaded any more; where that takes too long it stays as it is."""
+        """Closes the repository once nothing is loaded any more; where that takes too long it stays as it is."""
         self.join(timeout_s)
         if not self.is_alive():
             self._repository.close(timeout_s)
@@ -60,7 +60,7 @@ class FirstLoad:
 
 
 def say_hello(config: ServerConfig, names: Sequence[str], http_port: int, grpc_port: int, metrics_port: int) -> None:
-    """Tells in the log where the server is to be found, and who else finds it. names: of the models."""
+    """Logs where the server is to be found, and warns if others on the network find it. names: names of the models."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "http" if config.tls_certificate is None else "https"
     logger.info(

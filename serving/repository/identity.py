@@ -1,4 +1,7 @@
-"""The backend `identity`: every output is the input of its place, of any dtype and shape. For tests of clients."""
+"""Implements the backend `identity`: every output is the input at its place, of any dtype and shape.
+
+It is for tests of clients.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from storage.features import BytesValues
 
 @dataclass(frozen=True, slots=True)
 class IdentitySnapshot:
-    """There is none; only the version has a name."""
+    """The snapshot of an identity model. There is none; only the version has a name."""
 
     version: int
     id: str = ""
@@ -27,7 +30,7 @@ class IdentitySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IdentityAnswer:
-    """See serving.control.models.ModelAnswer."""
+    """The answer of an identity model; see serving.control.models.ModelAnswer."""
 
     outputs: list[np.ndarray]
     snapshot: IdentitySnapshot
@@ -35,7 +38,7 @@ class IdentityAnswer:
 
 
 class IdentityModel:
-    """Answers on whatever event loop asks. See serving.control.models.Model."""
+    """Answers with its inputs, on whatever event loop asks. See serving.control.models.Model."""
 
     def __init__(
         self, signature: ModelSignature, version: int, delay_s: float, count: Callable[[int, int], Awaitable[None]]
@@ -54,7 +57,7 @@ class IdentityModel:
         return True
 
     async def answer(self, tensors: Mapping[str, WireTensor]) -> IdentityAnswer:
-        """The inputs as outputs. Raises InvalidInput naming the input that is missing or does not fit."""
+        """Returns the inputs as outputs. Raises InvalidInput naming the input that is missing or does not fit."""
         started_ns = time.monotonic_ns()
         outputs = _echo(self.signature, tensors)
         rows = outputs[0].shape[0] if self.signature.max_batch_size else 1
@@ -64,10 +67,10 @@ class IdentityModel:
         return IdentityAnswer(outputs, self._snapshot)
 
     def check_load(self) -> None:
-        """See Model: it takes whatever comes."""
+        """Does nothing, see Model: it takes every request."""
 
     async def infer(self, *_: Any, **__: Any) -> IdentityAnswer:
-        """See Model. It has no columns, which `decode_predict` says."""
+        """Never called, see Model: it has no columns, which `decode_predict` reports."""
         raise AssertionError
 
 

@@ -1,4 +1,7 @@
-"""Models with `backend: "identity"`: nothing to publish, load or update; a config.pbtxt says what they take."""
+"""Serves models with `backend: "identity"`.
+
+They have nothing to publish, load or update; a config.pbtxt says what they take.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,19 @@ logger = logging.getLogger("emberline.serving")
 BACKEND = "identity"
 
 _FIELDS = ("name", "backend", "max_batch_size", "input", "output", "version_policy", "instance_group", "parameters")
-# Triton's identity backend has it too.
+# Triton's identity backend has this parameter too.
 _DELAY = "execute_delay_ms"
 _MAX_DELAY_MS = 60_000
 
 
 class IdentityEndpoint(IdentityModel):
-    """One that is served, with what Endpoint reports itself. proto: its ModelConfig, as the server reports it."""
+    """An identity model that is served, with what an Endpoint reports itself."""
 
     def __init__(self, signature: ModelSignature, version: int, delay_s: float, proto: Any) -> None:
         super().__init__(signature, version, delay_s, self._note)
         self.name = signature.model
         self.version = str(version)
+        #: Its ModelConfig, as the server reports it.
         self.proto = proto
         self.statistics = ModelStatistics()
         self.is_replaced = False
@@ -49,11 +53,11 @@ class IdentityEndpoint(IdentityModel):
 
     @property
     def queued(self) -> int:
-        """See Endpoint: nothing waits."""
+        """Always 0, see Endpoint: nothing waits."""
         return 0
 
     def note(self, rows: int, took_ns: int) -> None:
-        """Counts a request, a batch of its own."""
+        """Counts a request as a batch of its own."""
         self.statistics.executed(rows=rows, queue_ns=[0], input_ns=0, infer_ns=took_ns, output_ns=0)
         self.statistics.finished(took_ns)
 
@@ -62,11 +66,14 @@ class IdentityEndpoint(IdentityModel):
 
 
 class IdentityModels:
-    """Those of a repository by name. Reads are for any thread; changes come under the repository's lock."""
+    """The identity models of a repository by name.
+
+    Any thread may read; changes are made under the repository's lock.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # Replaced as a whole. None: not loaded, for the reason beside it.
+        # Replaced as a whole. A model is None when it is not loaded, for the reason beside it.
         self._models: dict[str, tuple[IdentityEndpoint | None, str]] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -74,28 +81,31 @@ class IdentityModels:
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """Names of all identity models."""
         return list(self._models)
 
     @property
     def served(self) -> list[IdentityEndpoint]:
-        """Those that answer."""
+        """The models that answer requests."""
         return [endpoint for endpoint, _ in self._models.values() if endpoint is not None]
 
     def is_one(self, name: str) -> bool:
-        """Whether the folder of that name holds one; what cannot be read is none."""
+        """Returns whether the folder of that name holds an identity model; an unreadable one does not count."""
         try:
             return str(read_proto(self._root / name).backend) == BACKEND
         except (ConfigError, OSError):
             return False
 
     def expect(self, names: Iterable[str]) -> None:
-        """They will be loaded."""
+        """Records models that will be loaded."""
         for name in names:
             self._put(name, None, "it is being loaded")
 
     def load(self, name: str) -> None:
-        """Reads its configuration, and answers from now on. Raises Unavailable; then it does as before, if it did."""
+        """Reads the configuration of a model, which answers from now on.
+
+        Raises Unavailable; then the model answers as before, if it did.
+        """
         before = self._models.get(name, (None, ""))[0]
         try:
             endpoint = _read(self._root / name)
@@ -107,7 +117,7 @@ class IdentityModels:
         self._put(name, endpoint, "")
 
     def load_all(self, names: Iterable[str]) -> None:
-        """As `load`, each; one that fails is UNAVAILABLE with the reason."""
+        """Loads several models like `load`; one that fails is UNAVAILABLE with the reason."""
         for name in names:
             try:
                 self.load(name)
@@ -119,12 +129,12 @@ class IdentityModels:
         self._put(name, None, "unloaded")
 
     def forget(self, name: str) -> None:
-        """Its folder has gone."""
+        """Forgets a model whose folder has gone."""
         self._put(name, None, "")
         self._models = {key: value for key, value in self._models.items() if key != name}
 
     def get(self, name: str, version: str) -> IdentityEndpoint:
-        """Raises NotFound for another version, Unavailable with the reason."""
+        """Returns the model. Raises NotFound for another version, Unavailable with the reason."""
         endpoint, reason = self._models.get(name, (None, ""))
         if endpoint is None and not reason:  # it has left the repository just now
             raise NotFound(f"Request for unknown model: {name[:200]!r} is not found")

@@ -1,4 +1,4 @@
-"""The model repository: which models there are, who answers for each, and what an operator can say to them."""
+"""Manages the models of a repository: finds what answers for each, and runs operators' commands."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ _UNLOAD_S = 30.0
 
 
 class ModelRepository:
-    """Loads at the start, follows the folder, answers `get` from any thread.
+    """The models of a repository: loads them at the start, follows the folder, answers `get`. Thread-safe.
 
-    The calls of operators are for any thread too, but may take as long as a load.
+    Any thread may make the calls of operators too, but they may take as long as a load.
     """
 
     def __init__(self, config: ServerConfig, on_step: OnStep | None = None, gpus: Gpus | None = None) -> None:
         """Finds the models. Raises NotFound when the repository or a model is not there, ConfigError.
 
-        on_step: called with (model, step) after every step of an update, for tests. gpus: for sessions; None: none.
+        on_step: called with (model, step) after every step of an update, for tests. gpus: GPUs for sessions; None:
+        none.
         """
         self._config = config
         self.gpus = gpus
@@ -82,7 +83,7 @@ class ModelRepository:
             for name in names
             if name not in self._identity
         }
-        # Of folders that have gone, until their stores are closed.
+        # Updaters of folders that have gone, until their stores are closed.
         self._leaving: dict[str, ModelUpdater] = {}
         self._changes = threading.Lock()
         self._loaded_all = threading.Event()
@@ -92,12 +93,12 @@ class ModelRepository:
 
     @property
     def names(self) -> list[str]:
-        """The models to serve."""
+        """Names of the models to serve."""
         return [*self._models, *self._identity.names]
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the first loading has ended, for better or worse."""
+        """True if the first loading has ended, with or without success."""
         return self._loaded_all.is_set()
 
     def load_all(self) -> None:
@@ -122,20 +123,20 @@ class ModelRepository:
             self._watcher.start()
 
     def index(self) -> list[VersionEntry]:
-        """Every version with its state; refused ones with the reason."""
+        """Returns every version with its state; refused ones with the reason."""
         found = [entry for updater in self._models.values() for entry in report.versions(updater.model)]
         return found + self._identity.entries()
 
     def loaded(self) -> Iterator[LoadedModel]:
-        """Every version that is ready, of models with tables."""
+        """Iterates over every version that is ready, of models with tables."""
         return iter([entry.loaded for entry in self.index() if entry.loaded is not None])
 
     def answerers(self) -> list[Answerer]:
-        """Everything that answers requests for a model and version; tables under names of their own are left out."""
+        """Returns everything that answers requests for a model and version, except tables under names of their own."""
         return [*self.loaded(), *self._identity.served]
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests; see `strict_readiness`. A model that serves something is ready."""
+        """Returns whether the server takes requests; see `strict_readiness`. A model that serves something is ready."""
         if not self.is_loaded or self._stopping:
             return False
         served = [updater.model.routes.served for updater in self._models.values()]
@@ -144,10 +145,10 @@ class ModelRepository:
         return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
 
     def get(self, name: str, version: str = "", routing_key: str = "") -> Answerer:
-        """The version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
+        """Returns the version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
 
-        name: of a model, or MODEL.TABLE for one of its tables.
-        routing_key: while a version is a canary, the requests of a fraction of the keys go to it.
+        name: name of a model, or MODEL.TABLE for one of its tables. routing_key: while a version is a canary, the
+        requests of a fraction of the keys go to it.
         """
         updater, table = self._models.get(name), ""
         if updater is None:
@@ -160,8 +161,10 @@ class ModelRepository:
         return found.table(table) if table else found
 
     def answering(self, name: str) -> list[Answerer]:
-        """Who is allowed to answer a request for a model without a version: what is served, and a version that is a
-        canary."""
+        """Returns what may answer a request for a model without a version.
+
+        That is the served version, and a version that is a canary.
+        """
         if name in self._identity:
             return [self._identity.get(name, "")]
         updater, table = self._resolve(name)
@@ -172,7 +175,7 @@ class ModelRepository:
         return [each.table(table) for each in found] if table else list(found)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a request for it would be taken; False for a model that there is not."""
+        """Returns whether a request for it would be taken; False for an unknown model."""
         try:
             found = self.get(name, version)
         except (NotFound, Unavailable):
@@ -180,19 +183,19 @@ class ModelRepository:
         return not (isinstance(found, Endpoint) and found.unready)
 
     def is_live(self) -> bool:
-        """Whether a new start would not help: False when a model has lost its GPUs."""
-        # Without a lock: who asks must not wait for an update.
+        """Returns whether a restart would not help: False when a model has lost its GPUs."""
+        # No lock is taken: the caller must not wait for an update.
         served = [updater.model.routes.served for updater in list(self._models.values())]
         return not any(each is not None and each.trouble for each in served)
 
     def versions(self, name: str) -> list[str]:
-        """The versions of a model that are ready."""
+        """Returns the versions of a model that are ready."""
         if name in self._identity:
             return [self._identity.get(name, "").version]
         return sorted(self._resolve(name)[0].model.routes.by_version, key=int)
 
     def loaded_versions(self, name: str) -> list[Answerer]:
-        """Every ready version of a model. Raises NotFound, or Unavailable when there is none."""
+        """Returns every ready version of a model. Raises NotFound, or Unavailable when there is none."""
         served = self.get(name)
         if name in self._identity:
             return [served]
@@ -204,7 +207,7 @@ class ModelRepository:
     def load(self, name: str) -> None:
         """Looks into the model's folder now, and returns when what is there is served. Raises why it is not.
 
-        What was refused before stays refused, unless its files are others now, or the engine had ended by it.
+        What was refused before stays refused, unless its files have changed, or the engine had ended because of it.
         """
         with self._changes:
             if self._stopping:
@@ -283,11 +286,11 @@ class ModelRepository:
         return self._tell(name, lambda model: commands.allow(model, version, inputs))
 
     def snapshots(self, name: str) -> dict[str, JsonValue]:
-        """What is served, retained, held, quarantined and waited for; docs/live.md describes it."""
+        """Returns what is served, retained, held, quarantined and waited for; docs/live.md describes it."""
         return report.snapshots(self._updater(name).model)
 
     def budget(self, name: str) -> dict[str, JsonValue]:
-        """The DRAM budget of a model, what is used of it, and what others would give; docs/store.md describes it."""
+        """Returns the DRAM budget, its use, and what other budgets would give; docs/store.md describes it."""
         updater = self._updater(name)
         try:
             return report.budget(updater.model)
@@ -295,21 +298,21 @@ class ModelRepository:
             raise Unavailable(f"model {name!r}: {error}") from error
 
     def set_budget(self, name: str, dram_bytes: int | None) -> dict[str, JsonValue]:
-        """Changes the DRAM budget while requests run; None: what config.pbtxt says. Returns `budget(name)`."""
+        """Changes the DRAM budget while requests run; None: that of config.pbtxt. Returns `budget(name)`."""
         self._tell(name, lambda model: commands.set_budget(model, dram_bytes))
         return self.budget(name)
 
     def sessions(self, name: str) -> dict[str, JsonValue]:
-        """The sessions of a model and what each has done; docs/serving.md describes it."""
+        """Returns the sessions of a model and what each has done; docs/serving.md describes it."""
         return report.sessions(self._updater(name).model)
 
     def set_sessions(self, name: str, count: int | None) -> dict[str, JsonValue]:
-        """Changes how many sessions a model has while it serves; None: what config.pbtxt says. Returns `sessions`."""
+        """Changes how many sessions a model has while it serves; None: as in config.pbtxt. Returns `sessions`."""
         self._tell(name, lambda model: commands.set_sessions(model, count))
         return self.sessions(name)
 
     def update_counters(self, name: str) -> UpdateCounters:
-        """What the updates of a model did so far."""
+        """Returns the counts of what the updates of a model did so far."""
         return report.counters(self._updater(name).model)
 
     def stop_loading(self) -> None:
@@ -319,7 +322,7 @@ class ModelRepository:
             updater.give_up()
 
     def close(self, timeout_s: float) -> None:
-        """Closes every model; what waits in a queue is worked off for at most `timeout_s`."""
+        """Closes every model; queued requests are worked off for at most `timeout_s`."""
         self._stopping = self._closing = True
         deadline = time.monotonic() + timeout_s
         self._watcher.stop()
@@ -327,7 +330,7 @@ class ModelRepository:
             try:
                 updater.stop(max(0.0, deadline - time.monotonic()))
             except StoreError as error:
-                # Such as a full disk. A store that was not closed recovers as it does from any crash.
+                # A full disk, for example. A store that was not closed recovers as it does from any crash.
                 logger.error("%s: %s", updater.model.name, error)
 
     def _tell(self, name: str, command: Callable[[LiveModel], None]) -> dict[str, JsonValue]:
@@ -340,7 +343,7 @@ class ModelRepository:
         return report.snapshots(updater.model)
 
     def _resolve(self, name: str) -> tuple[ModelUpdater, str]:
-        """The model that a name means, and the table of it where it is MODEL.TABLE, else "". Raises NotFound."""
+        """Returns the model of a name, and its table where the name is MODEL.TABLE, else "". Raises NotFound."""
         models = self._models
         if name in models:
             return models[name], ""
@@ -358,12 +361,12 @@ class ModelRepository:
         return updater
 
     def _is_wanted(self, name: str) -> bool:
-        # A caller's name may be anything, such as "..": only the name of a folder right here is one of a model.
+        # A caller's name may be anything, such as "..": only the name of a folder right here is the name of a model.
         is_here = name in {entry.name for entry in self._root.iterdir() if entry.is_dir()} and not name.startswith(".")
         return is_here and (not self._config.models or name in self._config.models)
 
     def _add(self, name: str) -> ModelUpdater:
-        """A new updater for a model, not loaded yet. Under the lock."""
+        """Makes a new updater for a model, which is not loaded yet. Call it under the lock."""
         before = self._models.get(name) or self._leaving.pop(name, None)
         if before is not None and before.closed.is_set():
             before = None
@@ -372,9 +375,10 @@ class ModelRepository:
         return updater
 
     def _find_identity(self, name: str) -> bool:
-        """Makes a model that serves nothing one of identity where its configuration says so by now. Under the lock.
+        """Turns a model that serves nothing into one of identity where its configuration says so by now.
 
-        Its folder was seen before its configuration was written whole. Returns whether it was so.
+        Its folder was seen before its configuration was written whole. Returns whether it was so. Call it under the
+        lock.
         """
         updater = self._models.get(name)
         if updater is None or updater.model.default is not None or not self._identity.is_one(name):
@@ -384,14 +388,14 @@ class ModelRepository:
         return True
 
     def _leave(self, name: str) -> None:
-        """Takes nothing more for a model, and closes it behind the requests that it has. Under the lock."""
+        """Takes nothing more for a model, and closes it in the background after its requests. Call under the lock."""
         updater = self._leaving[name] = self._models[name]
         self._models = {key: value for key, value in self._models.items() if key != name}
         updater.give_up()
         _stop_in_background(updater)
 
     def _changed(self, folders: set[Path]) -> None:
-        """Wakes the models whose folders changed; all look at theirs when none is named. Loads and unloads models."""
+        """Wakes the models whose folders changed; wakes all when none is named. Loads and unloads models."""
         if self._stopping:
             return
         self._look_for_models()

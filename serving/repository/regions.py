@@ -1,7 +1,7 @@
-"""System shared memory that clients have registered.
+"""Reads and writes the system shared memory that clients have registered.
 
-Tensors are copied out of it and into it by the kernel (pread, pwrite), never mapped: a client that makes its region
-smaller would end a process that reads a mapping, and one that writes on while a request runs would change what was
+Tensors are copied out of it and into it by the kernel (pread, pwrite), never mapped: a client that shrinks its region
+would end a process that reads a mapping, and one that continues to write while a request runs would change what was
 checked already.
 """
 
@@ -24,42 +24,43 @@ from storage.errors import InvalidInput, NotFound, Overloaded, Unavailable, Unsu
 FOLDER = Path("/dev/shm")
 MAX_REGIONS = 1024
 
-# Plain names only, so that a key cannot lead out of the folder; semaphores lie there too.
+# Only plain names are allowed, so that a key cannot lead out of the folder; semaphores are there too.
 _KEY = re.compile(r"/?(?!sem\.)[A-Za-z0-9_][A-Za-z0-9_.\-]{0,253}")
 _MAX_NAME = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RegionName:
-    """What a client registered. key: of `shm_open`. offset, byte_size: the part of it that is the region.
-
-    number: of the registration; the same name and key may mean another segment the next time.
-    """
+    """A region that a client registered."""
 
     name: str
+    #: Key of `shm_open`.
     key: str
+    #: The region is `byte_size` bytes of the segment from `offset` on.
     offset: int
     byte_size: int
+    #: Number of the registration; the same name and key may mean another segment the next time.
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """The descriptor of an open segment in a process: the segment may have no name any more. device, inode: its own."""
+    """The place of an open segment: a descriptor in a process. The segment may have no name any more."""
 
     pid: int
     fd: int
+    #: Device and inode of the segment.
     device: int
     inode: int
 
     @classmethod
     def of(cls, fd: int) -> SegmentPlace:
-        """That of this process's descriptor."""
+        """Returns the place of a descriptor of this process."""
         found = os.fstat(fd)
         return cls(os.getpid(), fd, found.st_dev, found.st_ino)
 
     def open(self) -> int:
-        """A descriptor of its own. Raises OSError; FileNotFoundError also when another file is there by now."""
+        """Opens a descriptor of its own. Raises OSError; FileNotFoundError also when another file is there by now."""
         fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         found = os.fstat(fd)
         if (found.st_dev, found.st_ino) != (self.device, self.inode):
@@ -69,7 +70,7 @@ class SegmentPlace:
 
 
 class _OpenRegion:
-    """Holds the descriptor as long as anyone uses it."""
+    """Holds the descriptor of a region as long as anything uses it."""
 
     __slots__ = ("fd", "said")
 
@@ -82,7 +83,7 @@ class _OpenRegion:
 
 
 class _Held:
-    """Counts the bytes of buffers as long as anyone uses them."""
+    """Counts the bytes of buffers as long as anything uses them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -90,7 +91,7 @@ class _Held:
         self._lock = threading.Lock()
 
     def buffer(self, size: int) -> bytearray:
-        """A new one. Raises Overloaded when all together would be too large."""
+        """Returns a new buffer. Raises Overloaded when all buffers together would be too large."""
         with self._lock:
             if self._bytes + size > self._limit:
                 raise Overloaded(f"requests hold {self._bytes} bytes of shared memory already; try later")
@@ -112,7 +113,7 @@ class _Buffer(bytearray):
 
 
 class OpenRegions:
-    """Regions of one process by name. Any thread.
+    """The regions of one process by name. Thread-safe.
 
     max_read: bytes that the inputs of one request may have together. max_held: bytes of all requests under way.
     """
@@ -125,7 +126,7 @@ class OpenRegions:
 
     @property
     def names(self) -> list[RegionName]:
-        """What is registered."""
+        """The registered regions."""
         return [region.said for region in self._open.values()]
 
     @property
@@ -135,7 +136,7 @@ class OpenRegions:
 
     @property
     def places(self) -> list[tuple[RegionName, SegmentPlace]]:
-        """What is registered, and where another process of ours finds it as long as it is."""
+        """The registered regions, each with the place where our other processes find it while it is registered."""
         return [(region.said, SegmentPlace.of(region.fd)) for region in self._open.values()]
 
     def put(self, said: RegionName, fd: int) -> None:
@@ -143,7 +144,7 @@ class OpenRegions:
         self._open = {**self._open, said.name: _OpenRegion(said, fd)}
 
     def drop(self, names: Iterable[str]) -> None:
-        """Lets regions go; what uses one still has it."""
+        """Removes regions; whatever uses one keeps it."""
         gone = set(names)
         self._open = {name: region for name, region in self._open.items() if name not in gone}
 
@@ -209,11 +210,12 @@ class OpenRegions:
 
 
 class SharedRegions(OpenRegions):
-    """The register of a server. See serving.protocol.regions.Regions. generation: grows with every change."""
+    """The register of a server; see serving.protocol.regions.Regions."""
 
     def __init__(self, max_read: int, max_held: int = sys.maxsize, *, prefixes: Sequence[str] = ()) -> None:
-        """prefixes: what the names of segments that may be registered begin with."""
+        """prefixes: beginnings of the names of segments that may be registered."""
         super().__init__(max_read, max_held)
+        #: Grows with every change.
         self.generation = 0
         self._prefixes = tuple(prefixes) if FOLDER.is_dir() else ()
         self._lock = threading.Lock()
@@ -221,14 +223,17 @@ class SharedRegions(OpenRegions):
 
     @property
     def is_stale(self) -> bool:
-        """See Regions: never, they are registered here."""
+        """Always False, see Regions: the regions are registered here."""
         return False
 
     async def refresh(self) -> None:
         """See Regions."""
 
     def listen(self, on_change: Callable[[int], None]) -> Callable[[], None]:
-        """Calls with the generation after every change, before its caller learns of it. Returns what ends that."""
+        """Calls `on_change` with the generation after every change, before the change's caller is answered.
+
+        Returns a function that ends that.
+        """
         with self._lock:
             self._listeners.append(on_change)
             on_change(self.generation)
@@ -240,7 +245,7 @@ class SharedRegions(OpenRegions):
         return end
 
     def register(self, said: RegionName) -> None:
-        """Makes a region known. Raises InvalidInput, AlreadyExists, Unsupported, Overloaded."""
+        """Registers a region. Raises InvalidInput, AlreadyExists, Unsupported, Overloaded."""
         if not self._prefixes:
             raise Unsupported(
                 "shared memory is off, or there is no /dev/shm; start the server with --shared-memory PREFIX, and it "
@@ -257,7 +262,7 @@ class SharedRegions(OpenRegions):
             self._changed()
 
     def unregister(self, name: str = "") -> None:
-        """Forgets a region, all without a name. One that is not there is no error, as in Triton."""
+        """Forgets a region, or all without a name. An unknown name is no error, as in Triton."""
         with self._lock:
             gone = [known.name for known in self.names if name in ("", known.name)]
             if gone:
@@ -265,7 +270,7 @@ class SharedRegions(OpenRegions):
                 self._changed()
 
     def status(self, name: str = "") -> list[RegionName]:
-        """The region of that name, all without one. Raises NotFound."""
+        """Returns the region of that name, or all without a name. Raises NotFound."""
         found = [known for known in self.names if not name or known.name == name]
         if name and not found:
             raise NotFound(f"Unable to find system shared memory region: {name[:100]!r}")

@@ -1,7 +1,7 @@
-"""Tells when something appears in the repository: at once where the system reports it (inotify), else by looking.
+"""Reports changes in the repository: at once where the system reports them (inotify), else by looking.
 
 Only folders in which versions and deltas appear are watched, not those that they are written in: a publisher that
-writes for minutes wakes nobody before its last rename.
+writes for minutes wakes nothing before its last rename.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from storage.threads import require_threads
 
 logger = logging.getLogger("emberline.serving")
 
-# Changes that come together are notified together, but nothing waits for longer than the first of these.
+# Changes that come together are reported together, but nothing waits for longer than the first of these.
 _GATHER_MS = 50
 _QUIET_MS = 5
 _AGAIN_S = 0.05
-# How often it is looked at before watching is tried again.
+# Number of looks into the repository before watching is tried again.
 _LOOKS = 30
 
 
@@ -45,7 +45,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -57,10 +57,10 @@ class Watcher:
                 self._watch()
             except Exception as error:
                 if isinstance(error, FileNotFoundError) and self._root.is_dir():
-                    # A folder went between the look and the watch: what is there now is watched.
+                    # A folder disappeared between the look and the watch: what is there now is watched.
                     self._stop.wait(_AGAIN_S)
                     continue
-                # Such as no inotify instances left: looking every poll_s is enough until it works again.
+                # No inotify instances are left, for example: looking every poll_s is enough until it works again.
                 if str(error) != trouble:
                     logger.warning(
                         "%s: cannot be watched, it is looked at every %g s: %s", self._root, self._poll_s, error
@@ -74,12 +74,12 @@ class Watcher:
     def _watch(self) -> None:
         folders = watched_folders(self._root)
         require_threads(f"watching {self._root}")
-        # Not the public `watch`: that begins to watch at its first wait only, after the look below.
+        # The public `watch` begins to watch only at its first wait, after the look below.
         notify = RustNotify([str(folder) for folder in sorted(folders)], False, False, 300, False, False)
         try:
             # Whatever appeared before the watch began is seen by looking once.
             self._changed(set())
-            # A folder that was exchanged has another inode under the old name, which nobody watches yet.
+            # A folder that was exchanged has another inode under the old name, which is not watched yet.
             while not self._stop.is_set() and watched_folders(self._root) == folders:
                 events = notify.watch(_GATHER_MS, _QUIET_MS, int(self._poll_s * 1000), self._stop)
                 if isinstance(events, set):
@@ -96,7 +96,7 @@ class Watcher:
 
 
 def watched_folders(root: Path) -> dict[Path, int]:
-    """The folders in which models, versions and deltas appear, and the inode of each."""
+    """Returns the folders in which models, versions and deltas appear, and the inode of each."""
     folders: dict[Path, int] = {}
     for folder in _folders(root):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which version and which deltas make a snapshot, found in a model's folder."""
+"""Finds the version and the deltas that make a snapshot, in a model's folder."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class AsOf:
 
     @property
     def sequence(self) -> int:
-        """Of the last delta; 0 for the version itself."""
+        """Sequence of the last delta; 0 for the version itself."""
         return self.deltas[-1].sequence if self.deltas else 0
 
     @property
     def published_unix_ms(self) -> int:
-        """When the trainer published it."""
+        """Time when the trainer published it."""
         manifest = self.version.manifest
         return self.deltas[-1].manifest.created_unix_ms if self.deltas else manifest.published_unix_ms
 
@@ -47,7 +47,7 @@ class AsOf:
 
 
 def find_as_of(model: Path, text: str = LATEST) -> AsOf:
-    """The snapshot that `text` names, every digest of its files checked.
+    """Finds the snapshot that `text` names, and checks every digest of its files.
 
     model: a model's folder in a repository. text: "latest" of the newest version; VERSION.SEQUENCE, or VERSION for its
     latest; an id; or a time such as 2026-11-22T10:00 (UTC unless it says otherwise): the last that was published by
@@ -74,7 +74,7 @@ def find_as_of(model: Path, text: str = LATEST) -> AsOf:
 
 
 def _versions(model: Path) -> list[int]:
-    """Newest first."""
+    """Returns the numbers of the versions, newest first. Raises NotFound."""
     if not model.is_dir():
         raise NotFound(f"{model} is not a model's folder")
     numbers = sorted((int(entry.name) for entry in model.iterdir() if is_version(entry.name)), reverse=True)
@@ -116,7 +116,7 @@ def _choose(found: list[AsOf], wanted: str | tuple[int, int | None] | datetime, 
 
 
 def _snapshots(version: PublishedVersion) -> Iterator[AsOf]:
-    """The version's snapshots that can be made of what is there, by sequence, each on the shortest way."""
+    """Yields the version's snapshots that can be made of what is there, by sequence, each by the fewest deltas."""
     known = {version.snapshot: AsOf(version)}
     yield known[version.snapshot]
     for sequence in list_deltas(version.path):

@@ -1,4 +1,4 @@
-"""The rows of a table as of a snapshot, as Parquet: ids ascending, one row of numbers each."""
+"""Exports the rows of a table as of a snapshot to Parquet: ids ascending, one row of numbers each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from storage.errors import NotFound
 from storage.features.strict_model import did_you_mean
 from storage.paths import local_path
 
-# Told after each part that is written: rows so far, rows in all (some fewer or more, where deltas removed or added).
+# Called after each part that is written: rows so far, rows in all (some fewer or more, where deltas removed or added
+# rows).
 Progress = Callable[[int, int], None]
 
 
 def export_table(as_of: AsOf, table: str, target: Path, *, progress: Progress | None = None) -> int:
-    """Writes the columns `id` (int64) and `row` (dim float32, as they are served); returns how many rows.
+    """Writes the columns `id` (int64) and `row` (dim float32, as they are served); returns the number of rows.
 
     What deltas changed is held in memory, the rest passes through. The file appears under its name when it is complete.
-    Raises NotFound for a table that there is not.
+    Raises NotFound for an unknown table.
     """
     target = local_path(target, "target")
     specs = {spec.name: spec for spec in as_of.version.tables}
@@ -57,7 +58,7 @@ def export_table(as_of: AsOf, table: str, target: Path, *, progress: Progress | 
 
 
 def _rows(as_of: AsOf, table: str, dim: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Ids ascending over all parts, with their rows."""
+    """Yields ids, ascending over all parts, with their rows."""
     changed, rows, there = _changes(as_of, table, dim)
     at = 0
     for shard in as_of.version.shards(table):
@@ -78,7 +79,7 @@ def _rows(as_of: AsOf, table: str, dim: int) -> Iterator[tuple[np.ndarray, np.nd
 
 
 def _changes(as_of: AsOf, table: str, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What deltas changed: ids ascending, the newest row of each, and whether it is there at all."""
+    """Returns what deltas changed: ids ascending, the newest row of each, and whether the id is there at all."""
     ids = [np.empty(0, np.int64)]
     rows = [np.empty((0, dim), np.float32)]
     there = [np.empty(0, np.bool_)]
@@ -94,7 +95,7 @@ def _changes(as_of: AsOf, table: str, dim: int) -> tuple[np.ndarray, np.ndarray,
         rows.append(np.zeros((len(gone), dim), np.float32))
         there.append(np.zeros(len(gone), np.bool_))
     every = np.concatenate(ids)
-    # Of an id that stands several times the last counts: the first from behind.
+    # For an id that occurs several times the last row counts: the first from the end.
     unique, places = np.unique(every[::-1], return_index=True)
     last = len(every) - 1 - places
     return unique, np.concatenate(rows)[last], np.concatenate(there)[last]

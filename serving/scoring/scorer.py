@@ -1,4 +1,4 @@
-"""Scores of a Parquet file's rows as of a snapshot, by the engine that serves: the same features, lookups and graph."""
+"""Scores the rows of a Parquet file as of a snapshot, with the engine that serves: same features, lookups, graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from storage.parquet import DataPath, ParquetRows, Wanted
 from storage.paths import local_path
 from storage.tiers.tiered import LoadProgress, TieredStore
 
-# Told after each batch that is written: rows so far, rows in all.
+# Called after each batch that is written: rows so far, rows in all.
 Progress = Callable[[int, int], None]
 _AHEAD = 2  # batches that wait or are worked on, for each thread
 
@@ -36,8 +36,8 @@ _AHEAD = 2  # batches that wait or are worked on, for each thread
 class Scorer:
     """A snapshot that is loaded and has passed the validation, ready to score; a context manager.
 
-    folder: where its store goes, which may be deleted afterwards or given again. dram_bytes: what rows may take in
-    memory, None for all. Raises CheckpointError, StoreError, and ParityError when golden requests get other scores.
+    folder: where its store goes; it may be deleted afterwards or given again. dram_bytes: what rows may take in memory;
+    None: all. Raises CheckpointError, StoreError, and ParityError when golden requests get other scores.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Scorer:
 
     @property
     def spec(self) -> FeatureSpec:
-        """What the rows must have."""
+        """The spec of the inputs that the rows must have."""
         return self._parts.spec
 
     @property
     def outputs(self) -> tuple[GraphOutput, ...]:
-        """What `score` gives, in this order."""
+        """The outputs that `score` returns, in this order."""
         return tuple(self._parts.graph.outputs)
 
     def score(self, columns: Mapping[str, Column], rows: int) -> list[np.ndarray]:
-        """The outputs of some rows. Any thread. Raises InvalidInput naming the input at fault."""
+        """Scores some rows. Thread-safe. Raises InvalidInput naming the input at fault."""
         pipeline: Pipeline | None = getattr(self._own, "pipeline", None)
         if pipeline is None:
             torch.set_num_threads(1)
@@ -85,7 +85,7 @@ class Scorer:
         self.close()
 
     def _raise_to(self, as_of: AsOf) -> Snapshot:
-        """The snapshot on the store: each delta is staged, judged as a server would, and merged before the next."""
+        """Brings the store to the snapshot: stages, judges as a server would, and merges one delta after the other."""
         version = as_of.version
         snapshot = Snapshot.of_version(version, version.graph())
         options = ModelOptions(live_guard=False)
@@ -124,9 +124,9 @@ class Scorer:
 
 
 def open_source(spec: FeatureSpec, source: DataPath, keep: Sequence[str] = ()) -> ParquetRows:
-    """The rows of Parquet files, or of folders of them, that a version with this spec can score.
+    """Opens Parquet files, or folders of them, whose rows a version with this spec can score.
 
-    keep: columns that go over into the result. Raises ConfigError naming the file and the column that is missing, or
+    keep: columns that are copied into the result. Raises ConfigError naming the file and the column that is missing, or
     of another type than in training: before a model is loaded for it.
     """
     optional = [entry.name for entry in spec.inputs if entry.missing == "null"]
@@ -143,12 +143,12 @@ def score_parquet(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> int:
-    """Scores every row of `open_source` into a Parquet file; returns how many.
+    """Scores every row of `open_source` into a Parquet file; returns the number of rows.
 
     The result has the columns `keep` of the source (those that it was opened with), then one column an output: a
-    number, or a list where an output is wider; its metadata names the snapshot. Rows keep their order. It appears
-    under its name when it is complete.
-    Raises InvalidInput naming the column or input at fault, and the rows it stands in.
+    number, or a list where an output is wider; its metadata names the snapshot. Rows keep their order. The file appears
+    under its name when it is complete. Raises InvalidInput naming the column or input at fault, and the rows that it is
+    in.
     """
     target = local_path(target, "target")
     total = source.rows
@@ -175,7 +175,7 @@ def score_parquet(
 def _scored(
     scorer: Scorer, source: ParquetRows, batch_rows: int, threads: int
 ) -> Iterator[tuple[pa.RecordBatch, list[np.ndarray]]]:
-    """Batches with their scores, in order; bounded by so many batches a thread."""
+    """Yields batches with their scores, in order; at most _AHEAD batches a thread are under way."""
     inputs = [entry for entry in scorer.spec.inputs if entry.source in source.schema.names]
 
     def work(batch: pa.RecordBatch, first: int) -> list[np.ndarray]:

@@ -1,4 +1,7 @@
-"""The access file: says who is allowed to do what. YAML, read strictly; tokens are given by their digests."""
+"""Reads the access file, which says who is allowed to do what.
+
+It is YAML, read strictly; tokens are given by their digests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: one line of JSON for every call that changes what is served, or was refused the right to."""
+"""Writes the audit log: a line of JSON for every call that changes what is served, or was refused the right to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from storage.errors import ConfigError
 logger = logging.getLogger("emberline.audit")
 
 _MAX_TEXT = 200
-# Refusals logged in a second. Strangers must not fill a disk: past it refusals are only counted, and the next line says
-# how many there were.
+# Number of refusals logged in a second. Strangers must not fill a disk: beyond it refusals are only counted, and the
+# next line says how many there were.
 _REFUSALS_A_SECOND = 10
 
 

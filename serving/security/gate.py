@@ -1,4 +1,4 @@
-"""The gate before every call: checks who calls, whether it is allowed, and whether it comes too often."""
+"""Checks every call first: who calls, whether it is allowed, and whether it comes too often."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Gate:
         self._rates = Rates(processes)
         self._rate = config.max_requests_per_second
         self._asks_certificates = config.tls_client_ca is not None
-        # Nothing needs to be looked up then: every caller may do all but control.
+        # Then nothing needs to be looked up: every caller may do all but control.
         self.is_open = self._access.is_open and self._rate is None
 
     def begin(self, need: Need, authorization: bytes | None) -> None:

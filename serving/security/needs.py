@@ -1,4 +1,4 @@
-"""The needs of requests: a role, and the scope it must cover. The tables of HTTP and of gRPC name one for each call."""
+"""Defines what a request needs: a role, and the scope it must cover. The tables of HTTP and gRPC use these needs."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ UNKNOWN = Need(READ, NOTHING)
 
 
 def control_need(about: str, call: str = "") -> Need:
-    """What a call of an operator needs. call: "" for the last segment of the path."""
+    """Returns the need of an operator's call. call: "" for the last segment of the path."""
     return Need(ADMIN, about, call)

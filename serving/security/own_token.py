@@ -1,4 +1,4 @@
-"""The server's own token: made anew at every start, for processes that may read the files of the server's user."""
+"""Makes the server's own token at every start, for processes that may read the files of the server's user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Principals: callers and their permissions, roles as bits, models as patterns."""
+"""Defines principals: callers and their permissions, roles as bits, models as patterns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ NEVER = float("inf")
 
 
 class Principal:
-    """A named caller, or the anonymous one.
-
-    roles: bits. models: patterns as of a shell; a table MODEL.TABLE belongs to MODEL. requests_per_second: None for the
-    server's own bound. expires_unix: when it stops being valid. is_known: it has shown a token or a certificate.
-    """
+    """A named caller, or the anonymous one."""
 
     __slots__ = ("_covered", "expires_unix", "is_known", "models", "name", "requests_per_second", "roles")
 
@@ -38,10 +34,15 @@ class Principal:
         is_known: bool = True,
     ) -> None:
         self.name = name
+        #: Bits of the roles.
         self.roles = roles
+        #: Patterns as of a shell; a table MODEL.TABLE belongs to MODEL.
         self.models = tuple(models)
+        #: None for the server's own bound.
         self.requests_per_second = requests_per_second
+        #: Time when it stops being valid.
         self.expires_unix = expires_unix
+        #: True if it has shown a token or a certificate.
         self.is_known = is_known
         self._covered = None if "*" in self.models else re.compile("|".join(map(fnmatch.translate, self.models)))
 

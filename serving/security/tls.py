@@ -1,4 +1,4 @@
-"""TLS for HTTP, metrics and gRPC: one certificate, read again when its files change."""
+"""Sets up TLS for HTTP, metrics and gRPC: one certificate, read again when its files change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.errors import ConfigError
 logger = logging.getLogger("emberline.serving")
 
 _LOOK_S = 1.0
-# A client that sends nothing holds a connection for this long.
+# Seconds for which a client that sends nothing holds a connection.
 HANDSHAKE_S = 10.0
 
 

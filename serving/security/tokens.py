@@ -1,4 +1,4 @@
-"""Bearer tokens: making, reading and digesting them. A server keeps digests only."""
+"""Makes, reads and digests bearer tokens. A server keeps digests only."""
 
 from __future__ import annotations
 

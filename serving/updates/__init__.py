@@ -1,1 +1,1 @@
-"""Updates while serving: what lies in the folder, what is taken next, how it becomes visible, how one goes back."""
+"""Updates models while they serve: what is in the folder, what is taken next, how it is shown, and rolled back."""

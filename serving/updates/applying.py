@@ -1,4 +1,4 @@
-"""Taking a delta, or a version that equals what is served, onto a mount: everything up to the commit is invisible."""
+"""Takes a delta, or a version that equals what is served, onto a mount; all before the commit is invisible."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ logger = logging.getLogger("emberline.serving")
 
 
 class Outdated(Exception):  # noqa: N818 - no error: an operator was faster
-    """What was prepared no longer fits what is served; it is decided again."""
+    """The prepared change no longer fits what is served; the decision is made again."""
 
 
 def take_delta(model: LiveModel, mount: MountedStore, take: Take) -> None:
-    """Verifies, stages, judges, records and shows a delta. Raises why not; nothing of it stays then."""
+    """Verifies, stages, judges, records and shows a delta. On failure it raises, and nothing of the delta stays."""
     found = take.found
     started = time.monotonic()
     view = mount.view
@@ -60,14 +60,17 @@ def take_delta(model: LiveModel, mount: MountedStore, take: Take) -> None:
 def _stage_and_show(
     model: LiveModel, mount: MountedStore, view: StoreView, take: Take
 ) -> tuple[StagedSnapshot, ValidationReport, tuple[StagedSnapshot, ...]]:
-    """The snapshot that a delta becomes, how it passed the validation, and the snapshots that it replaces."""
+    """Stages, judges and shows a delta.
+
+    Returns the snapshot that the delta becomes, how it passed the validation, and the snapshots that it replaces.
+    """
     found = take.found
     loaded = view.current.loaded
     kept = kept_folder(model.store_root, found.snapshot)
     overlay: int | None = None
     try:
-        # Opened once more, where it is kept: the repository may drop its own copy at any moment. Every file is hashed
-        # again when it is read, so they are not all hashed here.
+        # It is opened once more, from where it is kept: the repository may drop its own copy at any moment. Every file
+        # is hashed again when it is read, so they are not all hashed here.
         delta = open_delta(keep(found.path, kept), verify=False)
         _check_same(delta, found)
         model.step("linked")
@@ -96,7 +99,7 @@ def judge_delta(
     *,
     live: bool = True,
 ) -> ValidationReport:
-    """Lets the validation judge a delta's snapshot. live: also by the live guard, against what is served."""
+    """Validates a delta's snapshot. live: also by the live guard, against what is served."""
     golden = delta.golden(loaded.model.parts.spec, loaded.model.parts.graph)
     assert model.config is not None
     claims = Claims(delta.manifest.dense_fingerprint) if overlay is None else Claims.of_delta(delta.manifest, overlay)
@@ -106,7 +109,7 @@ def judge_delta(
 def delta_entry(
     mount: MountedStore, view: StoreView, loaded: LoadedVersion, delta: PublishedDelta, overlay: int, origin: Path
 ) -> StagedSnapshot:
-    """The snapshot that a staged delta makes of what `view` serves."""
+    """Returns the snapshot that a staged delta makes of what `view` serves."""
     manifest = delta.manifest
     snapshot = Snapshot(
         manifest.snapshot,
@@ -125,7 +128,7 @@ def delta_entry(
 
 
 def drop_entries(model: LiveModel, mount: MountedStore, entries: tuple[StagedSnapshot, ...]) -> None:
-    """Gives up snapshots that were left behind: what is kept of them now, their overlays once no batch uses them."""
+    """Drops snapshots that were replaced: their kept files now, their overlays once no batch uses them."""
     with model.lock:
         mount.left_behind += entries
     model.merge_wake.set()
@@ -136,7 +139,7 @@ def collect_kept(model: LiveModel) -> None:
     """Deletes kept deltas and versions that no mount needs for a restart."""
     with model.lock:
         if model.stopping.is_set():
-            return  # its mounts are being taken apart: they say nothing of what is needed
+            return  # its mounts are being closed: they do not say what is needed
         wanted = {entry.id for mount in model.mounts for entry in mount.view.entries}
         collect(model.store_root, wanted | model.keeping)
         versions = {loaded.published.snapshot for mount in model.mounts for loaded in mount.loaded_versions.values()}
@@ -145,7 +148,7 @@ def collect_kept(model: LiveModel) -> None:
 
 
 def check_version_signature(model: LiveModel, config: ModelConfig, published: PublishedVersion) -> None:
-    """Raises SignatureError when clients of what is served could not talk to a version."""
+    """Raises SignatureError when clients of the served version could not use this one."""
     from serving.protocol.signature import ModelSignature
 
     with model.lock:
@@ -180,7 +183,7 @@ def append_entry(
         ):
             raise Outdated
         kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
-        # The holds and the canary are those of what is served to who names no version.
+        # The holds and the canary are those of the mount that answers requests without a version.
         facts = facts_after(facts, take, entry) if mount is model.default else without_refusal(facts, take)
         trial = mount is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
         model.commit(facts=facts, views={mount: StoreView((*kept, entry), now.served + (not trial))})
@@ -188,16 +191,17 @@ def append_entry(
 
 
 def facts_after(facts: ModelState, take: Take, entry: StagedSnapshot) -> ModelState:
-    """What is held, on trial and refused once something new is taken."""
+    """Returns the facts once something new is taken: what is held, on trial and refused."""
     facts = without_refusal(facts, take)
     wanted = facts.canary is not None and facts.canary.snapshot is None and _is_wanted_canary(facts, take)
     changes: dict[str, object] = {}
     if wanted:
-        # By name: what was given up with it may come again too, and what is held stays so.
+        # The operator asked for it by name: what was abandoned with it may be taken again too, and what is held stays
+        # held.
         again = {entry.id, *take.found.ancestors}
         changes["abandoned"] = tuple(each for each in facts.abandoned if each not in again)
     elif take.clears_holds:
-        # Never to come back: at a later rollback they would look like news again.
+        # They are never taken again: at a later rollback they would look new.
         changes.update(abandoned=(*facts.abandoned, *facts.held), held=())
     if facts.canary is not None and facts.canary.snapshot is None and (wanted or not facts.canary.to):
         changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
@@ -205,7 +209,7 @@ def facts_after(facts: ModelState, take: Take, entry: StagedSnapshot) -> ModelSt
 
 
 def without_refusal(facts: ModelState, take: Take) -> ModelState:
-    """Repaired meanwhile, if it was refused before."""
+    """Returns the facts without the refusal of what is taken: it was repaired meanwhile, if it was refused before."""
     return facts.model_copy(update={"quarantine": refusals.without(facts.quarantine, take.found)})
 
 
@@ -214,7 +218,7 @@ def _is_wanted_canary(facts: ModelState, take: Take) -> bool:
 
 
 def _check_same(delta: PublishedDelta, found: Found) -> None:
-    """What is applied must be what was decided about."""
+    """Raises ReadError unless the delta is the one that was decided about."""
     if delta.manifest.digest != found.key:
         raise ReadError(f"{found.path} was replaced while it was read; it is looked at again")
 

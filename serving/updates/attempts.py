@@ -1,8 +1,8 @@
-"""Which version or delta is being taken, on the disk: one that ends the engine must not be taken at every start.
+"""Notes on disk what is being taken, so that a version or delta that ends the engine is not taken at every start.
 
-The note is written before anything of it is read and removed when the taking has ended, however it ended. A note that a
-start finds means that the process died meanwhile, by what it took or by somebody's kill: it is taken once more, after
-what else there is, and refused when the process dies again.
+The note is written before anything of it is read and removed when the taking has ended, however it ended. A note that
+is found at a start means that the process died meanwhile, because of what it took or because somebody killed it: it is
+taken once more, after everything else, and refused when the process dies again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from storage.errors import EngineEnded, StoreError
 logger = logging.getLogger("emberline.serving")
 
 NOTE = "taking.json"
-# Deaths of the process after which a version or delta is refused.
+# Number of deaths of the process after which a version or delta is refused.
 _MOST = 2
 
 
 class Attempts:
-    """Of one model. One taking at a time; `stop` and `forget` from any thread."""
+    """The note of one model, for one version or delta at a time.
+
+    Not thread-safe, except for `stop` and `forget`, which any thread may call.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._note = folder / NOTE
@@ -50,16 +53,16 @@ class Attempts:
 
     @property
     def any(self) -> bool:
-        """Whether there is something that the process before died of."""
+        """True if the process before died while it took something."""
         return self._deaths > 0
 
     def is_suspect(self, found: Found) -> bool:
-        """Whether the process before died while it took this."""
+        """Returns whether the process before died while it took this."""
         return self.any and found.key == self._key
 
     @contextmanager
     def noted(self, found: Found) -> Iterator[None]:
-        """Has it noted for the block. Raises EngineEnded for what the process died of twice, StoreError."""
+        """Keeps the note of it within the block. Raises EngineEnded for what the process died of twice, StoreError."""
         deaths = self._deaths if self.is_suspect(found) else 0
         if deaths >= _MOST:
             # The note stays, for a start that finds no other record of the refusal.
@@ -76,12 +79,15 @@ class Attempts:
             self.forget()
 
     def stop(self) -> None:
-        """The process is asked to end: if it does so in the middle of a taking, that is nobody's fault."""
+        """Removes the note of what is being taken, because the process is asked to end.
+
+        That it ends meanwhile is nobody's fault.
+        """
         if self._busy:
             self.forget()
 
     def forget(self) -> None:
-        """Nothing is dangerous any more."""
+        """Removes the note: nothing counts as dangerous any more."""
         self._key, self._deaths = "", 0
         with suppress(OSError):
             self._note.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""One model's DRAM budget, divided among its stores while they come and go.
+"""Divides a model's DRAM budget among its stores while they are opened and closed.
 
-A store is served, or it is on its way in or out. The served ones have the budget in equal parts. Those on their way
+A store is served, or it is on its way in or out. The served ones share the budget in equal parts. Those on their way
 share a tenth of it, beside the budget. So a version that is loaded beside a served one goes
 
     old      new
@@ -27,15 +27,16 @@ _LOOK_S = 0.1
 
 
 class DramBudget:
-    """Any thread. total: bytes, None without a bound; then every store holds all of its rows."""
+    """Divides one DRAM budget among stores. Thread-safe."""
 
     def __init__(self, total: int | None = None) -> None:
+        #: Bytes; None without a bound: then every store holds all of its rows.
         self.total = total
         self._lock = threading.Lock()
         self._served: dict[TieredStore, bool] = {}
 
     def open(self, opener: Callable[[int | None], TieredStore]) -> TieredStore:
-        """Opens a store on its way in. opener: opens it with so many bytes, once the others have made room."""
+        """Opens a store on its way in. opener: opens it with so many bytes, once the others have shrunk."""
         with self._lock:
             self._divide(self._parts(coming=1))
             store = opener(self._coming_bytes())
@@ -43,24 +44,24 @@ class DramBudget:
         return store
 
     def serve(self, store: TieredStore) -> None:
-        """Requests are about to reach a store: it gets the same part as those that are served already."""
+        """Gives a store that requests are about to reach the same part as those that are served already."""
         self._change(store, True)
 
     def retire(self, store: TieredStore) -> None:
-        """Requests are about to leave a store: the others get its part."""
+        """Gives the part of a store that requests are about to leave to the others."""
         self._change(store, False)
 
     def leave(self, store: TieredStore) -> None:
-        """A store was closed."""
+        """Forgets a store that was closed."""
         with self._lock:
             if self._served.pop(store, None) is not None:
                 self._divide(self._parts())
 
     def follow(self, said: Callable[[], int | None]) -> None:
-        """Takes over the budget that is said now. When it returns, what does not fit any more is gone.
+        """Takes over the present budget. When it returns, rows that do not fit any more are gone.
 
-        said: called when it is this call's turn, so of two callers none puts back what the other one replaced. Raises
-        StoreError; the budget is the one before then.
+        said: returns the budget; called when it is this call's turn, so that of two callers neither restores what the
+        other replaced. Raises StoreError; then the budget stays as it was.
         """
         with self._lock:
             before, total = self.total, said()
@@ -81,7 +82,7 @@ class DramBudget:
                 self._divide(self._parts())
 
     def _divide(self, wanted: Mapping[TieredStore, int | None], *, strictly: bool = False) -> None:
-        """Gives every store its part. strictly: raises what a store says; else that one keeps what it has."""
+        """Gives every store its part. strictly: raises a store's error; otherwise that store keeps what it has."""
         for store in sorted(wanted, key=lambda each: _growth(each, wanted[each])):
             if store.dram_bytes == wanted[store]:
                 continue
@@ -93,7 +94,7 @@ class DramBudget:
                 logger.warning("%s: its DRAM budget stays as it is: %s", store.ssd.path, error)
 
     def _parts(self, coming: int = 0) -> dict[TieredStore, int | None]:
-        """What each store is to have; coming: stores that are about to be opened, beside these."""
+        """Returns the part of each store. coming: number of stores that are about to be opened beside these."""
         served = sum(self._served.values())
         others = len(self._served) - served + coming
         if self.total is None:
@@ -102,7 +103,7 @@ class DramBudget:
         return {store: self.total // served if is_served else passing for store, is_served in self._served.items()}
 
     def _coming_bytes(self) -> int | None:
-        """What a store that is opened now gets. The others have made room."""
+        """Returns the part of a store that is opened now. The others have shrunk already."""
         others = len(self._served) - sum(self._served.values()) + 1
         if self.total is None:
             return None
@@ -110,7 +111,7 @@ class DramBudget:
 
 
 def wait_filled(store: TieredStore, check_stop: Callable[[], None]) -> None:
-    """Waits until the room that a larger budget gave is filled, or there is none to wait for."""
+    """Waits until a store has filled the memory that a larger budget gave it, if there is any."""
     while not store.wait_filled(_LOOK_S):
         check_stop()
 

@@ -1,6 +1,7 @@
-"""What lies in a model's folder: versions and their deltas, by their manifests. Looked at often, so it is cheap.
+"""Reads what is in a model's folder: versions and their deltas, by their manifests.
 
-A good manifest is read again only when its file is another one. Nothing but manifests is read here.
+The folder is looked at often, so that is cheap: a good manifest is read again only when its file is another one, and
+nothing but manifests is read.
 """
 
 from __future__ import annotations
@@ -22,30 +23,34 @@ from storage.errors import EmberlineError, IntegrityError, ReadError, UnsafeArti
 
 @dataclass(frozen=True)
 class Found:
-    """A version or a delta in the folder, as its manifest describes it.
-
-    key: digest of the manifest. sequence: 0 for a version. snapshot: its id, "" when it cannot be read. parent: the
-    snapshot that it was published after. base: snapshot of the version that a delta belongs to. ancestors: snapshots
-    that it was made from; a delta applies to each of them. equals: a snapshot with the same rows as a version. deltas:
-    those of a version, ascending. error: why the manifest cannot be read. published_unix_ms: 0 when unknown.
-    """
+    """A version or a delta in the folder, as its manifest describes it."""
 
     path: Path
+    #: Digest of the manifest.
     key: str
     version: int
+    #: 0 for a version.
     sequence: int = 0
+    #: Its id; "" when the manifest cannot be read.
     snapshot: str = ""
+    #: The snapshot that it was published after.
     parent: str | None = None
+    #: Snapshot of the version that a delta belongs to.
     base: str = ""
+    #: Snapshots that it was made from; a delta applies to each of them.
     ancestors: frozenset[str] = frozenset()
+    #: A snapshot with the same rows as a version.
     equals: str | None = None
+    #: Deltas of a version, ascending.
     deltas: tuple[Found, ...] = ()
+    #: Why the manifest cannot be read.
     error: EmberlineError | None = None
+    #: 0 when unknown.
     published_unix_ms: int = 0
 
     @property
     def is_delta(self) -> bool:
-        """Whether it is a delta and no version."""
+        """True if it is a delta and no version."""
         return self.sequence > 0
 
     @property
@@ -56,28 +61,31 @@ class Found:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Versions by number. Deltas only of those that were asked for, ascending."""
+    """The versions in a folder by number, with the deltas of those that were asked for, ascending."""
 
     versions: Mapping[int, Found] = field(default_factory=dict)
 
     def deltas(self, version: int) -> tuple[Found, ...]:
-        """The deltas of a version that are newer than what was asked for, ascending by sequence."""
+        """Returns the deltas of a version that are newer than what was asked for, ascending by sequence."""
         found = self.versions.get(version)
         return () if found is None else found.deltas
 
 
 class ModelFolder:
-    """Looks into one model's folder. Remembers the manifests that it has read; one thread at a time."""
+    """Looks into one model's folder, and remembers the manifests that it has read.
+
+    Not thread-safe: one thread uses it at a time.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known: dict[Path, tuple[tuple[int, ...], Found]] = {}
 
     def scan(self, newer_than: Mapping[int, int] | None = None) -> Catalog:
-        """What is there now. newer_than: version -> sequence; its deltas after that one are listed.
+        """Returns what is in the folder now. newer_than: version -> sequence; its deltas after that one are listed.
 
-        Raises OSError or ReadError when the folder, or anything in it, cannot be read now: what is unreadable may not
-        be taken for what is not there.
+        Raises OSError or ReadError when the folder, or anything in it, cannot be read now: what is unreadable must not
+        be taken for missing.
         """
         newer_than = newer_than or {}
         versions: dict[int, Found] = {}
@@ -116,13 +124,13 @@ class ModelFolder:
             found = read()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if found.error is None:  # one that was half written may get its other half without another size or time
+        if found.error is None:  # a half-written file may be completed without a change of size or time
             self._known[path] = (mark, found)
         return found
 
 
 def numbered(folder: Path) -> list[int]:
-    """The versions in a model's folder, ascending."""
+    """Returns the versions in a model's folder, ascending."""
     with os.scandir(folder) as entries:
         return sorted(int(entry.name) for entry in entries if is_version(entry.name) and entry.is_dir())
 
@@ -188,7 +196,7 @@ def _delta(path: Path, version: int, sequence: int) -> Found:
 
 
 def found_delta(path: Path, manifest: DeltaManifest) -> Found:
-    """A delta whose manifest was read."""
+    """Returns the description of a delta whose manifest was read."""
     return Found(
         path,
         manifest.digest,

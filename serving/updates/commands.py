@@ -1,4 +1,7 @@
-"""What an operator says to one model. Each is one durable record and a change of pointers; none waits for an update."""
+"""Runs operators' commands on one model.
+
+Each command is one durable record and a change of pointers; none waits for an update.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,12 @@ def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
 def resume(model: LiveModel) -> None:
     """Ends holds, pauses and pins, and serves the newest snapshot that is staged.
 
-    Also while nothing is served, such as when what is pinned is gone: then the newest version is loaded.
+    It also works while nothing is served, such as when the pinned snapshot is gone: then the newest version is loaded.
     """
     with model.lock:
         if model.default is None and model.knows_facts and not model.stopping.is_set() and _is_bound(model.facts):
             model.keep_decision(model.facts.model_copy(update={"held": (), "paused": False, "pinned": False}))
-            model.trouble = model.waiting = ""  # the next try says what there is to wait for
+            model.trouble = model.waiting = ""  # the next try sets what is waited for
             return
         mount = _mount(model)
         facts, view = model.facts, mount.view
@@ -63,7 +66,7 @@ def resume(model: LiveModel) -> None:
         newest = view.served if running else len(view.entries) - 1
         facts = facts.model_copy(update={"held": (), "paused": False, "pinned": False})
         model.commit(facts=facts, views={mount: StoreView(view.entries, newest)})
-        model.waiting = ""  # for what just ended; the next look at the folder says what there is to wait for
+        model.waiting = ""  # the reason has just ended; the next look at the folder sets a new one
 
 
 def pause(model: LiveModel) -> None:
@@ -160,7 +163,7 @@ def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
 
 
 def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
-    """Changes the DRAM budget; None: back to what config.pbtxt says. Rows that do not fit are gone when it returns."""
+    """Changes the DRAM budget; None restores that of config.pbtxt. Rows that do not fit are gone when it returns."""
     with model.lock:
         _mount(model)
         assert model.config is not None
@@ -169,7 +172,7 @@ def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
         state = None if dram_bytes is None else BudgetState(dram_bytes=dram_bytes, instead_of=configured)
         model.commit(facts=model.facts.model_copy(update={"budget": state}))
     try:
-        # Not under the lock: it may take as long as letting millions of rows go.
+        # Not under the lock: it may take as long as releasing millions of rows.
         model.budget.follow(lambda: model.facts.dram_bytes(configured))
     except BaseException:
         with model.lock:
@@ -178,7 +181,7 @@ def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
 
 
 def set_sessions(model: LiveModel, count: int | None) -> None:
-    """Changes how many sessions each loaded version has; None: back to what config.pbtxt says."""
+    """Changes how many sessions each loaded version has; None restores the number in config.pbtxt."""
     if count is not None and not 1 <= count <= MAX_SESSIONS:
         raise InvalidInput(f"count is {count}, expected 1 to {MAX_SESSIONS}", field="count")
     with model.lock:
@@ -208,7 +211,10 @@ def _find(mount: MountedStore, to: str) -> int | None:
 
 
 def _is_reachable(mount: MountedStore, position: int) -> bool:
-    """Whether a snapshot can be served: the base cannot once a merge into it has begun, also when it then failed."""
+    """Returns whether a snapshot can be served.
+
+    The base cannot once a merge into it has begun, even when the merge then failed.
+    """
     if position == 0 and (mount.merging or mount.store.at != mount.view.entries[0].id):
         return False
     entry = mount.view.entries[position]
@@ -221,7 +227,7 @@ def _there(mount: MountedStore) -> str:
 
 
 def _names_published(model: LiveModel, mount: MountedStore, to: str) -> bool:
-    """Whether `to` is something newer than what is served that can be tried once it is loaded."""
+    """Returns whether `to` is something newer than what is served that can be tried once it is loaded."""
     if to in model.facts.held or to in model.facts.abandoned:
         return True
     if _NAME.fullmatch(to) is None:

@@ -1,10 +1,10 @@
-"""What is a fault of the machine, and so no reason to refuse what was being read or computed at that moment."""
+"""Recognises faults of the machine: no reason to refuse what was being read or computed at that moment."""
 
 from __future__ import annotations
 
 from storage.errors import StoreError, Unavailable
 
-# How Python, torch and the C++ library say that there are no threads or no memory left.
+# Texts with which Python, torch and the C++ library report that no threads or no memory are left.
 _TEXTS = (
     "can't start new thread",
     "can't allocate memory",
@@ -18,9 +18,9 @@ _MAX_CAUSES = 16
 
 
 def is_machine_fault(error: BaseException | None) -> bool:
-    """Whether an error, or one that it was raised for, says nothing about the content of a version or delta.
+    """Returns whether an error, or one that it was raised for, says nothing about the content of a version or delta.
 
-    Then it is tried again. Of everything else the content is at fault, or this program.
+    Then it is tried again. For any other error the content is at fault, or this program.
     """
     for _ in range(_MAX_CAUSES):
         if error is None:

@@ -1,7 +1,7 @@
-"""Deltas and versions in the store's own keeping: hard links, so that the repository may lose them.
+"""Keeps deltas and versions in the store by hard links, so that the repository may delete them.
 
-Where links cannot be, deltas are copied; versions are not, they may be as large as the disk. One folder a snapshot,
-complete or not there. Whoever opens one later checks its digests again.
+Where links are not possible, deltas are copied; versions are not, because they may be as large as the disk. Each
+snapshot has one folder, which is complete or absent. Its digests are checked again whenever it is opened.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class NoLinks(Exception):  # noqa: N818 - no error: a store on another file syst
 def keep(source: Path, kept: Path) -> Path:
     """Keeps the files of the folder `source` as the folder `kept`, on the disk when this returns. Raises StoreError.
 
-    One that is there already is replaced: nothing says that it is the same.
+    A folder that is there already is replaced: nothing proves that it is the same.
     """
     return _keep(source, kept, _link_or_copy)
 
 
 def keep_version(source: Path, kept: Path) -> Path:
-    """Keeps a version without its deltas, by links alone. Raises NoLinks where those cannot be, StoreError."""
+    """Keeps a version without its deltas, by links alone. Raises NoLinks where links are not possible, StoreError."""
     return _keep(source, kept, _link, ignored=DELTAS)
 
 
@@ -66,12 +66,12 @@ def _keep(source: Path, kept: Path, put: Callable[[Path, Path], None], *, ignore
 
 
 def kept_folder(store: Path, snapshot: str) -> Path:
-    """Where the delta that leads to a snapshot is kept."""
+    """Returns the folder in which the delta that leads to a snapshot is kept."""
     return store / KEPT_DELTAS / snapshot
 
 
 def kept_version(store: Path, snapshot: str) -> Path:
-    """Where the version that is a snapshot is kept."""
+    """Returns the folder in which the version that is a snapshot is kept."""
     return store / KEPT_VERSIONS / snapshot
 
 
@@ -87,12 +87,12 @@ def collect(store: Path, wanted: Iterable[str], kind: str = KEPT_DELTAS) -> None
 
 
 def _raise(error: OSError) -> None:
-    """For os.walk, which otherwise takes a folder that cannot be listed for an empty one."""
+    """Raises the error: without it, os.walk takes a folder that cannot be listed for an empty one."""
     raise error
 
 
 def _snapshot(name: str) -> str:
-    """The snapshot that a folder is kept for, complete or not."""
+    """Returns the snapshot that a folder is kept for, complete or not."""
     return name[1:].removesuffix(_NEW) if name.startswith(".") else name
 
 

@@ -1,9 +1,9 @@
-"""What is taken next: pure decisions from what lies in the folder and what is served. No I/O, no clock, no locks.
+"""Decides what is taken next, from what is in the folder and what is served. It has no I/O, clock or locks.
 
 A delta is taken when the served snapshot is one of those that it applies to; among several, the one that reaches
-furthest. What was rolled back, and all that was made from it, is held; what the trainer has gone past is abandoned. A
-delta or version that goes on from the served snapshot without a held one ends the hold, unless it is older than what
-is held: then it lay there before, and nobody went back.
+furthest is taken. What was rolled back, and all that was made from it, is held; what the trainer has gone past is
+abandoned. A delta or version that continues from the served snapshot without a held one ends the hold, unless it is
+older than what is held: then it was there before, and nobody went back.
 
 A version is known by its snapshot id, not by its number: a publisher that begins anew uses the numbers again.
 """
@@ -23,45 +23,50 @@ _GIVEN_UP = "was made from what was set aside when the trainer went back"
 
 @dataclass(frozen=True)
 class Situation:
-    """The state that `decide` depends on: what is served, held and refused.
+    """The state that `decide` depends on: what is served, held and refused."""
 
-    served: by the mount that is asked about; None before anything is. held, abandoned: snapshot ids. held_sequence: the
-    newest delta of the served version that was rolled back. choose: the version policy, numbers -> numbers to serve,
-    ascending. refused: whether something is quarantined. awaiting: versions that wait for an operator's word, with the
-    reason. stopped: why nothing new is taken ("" when it is). canary_to: a snapshot or version that an operator asked
-    to try, held or abandoned. older: snapshots that what is held was made from. version_snapshot: id of the version
-    that the served snapshot belongs to, "" when unknown. published_unix_ms: when the served snapshot was published.
-    other_folder: the served snapshot was taken from another repository. again: those that led to what was served when
-    its store was lost; a hold does not keep them away, and they end none.
-    """
-
+    #: The snapshot that the mount in question serves; None before anything is served.
     served: SavedSnapshot | None
+    #: Ids of the held snapshots.
     held: frozenset[str] = frozenset()
+    #: Ids of the abandoned snapshots.
     abandoned: frozenset[str] = frozenset()
+    #: Newest delta of the served version that was rolled back.
     held_sequence: int = 0
+    #: The version policy: takes numbers, returns the numbers to serve, ascending.
     choose: Callable[[list[int]], list[int]] = lambda found: sorted(found)[-1:]
+    #: Returns whether something is quarantined.
     refused: Callable[[Found], bool] = lambda found: False
+    #: Versions that wait for an operator's word, with the reason.
     awaiting: Mapping[int, str] = field(default_factory=dict)
+    #: Why nothing new is taken; "" when it is taken.
     stopped: str = ""
+    #: A snapshot or version that an operator asked to try, held or abandoned.
     canary_to: str = ""
+    #: Snapshots that the held ones were made from.
     older: frozenset[str] = frozenset()
+    #: Id of the version that the served snapshot belongs to; "" when unknown.
     version_snapshot: str = ""
+    #: Time when the served snapshot was published.
     published_unix_ms: int = 0
+    #: True if the served snapshot was taken from another repository.
     other_folder: bool = False
+    #: Snapshots that led to what was served when its store was lost; a hold does not exclude them, and they end none.
     again: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Take:
-    """Take this one. clears_holds: it goes on from the served snapshot, past what is held."""
+    """The action to take a version or delta."""
 
     found: Found
+    #: True if it continues from the served snapshot, past what is held.
     clears_holds: bool = False
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """This one can never be taken."""
+    """The action to refuse a version or delta that can never be taken."""
 
     found: Found
     error: Exception
@@ -69,27 +74,29 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do. reason: what is waited for; "" when everything that is there is served."""
+    """The result when there is nothing to do."""
 
+    #: What is waited for; "" when everything that is there is served.
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and the snapshots that are held or abandoned now. side: other versions to serve by the policy."""
+    """The next action, and the snapshots that are held or abandoned now."""
 
     action: Take | Refuse | Wait
     held: frozenset[str]
     abandoned: frozenset[str]
+    #: Other versions to serve by the policy.
     side: tuple[int, ...] = ()
 
 
 def decide(catalog: Catalog, now: Situation) -> Decision:
-    """The next action of the mount that is served to who names no version."""
+    """Returns the next action of the mount that answers requests without a version."""
     held, abandoned = spread(catalog, now.held), spread(catalog, now.abandoned)
     now = Situation(**{**now.__dict__, "held": held, "abandoned": abandoned, "older": _made_into(catalog, held)})
     if now.served is not None:
-        # Once served it is no news, whatever its manifest says of where it came from.
+        # A served snapshot is no news, whatever its manifest says about its origin.
         held, abandoned = held - {now.served.id}, abandoned - {now.served.id}
     broken = _broken(catalog, now)
     if broken is not None:
@@ -110,7 +117,7 @@ def decide(catalog: Catalog, now: Situation) -> Decision:
 
 
 def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Take | Refuse | Wait:
-    """The delta that the served snapshot goes on with. limit: the largest sequence that may be taken."""
+    """Returns the delta that the served snapshot continues with. limit: the largest sequence that may be taken."""
     served = now.served
     if served is None:
         return Wait()
@@ -143,7 +150,7 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
 
 
 def is_replaced(catalog: Catalog, now: Situation) -> bool:
-    """Whether the folder holds another version in the place of the served one.
+    """Returns whether the folder holds another version in the place of the served one.
 
     It does when the number of the served version is that of another snapshot now, or when that number is gone and a
     version with a smaller number was published after what is served: then the repository was begun anew. A smaller
@@ -162,7 +169,10 @@ def is_replaced(catalog: Catalog, now: Situation) -> bool:
 
 
 def is_held(found: Found, now: Situation) -> bool:
-    """Whether it was rolled back, made from what was, or is older than that, unless it is wanted as the canary."""
+    """Returns whether it was rolled back, made from such a snapshot, or is older than one.
+
+    False for what is wanted as the canary.
+    """
     if _is_wanted(found, now):
         return False
     if found.snapshot in now.held or found.ancestors & now.held:
@@ -176,19 +186,19 @@ def is_held(found: Found, now: Situation) -> bool:
 
 
 def is_abandoned(found: Found, now: Situation) -> bool:
-    """Whether the trainer went past it, or past what it was made from, unless it is wanted as the canary."""
+    """Returns whether the trainer went past it, or past what it was made from; False for the wanted canary."""
     if _is_wanted(found, now):
         return False
     return found.snapshot in now.abandoned or bool(found.ancestors & now.abandoned)
 
 
 def names(found: Found) -> tuple[str, ...]:
-    """What an operator may call it."""
+    """Returns the names that an operator may use for it."""
     return (found.snapshot, found.name, *([] if found.is_delta else [str(found.version)]))
 
 
 def spread(catalog: Catalog, snapshots: Iterable[str]) -> frozenset[str]:
-    """These snapshots and all that was made from them, as far as the folder knows."""
+    """Returns these snapshots and all that was made from them, as far as the folder shows."""
     reached = set(snapshots)
     if not reached:
         return frozenset()
@@ -211,7 +221,7 @@ def _broken(catalog: Catalog, now: Situation) -> Refuse | None:
 
 
 def _choose_version(catalog: Catalog, now: Situation) -> tuple[Found | None, tuple[int, ...], str]:
-    """The version to move to, if any; the others that the policy wants; what is waited for."""
+    """Returns the version to move to, if any; the others that the policy wants; and what is waited for."""
     replaced = is_replaced(catalog, now)
     served = None if now.served is None or replaced else now.served.version
     good = {
@@ -252,7 +262,10 @@ def _choose_version(catalog: Catalog, now: Situation) -> tuple[Found | None, tup
 
 
 def _leads_to(catalog: Catalog, now: Situation, version: Found) -> bool:
-    """Whether deltas that lie here lead to the very rows of a version: then taking them first costs next to nothing."""
+    """Returns whether deltas in the folder lead to exactly the rows of a version.
+
+    Then taking them first costs next to nothing.
+    """
     if now.served is None or version.equals is None or version.equals == now.served.id:
         return False
     return any(d.snapshot == version.equals and not now.refused(d) for d in catalog.deltas(now.served.version))
@@ -268,7 +281,7 @@ def _limit(catalog: Catalog, now: Situation, version: Found | None) -> int | Non
 
 
 def _made_into(catalog: Catalog, held: frozenset[str]) -> frozenset[str]:
-    """The snapshots that the held ones were made from."""
+    """Returns the snapshots that the held ones were made from."""
     if not held:
         return frozenset()
     each: list[Found] = []

@@ -1,6 +1,6 @@
-"""One model while it is updated: its stores, what its state file says, and the pointers that requests follow.
+"""Holds the state of a model during updates: its stores, its state file, and the pointers that requests follow.
 
-Whatever changes what is served goes through `commit`: first the state file, then the pointers. The lock is held for
+Every change of what is served goes through `commit`: first the state file, then the pointers. The lock is held for
 short times only, never while something is read, staged or scored, so an operator's call does not wait for an update.
 """
 
@@ -35,28 +35,36 @@ logger = logging.getLogger("emberline.serving")
 
 
 class Stopped(EmberlineError):  # noqa: N818 - no error: the model is being unloaded
-    """Work was given up because the model is being unloaded. One of ours, so that a store lets it through as it is."""
+    """Work was given up because the model is being unloaded.
+
+    It is an EmberlineError, so that a store passes it on as it is.
+    """
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Where requests go. canary: a version that answers this fraction of them from its own sessions."""
+    """The versions that requests are answered by."""
 
     served: LoadedModel | None = None
     by_version: Mapping[str, LoadedModel] = field(default_factory=dict)
+    #: A version that answers this fraction of the requests from its own sessions.
     canary: tuple[LoadedModel, float] | None = None
 
 
 @dataclass(frozen=True)
 class Awaiting:
-    """A version that waits for `allow`. key: digest of its manifest; another version of its number does not wait."""
+    """A version that waits for `allow`."""
 
+    #: Digest of its manifest; another version of its number does not wait.
     key: str
     reason: str
 
 
 class LiveModel:
-    """Any thread. `lock` guards `facts`, `mounts`, `default` and every mount's view."""
+    """A model that is loaded and updated. Thread-safe.
+
+    `lock` guards `facts`, `mounts`, `default` and every mount's view.
+    """
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class LiveModel:
         self.file = StateFile(self.store_root)
         self.attempts = Attempts(self.store_root, name)
         self.facts = ModelState()
-        # Whether `facts` are those of the state file; until then an operator can decide nothing.
+        # True once `facts` are those of the state file; until then an operator can decide nothing.
         self.knows_facts = False
         # The snapshots that led to what was served before its store was lost.
         self.again: frozenset[str] = frozenset()
@@ -92,18 +100,19 @@ class LiveModel:
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}
         self.trouble = ""
-        # Why the last merge failed, and why a damaged store could not be replaced; "" when neither is so.
+        # Reason why the last merge failed, and why a damaged store could not be replaced; "" for none.
         self.merge_trouble = ""
         self.mend_trouble = ""
         self.on_damage: Callable[[], None] = lambda: None
-        # By snapshot: versions that are served, and whose files are not what was published any more.
+        # Damage of served versions whose files are no longer what was published, by snapshot.
         self.damaged: dict[str, str] = {}
-        # Nothing is late that appeared before this moment: the server was not there, or was told to wait.
+        # Earliest time from which delays are counted: before, the server did not run, or was told to wait.
         self.free_since_ns = time.time_ns()
         self.stopping = threading.Event()
         self.merge_wake = threading.Event()
         self.retiring: list[threading.Thread] = []
-        # Stores that are open, and deltas and versions that are being taken, in a mount or not: nobody may delete them.
+        # Stores that are open, and deltas and versions that are being taken, in a mount or not: they must not be
+        # deleted.
         self.open_folders: set[str] = set()
         self.keeping: set[str] = set()
         self._on_step = on_step
@@ -118,7 +127,7 @@ class LiveModel:
 
     @contextmanager
     def taking(self, *snapshots: str) -> Iterator[None]:
-        """Nothing that the store keeps of these snapshots is collected meanwhile, whether a mount has them or not."""
+        """Protects what the store keeps of these snapshots from deletion meanwhile, whether a mount has them or not."""
         with self.lock:
             fresh = set(snapshots) - self.keeping
             self.keeping |= fresh
@@ -130,7 +139,7 @@ class LiveModel:
 
     @contextmanager
     def taking_upon(self, mount: MountedStore) -> Iterator[StoreView]:
-        """Gives the view of a mount, and is `taking` its snapshots, which may be merged meanwhile."""
+        """Yields the view of a mount, and is `taking` its snapshots, which may be merged meanwhile."""
         with ExitStack() as kept:
             with self.lock:
                 view = mount.view
@@ -139,7 +148,7 @@ class LiveModel:
 
     @contextmanager
     def rebuilding(self, why: str) -> Iterator[None]:
-        """Meanwhile `damage` says so, also while nothing is served."""
+        """Makes `damage` report within the block that a store is filled again, also while nothing is served."""
         self._rebuilding = why
         try:
             yield
@@ -148,7 +157,7 @@ class LiveModel:
 
     @property
     def damage(self) -> str:
-        """Which store is damaged and is being filled again, and why; "" for none."""
+        """The store that is damaged and is being filled again, and why; "" for none."""
         for mount in self.mounts:
             if mount.store.ssd.damage.found:
                 text = f"the store {mount.folder} is damaged, and another is filled to take its place"
@@ -162,7 +171,7 @@ class LiveModel:
             raise Stopped
 
     def route(self, version: str, routing_key: str) -> LoadedModel:
-        """Where a request goes. Raises NotFound, or Unavailable with the reason."""
+        """Returns the version that answers a request. Raises NotFound, or Unavailable with the reason."""
         routes = self.routes
         if version:
             model = routes.by_version.get(version)
@@ -178,7 +187,7 @@ class LiveModel:
         return routes.served
 
     def why_not(self) -> str:
-        """Why nothing is served, in words; "" when there is nothing to say."""
+        """Returns why nothing is served, in words; "" when there is no reason to report."""
         with self.lock:
             refusals = [refusal.reason for refusal in self.facts.quarantine.values()]
             awaiting = [each.reason for each in self.awaiting.values()]
@@ -193,9 +202,9 @@ class LiveModel:
         mounts: Sequence[MountedStore] | None = None,
         default: MountedStore | None = None,
     ) -> None:
-        """Makes a change durable, and then visible. What is not given stays. Raises StoreError: nothing changed then.
+        """Makes a change durable, and then visible. What is not given stays. Raises StoreError: then nothing changed.
 
-        There is no way out between the two: what the file says is what is served.
+        Nothing returns between the two steps: what the file says is what is served.
         """
         with self.lock:
             facts = facts or self.facts
@@ -219,7 +228,7 @@ class LiveModel:
         mounts: Sequence[MountedStore],
         default: MountedStore | None,
     ) -> None:
-        """Writes the state file. Under the lock. Raises StoreError."""
+        """Writes the state file. Call it under the lock. Raises StoreError."""
         self.file.write(
             facts.model_copy(
                 update={
@@ -233,13 +242,13 @@ class LiveModel:
         )
 
     def keep_facts(self, facts: ModelState) -> None:
-        """Writes facts that change nothing that is served. Under the lock. Raises StoreError."""
+        """Writes facts that change nothing that is served. Call it under the lock. Raises StoreError."""
         if self.mounts:
             self.write(facts, {}, self.mounts, self.default)
         self.facts = facts
 
     def keep_decision(self, facts: ModelState) -> None:
-        """Writes what an operator decided while nothing is served. Under the lock. Raises StoreError.
+        """Writes what an operator decided while nothing is served. Call it under the lock. Raises StoreError.
 
         The stores that the state file names stay in it: they may be opened at the next try.
         """
@@ -250,11 +259,11 @@ class LiveModel:
         self.facts = facts
 
     def watch_releases(self, loaded: LoadedVersion) -> None:
-        """Learns when snapshots of a version fall free."""
+        """Listens for snapshots of a version that are no longer in use."""
         loaded.model.history.on_release(self._on_release)
 
     def wait_released(self, mount: MountedStore, snapshots: Iterable[Snapshot], timeout_s: float | None = None) -> bool:
-        """Waits until no batch uses any of these; False when that did not come in time, or the model stops."""
+        """Waits until no batch uses any of these snapshots; False when that takes too long, or the model stops."""
         wanted = set(snapshots)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._released:
@@ -266,7 +275,7 @@ class LiveModel:
         return True
 
     def canary_entry(self) -> tuple[MountedStore, StagedSnapshot, float] | None:
-        """The canary that runs, and its fraction. Under the lock."""
+        """Returns the running canary with its mount and its fraction; None when none runs. Call it under the lock."""
         canary = self.facts.canary
         if canary is None or canary.snapshot is None:
             return None
@@ -277,19 +286,19 @@ class LiveModel:
         return None
 
     def each_loaded(self, work: Callable[[LoadedModel], None]) -> None:
-        """Does something with every loaded version."""
+        """Calls `work` for every loaded version."""
         with self.lock:
             models = [loaded.model for mount in self.mounts for loaded in mount.loaded_versions.values()]
         for model in models:
             work(model)
 
     def refuse_waiters(self, texts: Iterable[str], reason: str) -> None:
-        """Tells who waits for one of these snapshots that it does not come."""
+        """Makes requests that wait for one of these snapshots fail with the reason."""
         for text in texts:
             self.each_loaded(lambda model, text=text: model.history.refuse(text, reason))  # type: ignore[misc]
 
     def accept_waiters(self, texts: Iterable[str]) -> None:
-        """These snapshots may come after all."""
+        """Withdraws the refusals of these snapshots: they may be served after all."""
         for text in texts:
             self.each_loaded(lambda model, text=text: model.history.accept(text))  # type: ignore[misc]
 
@@ -302,7 +311,10 @@ class LiveModel:
     def _prepare_gpus(
         self, facts: ModelState, views: Mapping[MountedStore, StoreView], mounts: Sequence[MountedStore]
     ) -> None:
-        """What is to be served, and the canary, are on the GPUs before requests ask for them. Under the lock."""
+        """Makes the snapshots to be served, and the canary, ready on the GPUs before requests ask for them.
+
+        Call it under the lock.
+        """
         for mount in mounts:
             view = views.get(mount, mount.view)
             prepare_gpus(mount.store, view.current.snapshot.mask)
@@ -312,7 +324,7 @@ class LiveModel:
                 prepare_gpus(mount.store, view.entries[position].snapshot.mask)
 
     def _show(self) -> None:
-        """Points requests at what `mounts`, `default` and `facts` say. Under the lock."""
+        """Points requests at what `mounts`, `default` and `facts` say. Call it under the lock."""
         canary = self.canary_entry()
         by_version: dict[str, LoadedModel] = {}
         standing_by: list[tuple[MountedStore, LoadedVersion]] = []
@@ -335,7 +347,7 @@ class LiveModel:
             by_version.setdefault(canary[1].loaded.model.version, canary[1].loaded.model)
         self.routes = Routes(served_model, by_version, canary_route)
         for mount, loaded in standing_by:
-            # It stays for a rollback; who waits there for something newer is answered by what is served.
+            # It stays for a rollback; requests that wait there for a newer snapshot are answered by the served version.
             successor, newest = mount.view.current.loaded.model, _newest(mount, loaded)
             if newest is None:
                 loaded.model.hand_over(successor)
@@ -343,7 +355,7 @@ class LiveModel:
                 loaded.model.stand_by(newest.snapshot, newest.covers(), successor)
 
     def show(self) -> None:
-        """Points requests at what is there now, without a change to record."""
+        """Points requests at the present state, without a change to record."""
         with self.lock:
             self._show()
 

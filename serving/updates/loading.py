@@ -1,4 +1,4 @@
-"""A published version becomes a mount: its store is filled, its sessions are started. Nobody sees it yet."""
+"""Makes a mount of a published version: fills its store, starts its sessions. No request sees it yet."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from storage.tiers.tiered import StoreLimits, TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
-# How long the sessions of a version that leaves may work on; those of one that nobody has seen end at once.
+# Seconds that the sessions of a leaving version may work on; those of a version that no request has seen end at once.
 DRAIN_S = 30.0
-# A model that is ready when it is loaded waits so long for DRAM if it takes no more bytes than that: they are in by
+# A model that is ready when it is loaded waits this long for DRAM if it takes no more bytes than this: they are read by
 # then. For a larger one the wait would gain nothing.
 _FILL_S, _FILL_BYTES = 0.5, 16 << 20
 
@@ -32,7 +32,10 @@ _FILL_S, _FILL_BYTES = 0.5, 16 << 20
 def mount_version(
     model: LiveModel, config: ModelConfig, published: PublishedVersion, recent: RecentRequests | None
 ) -> MountedStore:
-    """A mount of its own for a version. Raises CheckpointError, StoreError or ConfigError; nothing stays open then."""
+    """Makes a mount of its own for a version.
+
+    Raises CheckpointError, StoreError or ConfigError; then nothing stays open.
+    """
     folder = free_folder(model, published.version)
     graph = dense_graph(published, config.options)
     store = open_filled(model, config, published, folder)
@@ -65,9 +68,9 @@ def open_store(model: LiveModel, config: ModelConfig, published: PublishedVersio
 
 
 def close_store(model: LiveModel, folder: Path, store: TieredStore) -> None:
-    """Closes a store; its folder may be deleted or opened again then.
+    """Closes a store; then its folder may be deleted or opened again.
 
-    It counts as closed also when the disk fails: what was not written is in the store's log or in the published files.
+    It counts as closed even when the disk fails: what was not written is in the store's log or in the published files.
     """
     try:
         store.close()
@@ -81,7 +84,7 @@ def close_store(model: LiveModel, folder: Path, store: TieredStore) -> None:
 
 
 def open_filled(model: LiveModel, config: ModelConfig, published: PublishedVersion, folder: Path) -> TieredStore:
-    """A store that holds exactly the version; one that is damaged or holds anything else is filled again."""
+    """Opens a store that holds exactly the version; one that is damaged or holds anything else is filled again."""
     try:
         store = _filled(model, config, published, folder)
         if store.at == published.snapshot:
@@ -106,9 +109,9 @@ def _filled(model: LiveModel, config: ModelConfig, published: PublishedVersion, 
 
 
 def fill(model: LiveModel, config: ModelConfig, store: TieredStore, published: PublishedVersion) -> None:
-    """Puts a version's rows into a store; given up when the model is unloaded meanwhile.
+    """Puts a version's rows into a store; stops when the model is unloaded meanwhile.
 
-    DRAM may be filled behind requests then, unless the model is to be warm first.
+    DRAM may be filled later, while requests are answered, unless the model is to be warm first.
     """
     report = log_progress(f"{model.name}/{published.version}")
 
@@ -124,7 +127,10 @@ def fill(model: LiveModel, config: ModelConfig, store: TieredStore, published: P
 
 
 def wants_warm(config: ModelConfig) -> bool:
-    """Whether DRAM is filled before a model is ready; for sessions on GPUs too, whose rows are taken from DRAM."""
+    """Returns whether DRAM is filled before a model is ready.
+
+    Sessions on GPUs need that too: their rows are taken from DRAM.
+    """
     return config.options.ready_when == "warm" or any(place is not None for place in config.places)
 
 
@@ -157,7 +163,7 @@ def load_version(
 
 
 def free_folder(model: LiveModel, version: int) -> Path:
-    """A folder for a version's store that is not open."""
+    """Returns a folder for a version's store that is not open."""
     with model.lock:
         taken = set(model.open_folders)
     names = (str(version), *(f"{version}-{number}" for number in range(2, 1000)))
@@ -165,7 +171,7 @@ def free_folder(model: LiveModel, version: int) -> Path:
 
 
 def unmount(model: LiveModel, mount: MountedStore, timeout_s: float) -> bool:
-    """Ends a mount's sessions and closes its store; False when a session was still at work, and the store is open."""
+    """Ends a mount's sessions and closes its store; False when a session is still at work, and the store open."""
     mount.closed = True
     deadline = time.monotonic() + timeout_s
     ended = [
@@ -181,8 +187,8 @@ def unmount(model: LiveModel, mount: MountedStore, timeout_s: float) -> bool:
 
 
 def give_memory_back() -> None:
-    """Hands the memory of closed tables back to the system; the allocator would keep it otherwise."""
+    """Returns the memory of closed tables to the system; the allocator would keep it otherwise."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):  # another C library: nothing to ask
+    except (OSError, AttributeError):  # another C library without this function
         return

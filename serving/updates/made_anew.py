@@ -1,4 +1,4 @@
-"""At the start: whether the store was left by a repository that is not there any more.
+"""Finds out at the start whether the store was left by a repository that does not exist any more.
 
 A store outlives its repository. When that was removed and begun anew, or when another repository is served over the
 same store, the state file names snapshots that the folder does not have, and they must not be served again.
@@ -17,10 +17,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> ModelState:
-    """The recorded state without what another repository left: its stores and its canary.
+    """Returns the recorded state without what another repository left: its stores and its canary.
 
-    Holds and allowed inputs go too where the same folder was begun anew; where it is another folder they stay for the
-    day on which the first one is served again. What an operator pinned or paused stays served until `resume`.
+    Holds and allowed inputs are dropped too where the same folder was begun anew; where it is another folder they stay,
+    for when the first one is served again. What an operator pinned or paused stays served until `resume`.
     """
     mount = next((mount for mount in facts.lines if mount.folder == facts.default), None)
     if mount is None or facts.pinned or facts.paused:
@@ -49,7 +49,7 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
 
 
 def _version_snapshot(mount: StoreState, served: SavedSnapshot) -> str:
-    """The id of the version that a snapshot belongs to; "" when the state file does not say."""
+    """Returns the id of the version that a snapshot belongs to; "" when the state file does not say."""
     known = {each.version: each.id for each in (*mount.snapshots, *mount.covered) if each.sequence == 0}
     if mount.content_snapshot:
         known.setdefault(mount.content, mount.content_snapshot)

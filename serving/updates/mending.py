@@ -1,6 +1,6 @@
-"""A store that turns out to be damaged while it is served: another one takes its place, at the same snapshots.
+"""Replaces a store that turns out to be damaged while it is served, at the same snapshots.
 
-Requests that need what is damaged fail meanwhile with the reason; all others are answered.
+Requests that need the damaged part fail meanwhile with the reason; all others are answered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _RETRY_LAST_S = 60.0
 
 
 class Mending:
-    """Replaces the damaged stores of one model. On the thread that takes its updates."""
+    """Replaces the damaged stores of one model.
+
+    Not thread-safe: the thread that takes the model's updates uses it.
+    """
 
     def __init__(self, model: LiveModel) -> None:
         self._model = model
@@ -33,7 +36,7 @@ class Mending:
         self._not_before = 0.0
 
     def mend(self) -> None:
-        """Replaces what is damaged now. What fails is tried again at a later call, ever less often."""
+        """Replaces the stores that are damaged now. What fails is tried again at a later call, ever less often."""
         model = self._model
         for mount in model.mounts:
             if not mount.store.ssd.damage.found or time.monotonic() < self._not_before:
@@ -61,11 +64,11 @@ class Mending:
 
 
 def replace_damaged(model: LiveModel, mount: MountedStore) -> None:
-    """Fills a store beside a damaged one, stages what that had staged, and moves the requests over."""
+    """Fills a store beside a damaged one, stages what that one had staged, and moves the requests over."""
     config = model.config
     assert config is not None
     started = time.monotonic()
-    # A merge that runs moves the base, and what led to the one before it is deleted then. No other one begins.
+    # A running merge moves the base, and what led to the base before it is deleted then. No other merge begins.
     with mount.merge_lock, model.lock:
         state = mount.state()
         recent = mount.view.current.loaded.model.recent

@@ -1,4 +1,4 @@
-"""The oldest overlays move into the store, behind the requests' backs, once nobody can go back before them."""
+"""Merges the oldest overlays into the store in the background, once nobody can go back before them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from storage.errors import EmberlineError
 logger = logging.getLogger("emberline.serving")
 
 _RETRY_S = 5.0
-# Snapshots that may wait to be merged before merging them is more urgent than sparing the requests.
+# Number of snapshots that may wait to be merged before merging them is more urgent than sparing the requests.
 _PATIENT_MERGES = 3
 
 
 def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
-    """Merges whatever may be merged, until the model stops. merged: called after each. Never ends by an error."""
+    """Merges whatever may be merged, until the model stops; no error ends it. merged: called after each merge."""
     while not model.stopping.is_set():
         model.merge_wake.wait()
         model.merge_wake.clear()
@@ -43,7 +43,7 @@ def merge_loop(model: LiveModel, merged: Callable[[], None]) -> None:
 
 
 def _note(model: LiveModel, failure: Exception | None) -> None:
-    """Remembers why merging fails, for the index and the metrics; the log has the first failure and the end."""
+    """Remembers why merging fails, for the index and the metrics; logs the first failure and the end."""
     if failure is None:
         if model.merge_trouble:
             logger.info("%s: snapshots are merged again", model.name)
@@ -67,7 +67,7 @@ def merge_oldest(model: LiveModel, mount: MountedStore) -> bool:
             base, oldest = mount.view.entries[0], mount.view.entries[1]
         try:
             _leave(model, mount)
-            # Also those that the merge would pull the ground from under: batches on the base, however old, and on
+            # The merge would take the rows of these snapshots away: wait for batches on the base, however old, and on
             # what was left behind.
             with model.lock:
                 left = [entry.snapshot for entry in mount.left_behind]
@@ -98,7 +98,7 @@ def merge_oldest(model: LiveModel, mount: MountedStore) -> bool:
 
 
 def drop_left_behind(model: LiveModel, mount: MountedStore) -> None:
-    """Drops, of the snapshots that were left behind, those that no batch uses any more."""
+    """Drops those of the replaced snapshots that no batch uses any more."""
     if not mount.left_behind:
         return
     with mount.merge_lock:
@@ -118,7 +118,7 @@ def drop_left_behind(model: LiveModel, mount: MountedStore) -> None:
 
 
 def _is_due(model: LiveModel, mount: MountedStore) -> bool:
-    """Whether the oldest snapshot is to be merged. Under the lock."""
+    """Returns whether the oldest snapshot is to be merged. Call it under the lock."""
     view = mount.view
     if mount.closed or mount not in model.mounts or model.config is None or view.served == 0:
         return False
@@ -138,7 +138,7 @@ def _is_full(model: LiveModel, mount: MountedStore) -> bool:
 
 
 def _is_behind(model: LiveModel, mount: MountedStore) -> bool:
-    """Whether a merge must not take its time: others wait behind it, or somebody waits for its end."""
+    """Returns whether a merge must hurry: other snapshots wait behind it, or something waits for its end."""
     config = model.config
     if config is None or model.stopping.is_set() or mount not in model.mounts or mount.store.ssd.damage.found:
         return True

@@ -1,4 +1,4 @@
-"""The thread of one model that takes what appears in its folder. It never ends because of what it finds there."""
+"""Loads a model and takes its new versions and deltas on one thread. Nothing in the folder can end that thread."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ logger = logging.getLogger("emberline.serving")
 MAX_CHAIN = 60
 _RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
-# How often a wait for something else looks whether it is to stop.
+# Seconds between checks of a wait whether it is to stop.
 _LOOK_S = 0.1
 
 
@@ -64,9 +64,9 @@ class ModelUpdater:
         before: ModelUpdater | None = None,
         gpus: Gpus | None = None,
     ) -> None:
-        """cores, gpus: shared with the other models of the process; None: no GPUs.
+        """Makes the updater. cores, gpus: shared with the other models of the process; None: no GPUs.
 
-        before: of the same model, being stopped; its stores are not touched until it has closed them.
+        before: the model's updater that is being stopped; its stores are not touched until it has closed them.
         """
         self.model = LiveModel(name, config, cores, on_step, gpus)
         self.closed = threading.Event()
@@ -88,12 +88,12 @@ class ModelUpdater:
     def load(self) -> None:
         """Serves what was served before, or the newest good version, and takes every delta that is there.
 
-        One that cannot be loaded is notified by the index; nothing is raised.
+        The index reports a version or delta that cannot be loaded; nothing is raised.
         """
         self.advance()
 
     def follow(self) -> None:
-        """Starts to follow the folder, as far as it does not do so already."""
+        """Starts the threads that follow the folder, unless they run already."""
         with self.model.lock:
             if self.model.stopping.is_set():
                 return
@@ -102,12 +102,12 @@ class ModelUpdater:
                     return
 
     def wake(self) -> None:
-        """Something changed in the folder, or an operator said something: what failed before is tried again now."""
+        """Looks at the folder now, after a change or a command; what failed before is tried again at once."""
         self._not_before = 0.0
         self._wake.set()
 
     def look(self) -> None:
-        """Looks at the folder now; what failed before is tried again when its time has come."""
+        """Looks at the folder now; what failed before is tried again when its delay has passed."""
         self._wake.set()
 
     def advance(self) -> None:
@@ -119,7 +119,7 @@ class ModelUpdater:
                 pass
 
     def give_up(self) -> None:
-        """Takes nothing more; a load that is under way ends soon. What is served goes on being served.
+        """Takes nothing more; a load that is under way ends soon. What is served stays served.
 
         Requests that wait for a newer snapshot are refused at once: none will come.
         """
@@ -154,7 +154,7 @@ class ModelUpdater:
             ]
             if self._unclosed or any(thread.is_alive() for thread in threads):
                 return False
-            # Whoever comes next waits for this one only, so it waits for all that came before.
+            # The next updater waits only for this one, so this one waits for all before it.
             if self._before is not None and not self._before.closed.wait(max(0.0, deadline - time.monotonic())):
                 return False
             self._store_lock.release()
@@ -190,7 +190,7 @@ class ModelUpdater:
                 self.advance()
 
     def _is_alone(self) -> bool:
-        """Waits until the one before has closed its stores; False when this one is to stop too."""
+        """Waits until the updater before has closed its stores; False when this one is to stop too."""
         model = self.model
         while self._before is not None:
             model.trouble = "what was loaded before is still being unloaded"
@@ -201,7 +201,7 @@ class ModelUpdater:
         return True
 
     def _has_store(self) -> bool:
-        """Whether the model's stores are this server's; else it is tried again at every look into the folder."""
+        """Locks the model's stores; False when that fails: it is tried again at every look into the folder."""
         try:
             self._store_lock.acquire()
         except StoreError as error:
@@ -213,7 +213,7 @@ class ModelUpdater:
         merge_loop(self.model, self.wake)
 
     def _guarded(self, work: Callable[[], bool]) -> bool:
-        """Whether there may be more to do. What goes wrong here is no input's fault, or it would be quarantined."""
+        """Does the work; returns whether there may be more. A failure here is no input's fault: see `_attempt`."""
         model = self.model
         try:
             again = work()
@@ -326,7 +326,7 @@ class ModelUpdater:
         return self._sides(catalog, config, decision)
 
     def _situation(self, catalog: Catalog, config: ModelConfig, mount: MountedStore | None) -> Situation:
-        """What the decisions about a mount depend on. Under the lock."""
+        """Returns what the decisions about a mount depend on. Call it under the lock."""
         model, facts = self.model, self.model.facts
         served = None if mount is None else mount.view.current.saved
         return Situation(
@@ -345,7 +345,7 @@ class ModelUpdater:
         )
 
     def _is_refused(self, found: Found) -> bool:
-        """Whether it is quarantined. What the process before died of waits until what else there is was loaded."""
+        """Returns whether it is quarantined, or put off: what the last process died of is taken after all else."""
         model = self.model
         put_off = not self._following and model.default is not None and model.attempts.is_suspect(found)
         return put_off or refusals.is_refused(model, found)
@@ -365,7 +365,7 @@ class ModelUpdater:
         return ""
 
     def _note(self, decision: Decision) -> None:
-        """Keeps what the decision found out. Under the lock."""
+        """Records what the decision found out. Call it under the lock."""
         model, facts = self.model, self.model.facts
         model.waiting = decision.action.reason if isinstance(decision.action, Wait) else ""
         if model.default is None and decision.action == Wait() and facts.held:
@@ -467,7 +467,7 @@ class ModelUpdater:
             retire(model, gone)
 
     def _attempt(self, found: Found, work: Callable[[], None]) -> bool:
-        """Does it, or finds out whose fault it is that it cannot be done."""
+        """Does the work. On failure it quarantines what is at fault, or raises a fault of the machine."""
         model = self.model
         stamp = stamp_of(found)
         try:
@@ -491,7 +491,7 @@ class ModelUpdater:
 
 
 def _held_sequence(catalog: Catalog, mount: MountedStore, facts: ModelState) -> int:
-    """The newest delta of the served version that was rolled back; known from the folder when its store was lost."""
+    """Returns the newest rolled-back delta of the served version; from the folder when its store was lost."""
     version = mount.view.current.snapshot.version
     above = [entry.snapshot for entry in mount.view.entries[mount.view.served + 1 :]]
     staged = [each.sequence for each in above if each.version == version and each.id in facts.held]

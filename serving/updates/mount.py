@@ -1,4 +1,4 @@
-"""A store and what is served from it: its base, the chain of staged snapshots above it, the versions that read it."""
+"""Defines a mounted store: its base, the chain of staged snapshots above it, and the versions that read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serving.updates.state import Kind, SavedSnapshot, StoreState
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.tiers.tiered import TieredStore
 
-# Of the ids and names that a snapshot covers, these many of the newest are known.
+# Number of the newest snapshots that are remembered of those that a snapshot covers.
 MAX_COVERED = 256
 
 
@@ -32,20 +32,20 @@ class LoadedVersion:
 
 @dataclass(frozen=True, eq=False)
 class StagedSnapshot:
-    """A snapshot on a store, as it is served or can be served at once.
+    """A snapshot on a store, as it is served or can be served at once."""
 
-    snapshot: what batches pin. overlay: where its rows are staged; None when it has the rows of the one before it, or
-    is the base. kind, visible_ms: as in the state file. rows, removed, bytes: of its delta, or of its difference to the
-    version before. covered: snapshots that it was made from, newest last.
-    """
-
+    #: The snapshot that batches pin.
     snapshot: Snapshot
     loaded: LoadedVersion
+    #: Kind and `visible_ms` as in the state file.
     kind: Kind = "delta"
+    #: Overlay in which its rows are staged; None when it has the rows of the one before it, or is the base.
     overlay: int | None = None
+    #: Rows, removed rows and bytes of its delta, or of its difference to the version before.
     rows: int = 0
     removed: int = 0
     bytes: int = 0
+    #: Snapshots that it was made from, newest last.
     covered: tuple[SavedSnapshot, ...] = ()
     visible_ms: float = 0.0
 
@@ -61,7 +61,7 @@ class StagedSnapshot:
 
     @property
     def saved(self) -> SavedSnapshot:
-        """What the state file says of it."""
+        """The entry of this snapshot in the state file."""
         return SavedSnapshot(
             id=self.snapshot.id,
             version=self.snapshot.version,
@@ -73,44 +73,45 @@ class StagedSnapshot:
         )
 
     def covers(self) -> set[str]:
-        """Ids and names such as 3.17 of the snapshots that it was made from."""
+        """Returns the ids and names such as 3.17 of the snapshots that it was made from."""
         return {text for name in self.covered for text in (name.id, name.name)}
 
     def covered_by_next(self) -> tuple[SavedSnapshot, ...]:
-        """What a snapshot made from this one covers."""
+        """Returns what a snapshot made from this one covers."""
         return (*self.covered, self.saved)[-MAX_COVERED:]
 
 
 @dataclass(frozen=True, eq=False)
 class StoreView:
-    """The snapshots of a store at one moment. entries: the base first, then the chain. served: position of it."""
+    """The snapshots of a store at one moment."""
 
+    #: The base first, then the chain.
     entries: tuple[StagedSnapshot, ...]
+    #: Position of the served snapshot.
     served: int = 0
 
     @property
     def current(self) -> StagedSnapshot:
-        """What is served."""
+        """The served snapshot."""
         return self.entries[self.served]
 
     def find(self, text: str) -> int | None:
-        """The position of the snapshot with this id or name; the newest when two have one name."""
+        """Returns the position of the snapshot with this id or name; the newest when two have one name."""
         for position in range(len(self.entries) - 1, -1, -1):
             if text in (self.entries[position].id, self.entries[position].name):
                 return position
         return None
 
     def mask(self, position: int) -> int:
-        """The overlays that a snapshot at this position shows."""
+        """Returns the overlays that a snapshot at this position shows, as a bit mask."""
         overlays = (entry.overlay for entry in self.entries[1 : position + 1] if entry.overlay is not None)
         return sum(1 << overlay for overlay in overlays)
 
 
 class MountedStore:
-    """Changed under the model's lock only. `view` is replaced as a whole.
+    """A store that is open, with its snapshots and the versions on it.
 
-    content: the version whose files the rows on SSD were loaded from, or relabelled to. merge_lock: held while its
-    oldest overlay is merged, and to close it. left_behind: entries that are in no view any more, but in use.
+    It is changed under the model's lock only, and `view` is replaced as a whole.
     """
 
     def __init__(self, folder: Path, store: TieredStore, loaded: LoadedVersion, base: StagedSnapshot) -> None:
@@ -118,14 +119,17 @@ class MountedStore:
         self.store = store
         self.loaded_versions: dict[int, LoadedVersion] = {loaded.version: loaded}
         self.view = StoreView((base,))
+        #: The version whose files the rows on SSD were loaded from, or relabelled to.
         self.content = base.saved
+        #: Held while the oldest overlay is merged, and while the store is closed.
         self.merge_lock = threading.Lock()
         self.merging = False
+        #: Entries that are in no view any more, but in use.
         self.left_behind: tuple[StagedSnapshot, ...] = ()
         self.closed = False
 
     def state(self, view: StoreView | None = None) -> StoreState:
-        """What the state file says of it."""
+        """Returns the entry of this store in the state file."""
         view = view or self.view
         base, *chain = view.entries
         return StoreState(
@@ -139,7 +143,7 @@ class MountedStore:
         )
 
     def in_use(self) -> frozenset[Snapshot]:
-        """Every snapshot that is current in one of its versions, a canary, or pinned by a batch."""
+        """Returns every snapshot that is current in one of its versions, a canary, or pinned by a batch."""
         return frozenset(
             snapshot for loaded in list(self.loaded_versions.values()) for snapshot in loaded.model.history.in_use()
         )

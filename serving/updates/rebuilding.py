@@ -1,4 +1,4 @@
-"""A store that is lost or damaged, filled again: from the published version, and the deltas that led to what it held.
+"""Fills a lost or damaged store again: from the published version, and the deltas that led to what it held.
 
 Nothing in a store is the only copy, so it is never repaired in place: a fresh one replaces it, at the same snapshot.
 """
@@ -22,16 +22,15 @@ from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
 
-# A version by its number and snapshot.
+# Opens a version by its number and snapshot.
 OpenVersion = Callable[[int, str], PublishedVersion]
 
 
 def rebuild_store(model: LiveModel, config: ModelConfig, state: StoreState, version_of: OpenVersion) -> TieredStore:
-    """A fresh store in the folder of a mount, filled up to its base, or to the first snapshot above that can be
-    reached.
+    """Fills a fresh store in the folder of a mount up to its base, or the first snapshot above that can be reached.
 
-    Raises NotFound when a version or delta that is needed is gone, CheckpointError when it is damaged; the folder is as
-    it was then.
+    Raises NotFound when a version or delta that is needed is gone, CheckpointError when it is damaged; then the folder
+    is as it was.
     """
     version, deltas = _sources(model, state, version_of)
     folder = model.store_root / state.folder
@@ -52,7 +51,7 @@ def rebuild_store(model: LiveModel, config: ModelConfig, state: StoreState, vers
 
 
 def route(start: str, target: str, deltas: Iterable[Found]) -> list[Found] | None:
-    """The fewest deltas that lead from one snapshot to another, in their order; None when they do not lead there."""
+    """Returns the fewest deltas that lead from one snapshot to another, in order; None when they do not lead there."""
     known = [delta for delta in deltas if delta.error is None]
     ways: dict[str, list[Found]] = {start: []}
     queue = deque([start])
@@ -68,7 +67,7 @@ def route(start: str, target: str, deltas: Iterable[Found]) -> list[Found] | Non
 def _sources(
     model: LiveModel, state: StoreState, version_of: OpenVersion
 ) -> tuple[PublishedVersion, list[PublishedDelta]]:
-    """The version to begin with, and the deltas to merge on top."""
+    """Returns the version to begin with, and the deltas to merge on top."""
     content = (state.content, state.content_snapshot)
     missing = ""
     for entry in state.snapshots:
@@ -85,7 +84,7 @@ def _sources(
 
 
 def _verified_route(start: str, target: str, deltas: Sequence[Found]) -> list[PublishedDelta] | None:
-    """As `route`, past deltas that are damaged."""
+    """Finds a route like `route`, without deltas that are damaged."""
     usable = list(deltas)
     while (way := route(start, target, usable)) is not None:
         opened: list[PublishedDelta] = []
@@ -102,7 +101,7 @@ def _verified_route(start: str, target: str, deltas: Sequence[Found]) -> list[Pu
 
 
 def _deltas(model: LiveModel, version: PublishedVersion) -> list[Found]:
-    """The deltas of a version that the repository or the store has. Raises OSError."""
+    """Returns the deltas of a version that the repository or the store has. Raises OSError."""
     found: list[Found] = []
     kept = model.store_root / KEPT_DELTAS
     for path in sorted(kept.glob("[0-9a-f]*")) if kept.is_dir() else ():

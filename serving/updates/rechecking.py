@@ -1,8 +1,8 @@
-"""After a restart: the files of the served versions are hashed again, behind requests and at a gentle pace.
+"""Hashes the files of the served versions again after a restart, in the background and at a slow pace.
 
 What is served does not depend on it: rows come from the store's own pages, which were made of verified bytes and are
 checked whenever they are read, and every other file was hashed before it was parsed. But a store that must be filled
-again needs these files, so damage to them is said while the model is still served.
+again needs these files, so damage to them is reported while the model is still served.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What is refused: recorded with its reason, told to who waits for it, not tried again while it is the same.
+"""Records refused versions and deltas, which are not tried again while they stay the same.
 
-Only what was read and judged is refused; a fault of the machine is not (`faults`).
+The reason is recorded, and requests that wait for them fail with it. Only what was read and judged is refused; a fault
+of the machine is no reason (`faults`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from storage.errors import EmberlineError, IntegrityError, UnsafeArtifact
 
 logger = logging.getLogger("emberline.serving")
 
-# A folder that is being written is not read again more often than this.
+# Milliseconds before a folder that is being written is read again.
 _PAUSE_MS = 1000
 
 
 def is_refused(model: LiveModel, found: Found) -> bool:
-    """Whether this version or delta is quarantined. Raises OSError when its files cannot be looked at."""
+    """Returns whether this version or delta is quarantined. Raises OSError when its files cannot be looked at."""
     refusal = model.facts.quarantine.get(found.key)
     if refusal is None:
         return False
@@ -34,11 +35,11 @@ def is_refused(model: LiveModel, found: Found) -> bool:
 
 
 def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesStamp) -> None:
-    """Refuses a version or delta until its files are others. What is no error of ours is logged with its traceback.
+    """Refuses a version or delta until its files change. An error that is no EmberlineError is logged with a traceback.
 
-    stamp: of its files, taken before they were read: what was written since then may have mended them. Where files are
-    missing or wrong and some were written just now, the folder is probably being copied: that is no error yet, and it
-    is judged again once it rests.
+    stamp: stamp of its files, taken before they were read: later writes may have repaired them. Where files are missing
+    or wrong and some were written just now, the folder is probably being copied: that is no error yet, and it is judged
+    again once it rests.
     """
     reason = str(error) or type(error).__name__
     is_partial = stamp.moving and isinstance(error, IntegrityError | UnsafeArtifact)
@@ -63,7 +64,7 @@ def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesSta
         stamp=stamp.recorded(until_rest=is_partial),
     )
     with model.lock:
-        # In its place, if it was refused before: `snapshots` shows the newest last.
+        # A refusal that replaces an earlier one goes to the end: `snapshots` shows the newest last.
         refused = {**model.facts.quarantine, found.key: refusal}
         for key in set(refused) - set(without(refused, found)) - {found.key}:
             del refused[key]
@@ -76,7 +77,7 @@ def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesSta
 
 
 def without(quarantine: Mapping[str, Refusal], found: Found) -> dict[str, Refusal]:
-    """The refusals but those of a version or delta, also of what lay in its place before."""
+    """Returns the refusals without those of a version or delta, or of what was in its place before."""
     return {key: refusal for key, refusal in quarantine.items() if key != found.key and refusal.path != str(found.path)}
 
 
@@ -87,7 +88,7 @@ def count(model: LiveModel, error: Exception) -> None:
 
 
 def forget_gone(model: LiveModel, catalog: Catalog) -> None:
-    """Forgets refusals of what has left the folder, and versions that waited for `allow` and are others now."""
+    """Forgets refusals of what has left the folder, and versions that waited for `allow` and were replaced."""
     for number, awaiting in list(model.awaiting.items()):
         found = catalog.versions.get(number)
         if found is None or found.key != awaiting.key:
@@ -96,7 +97,7 @@ def forget_gone(model: LiveModel, catalog: Catalog) -> None:
 
 
 def forget(model: LiveModel, gone: Callable[[Refusal], bool]) -> bool:
-    """Forgets the refusals of which this is so; they are tried again. Returns whether there were any."""
+    """Forgets the refusals for which `gone` is true, so that they are tried again; returns whether there were any."""
     with model.lock:
         kept = {key: refusal for key, refusal in model.facts.quarantine.items() if not gone(refusal)}
         if len(kept) == len(model.facts.quarantine):

@@ -1,6 +1,6 @@
-"""A version in a store of its own: loaded beside what is served, judged, then the requests move over.
+"""Takes a version into a store of its own: loaded beside what is served, judged, then the requests move over.
 
-How the DRAM budget moves with them stands in `budgets`.
+`budgets` describes how the DRAM budget moves with them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger = logging.getLogger("emberline.serving")
 
 
 def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: bool = False) -> None:
-    """Verifies, loads, judges, records and shows a version. side: one more, by the version policy."""
+    """Verifies, loads, judges, records and shows a version. side: it is one more, by the version policy."""
     found = take.found
     started = time.monotonic()
     with model.lock:
         before = None if side or model.default is None else model.default
     model.step("found")
-    # Each file is hashed as it is read, all of them before a request sees the version. On all cores only where nobody
-    # is answered meanwhile.
+    # Each file is hashed as it is read, all of them before a request sees the version. All cores are used only where no
+    # requests are answered meanwhile.
     threads = load_threads() if model.default is None else 1
     published = open_version(found.path, verify=False, threads=threads)
     if published.snapshot != found.snapshot:
@@ -60,7 +60,7 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
         model.step("validated")
         model.check_stop()
         model.budget.serve(mount.store)
-        if model.default is not None or wants_warm(config):  # nobody waits as long as another version answers
+        if model.default is not None or wants_warm(config):  # no request waits while another version answers
             wait_filled(mount.store, model.check_stop)
         with model.lock:
             facts = model.facts
@@ -106,7 +106,7 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
 def retire(model: LiveModel, mounts: list[MountedStore], successors: Mapping[int, LoadedModel] | None = None) -> None:
     """Takes mounts out of service: their late requests go to what is served, then they are drained and closed.
 
-    successors: by version, who gets the late requests of these instead.
+    successors: models that get the late requests instead, by version.
     """
     with model.lock:
         assert model.default not in mounts
@@ -131,7 +131,7 @@ def retire(model: LiveModel, mounts: list[MountedStore], successors: Mapping[int
 
 
 def remove_stores(model: LiveModel) -> None:
-    """Deletes the stores that no mount has, and what is kept for none."""
+    """Deletes the stores that no mount has, and what is kept for no mount."""
     with model.lock:
         try:
             # Under the lock: no store may be opened between the look and the deletion.

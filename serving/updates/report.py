@@ -1,4 +1,4 @@
-"""What the updates of a model have to show: its snapshots as JSON values, its versions for the index, its counters."""
+"""Reports on the updates of a model: its snapshots as JSON values, its versions for the index, its counters."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from storage.tiers.budget_report import budget_report
 
 @dataclass(slots=True)
 class VersionEntry:
-    """One version of a model. version "": it could not be read so far. state: as in Triton's index."""
+    """One version of a model in the index."""
 
     model: str
+    #: Its number; "" when it could not be read so far.
     version: str
+    #: State as in Triton's index.
     state: str = "LOADING"
     reason: str = ""
     loaded: LoadedModel | None = None
 
 
 def snapshots(model: LiveModel) -> dict[str, JsonValue]:
-    """What is served, retained, held, quarantined and waited for."""
+    """Returns what is served, retained, held, quarantined and waited for."""
     with model.lock:
         facts, default = model.facts, model.default
         canary = model.canary_entry()
@@ -56,7 +58,10 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
 
 
 def budget(model: LiveModel) -> dict[str, JsonValue]:
-    """The DRAM budget and what became of it; `storage.tiers.budget_report` describes each store, served first."""
+    """Returns the DRAM budget and how it is used, the served store first.
+
+    `storage.tiers.budget_report` describes each store.
+    """
     with model.lock:
         mounts = sorted(model.mounts, key=lambda mount: mount is not model.default)
         configured = None if model.config is None else model.config.options.dram_bytes
@@ -90,7 +95,7 @@ def _processor_runner(loaded: LoadedModel) -> dict[str, JsonValue]:
 
 
 def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
-    """What the sessions of a version do on one GPU."""
+    """Returns what the sessions of a version do on one GPU."""
     return {
         "name": device.driver.info.name,
         "runner": _runner(device.runner, device.candidates),
@@ -106,7 +111,7 @@ def _gpu(device: DeviceModel) -> dict[str, JsonValue]:
 
 
 def _hbm(device: DeviceModel) -> dict[str, JsonValue] | None:
-    """The cache of rows on a GPU; None where the host looks up all of them."""
+    """Returns the state of the cache of rows on a GPU; None where the host looks up all of them."""
     if device.gpu is None:
         return None
     tier = device.gpu.tier
@@ -125,7 +130,7 @@ def _hbm(device: DeviceModel) -> dict[str, JsonValue] | None:
 
 
 def sessions(model: LiveModel) -> dict[str, JsonValue]:
-    """How many sessions there are, and what each of those of every loaded version has done."""
+    """Returns how many sessions there are, and what each session of every loaded version has done."""
     with model.lock:
         configured = None if model.config is None else model.config.sessions
         loaded = dict(model.routes.by_version)
@@ -158,13 +163,13 @@ def sessions(model: LiveModel) -> dict[str, JsonValue]:
 
 
 def mode(model: LiveModel) -> str:
-    """following, held, paused or pinned."""
+    """Returns "following", "held", "paused" or "pinned"."""
     facts = model.facts
     return "pinned" if facts.pinned else "paused" if facts.paused else "held" if facts.held else "following"
 
 
 def waiting(model: LiveModel) -> str | None:
-    """What is waited for, in words; None for nothing."""
+    """Returns what is waited for, in words; None for nothing."""
     canary = model.facts.canary
     awaiting = [each.reason for each in model.awaiting.values()]
     parts = [*awaiting, model.waiting, model.trouble, model.damage, model.merge_trouble, *_damaged(model).values()]
@@ -174,7 +179,7 @@ def waiting(model: LiveModel) -> str | None:
 
 
 def counters(model: LiveModel) -> UpdateCounters:
-    """The counters, with the current state."""
+    """Returns the counters, with the current state."""
     with model.lock:
         stats = [stats for mount in model.mounts for stats in mount.store.overlay_stats().values()]
         return replace(
@@ -191,7 +196,7 @@ def counters(model: LiveModel) -> UpdateCounters:
 
 
 def versions(model: LiveModel) -> list[VersionEntry]:
-    """Every version that is served, and those that are not with the reason; never none."""
+    """Returns every version that is served, and those that are not with the reason; never an empty list."""
     with model.lock:
         routes, facts = model.routes, model.facts
         ready = routes.by_version.items()
@@ -231,7 +236,7 @@ def versions(model: LiveModel) -> list[VersionEntry]:
 
 
 def _damaged(model: LiveModel) -> dict[int, str]:
-    """What is wrong with the published files of versions that are served, by number."""
+    """Returns what is wrong with the published files of served versions, by number."""
     loaded_versions = [loaded for mount in model.mounts for loaded in mount.loaded_versions.values()]
     texts = {loaded.version: model.damaged.get(loaded.published.snapshot, "") for loaded in loaded_versions}
     return {number: text for number, text in texts.items() if text}

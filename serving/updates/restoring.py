@@ -1,4 +1,7 @@
-"""After a restart: the store as it was left, the chain staged again from what was kept, the same snapshot served."""
+"""Restores a mount after a restart.
+
+The store is opened as it was left, the chain is staged again from what was kept, and the same snapshot is served.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ logger = logging.getLogger("emberline.serving")
 
 
 def restore_mount(model: LiveModel, config: ModelConfig, state: StoreState) -> MountedStore:
-    """The mount that a state file describes; a store that is damaged or gone is filled again first.
+    """Restores the mount that a state file describes; a store that is damaged or gone is filled again first.
 
-    Raises EmberlineError or OSError when it cannot be had again.
+    Raises EmberlineError or OSError when it cannot be restored.
     """
     folder = model.store_root / state.folder
     versions = _Versions(model.versions)
@@ -52,7 +55,10 @@ def restore_mount(model: LiveModel, config: ModelConfig, state: StoreState) -> M
 def rebuilt_mount(
     model: LiveModel, config: ModelConfig, state: StoreState, recent: RecentRequests | None = None
 ) -> MountedStore:
-    """As `restore_mount`, with a fresh store in place of what lies in the folder. recent: to go on with."""
+    """Restores a mount like `restore_mount`, with a fresh store in place of what is in the folder.
+
+    recent: recent requests to continue with.
+    """
     versions = _Versions(model.versions)
     store = rebuild_store(model, config, state, versions.get)
     return _restored(model, config, state, versions, store, recent)
@@ -66,7 +72,7 @@ def _restored(
     store: TieredStore,
     recent: RecentRequests | None = None,
 ) -> MountedStore:
-    """The mount upon its open store, which is closed when that fails."""
+    """Returns the mount on its open store, which is closed when that fails."""
     folder = model.store_root / state.folder
     try:
         return _restore(model, config, state, store, folder, versions, recent)
@@ -76,9 +82,9 @@ def _restored(
 
 
 def give_up_lost(model: LiveModel, lost: Mapping[str, Exception]) -> None:
-    """Goes on without stores that cannot be had again, by folder, with the reason of each; that is logged.
+    """Leaves out stores that cannot be restored, and logs the reasons. lost: reasons by folder.
 
-    Raises Unavailable instead when the one that was served is among them and an operator pinned or paused the model:
+    Raises Unavailable instead when the store that was served is among them and an operator pinned or paused the model:
     then nothing else may be served before `resume`.
     """
     facts = model.facts
@@ -98,7 +104,7 @@ def give_up_lost(model: LiveModel, lost: Mapping[str, Exception]) -> None:
 
 
 def without_lost_canary(name: str, facts: ModelState) -> ModelState:
-    """The facts when no store has the canary that they name: it is held, and tried again if it can be loaded again."""
+    """Returns the facts without a canary that no store has: it is held, and tried again if it can be loaded again."""
     canary = facts.canary
     if canary is None or canary.snapshot is None:
         return facts
@@ -178,14 +184,17 @@ def _restore(
 
 
 def _above(state: StoreState, at: str) -> tuple[list[SavedSnapshot], tuple[int, str]]:
-    """The base and what is above it, by the store's own marker, and the version that it holds: number, snapshot."""
+    """Returns the base and what is above it, by the store's own marker, and the version that the store holds.
+
+    The version is given by its number and snapshot.
+    """
     content: tuple[int, str] = (state.content, state.content_snapshot)
     for position, entry in enumerate(state.snapshots):
         if position > 0 and entry.kind != "delta":
             content = (entry.version, entry.id)
         if entry.id == at:
             return list(state.snapshots[position:]), content
-    # It was being filled, or tables of it were dropped by a repair.
+    # It was being filled, or a repair dropped tables of it.
     raise CorruptStoreError(f"it holds {f'the snapshot {at}' if at else 'no snapshot'}, which the state does not name")
 
 
@@ -202,7 +211,7 @@ def _snapshot(
 
 
 def _judge(model: LiveModel, config: ModelConfig, entry: StagedSnapshot, versions: _Versions) -> None:
-    """The served snapshot must still get the trainer's scores: it is not taken on trust from a disk."""
+    """Checks that the served snapshot still gets the trainer's scores: what a disk holds is not trusted."""
     if entry.kind == "delta":
         delta = open_delta(kept_folder(model.store_root, entry.id), verify=False)
         judge_delta(model, entry.loaded, entry, delta, entry.overlay, live=False)
@@ -220,14 +229,14 @@ class _Versions:
         self._opened: dict[int, PublishedVersion] = {}
 
     def get(self, number: int, snapshot: str = "") -> PublishedVersion:
-        """A version. Raises NotFound when it is gone."""
+        """Returns a version. Raises NotFound when it is gone."""
         found = self._opened.get(number)
         if found is None or snapshot not in ("", found.snapshot):
             found = self._opened[number] = self._versions.open(number, snapshot)
         return found
 
     def first(self, names: list[tuple[int, str]]) -> PublishedVersion:
-        """The first of these that is there."""
+        """Returns the first of these versions that is there. Raises NotFound when all are gone."""
         for number, snapshot in names:
             try:
                 return self.get(number, snapshot)

@@ -1,4 +1,4 @@
-"""When a version can be staged on the store of the one before, and what must be staged then."""
+"""Decides when a version can be staged on the store of the one before, and finds what must be staged then."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ logger = logging.getLogger("emberline.serving")
 
 
 def take_on_store(model: LiveModel, config: ModelConfig, mount: MountedStore, take: Take) -> None:
-    """A version on the store of the one before: new sessions over the same rows.
+    """Takes a version onto the store of the one before: new sessions use the same rows.
 
-    None is read when it says that it has the served ones. Else those that differ are staged. Raises TooDifferent when
-    they are too many.
+    No row is read when the version says that it has the served ones. Otherwise the rows that differ are staged. Raises
+    TooDifferent when they are too many.
     """
     with model.taking_upon(mount) as view:
         _take_upon(model, config, mount, view, take)
@@ -109,10 +109,10 @@ def diff_on(
     chain: Iterable[SavedSnapshot],
     share: float,
 ) -> VersionDiff:
-    """What turns the rows that a chain on a store shows into those of a version.
+    """Returns the difference between the rows that a chain on a store shows and those of a version.
 
-    old: the version that the store was filled with. chain: what is staged above the base, up to what is served.
-    Raises TooDifferent when it is not worth it, or cannot be known.
+    old: the version that the store was filled with. chain: what is staged above the base, up to what is served. Raises
+    TooDifferent when staging it is not worthwhile, or the difference cannot be known.
     """
     states = list(chain)
     if not store.holds(old):

@@ -1,4 +1,4 @@
-"""Whether clients of one version can talk to the next: a new input with a default is no change to them."""
+"""Checks whether clients of one version can use the next; a new input with a default does not affect them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def check_signature(served: ModelSignature, new: ModelSignature, version: int, a
 
 
 def _is_time(entry: InputSpec) -> bool | None:
-    """Whether the input carries a time; None where its version does not say what it carries."""
+    """Returns whether the input carries a time; None where its version does not say what it carries."""
     return None if entry.column_type is None else entry.column_type in TIMES
 
 
 def _faults(served: ModelSignature, new: ModelSignature) -> dict[str, str]:
-    """By name, what a client of `served` would stumble over."""
+    """Returns what would fail for a client of `served`, by name."""
     faults: dict[str, str] = {}
     before = {entry.name: entry for entry in served.raw}
     after = {entry.name: entry for entry in new.raw}

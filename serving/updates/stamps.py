@@ -1,4 +1,4 @@
-"""Whether the files of a published folder are still those that were looked at, and whether they are being written."""
+"""Detects whether the files of a published folder have changed, and whether they are being written."""
 
 from __future__ import annotations
 
@@ -12,36 +12,44 @@ from serving.updates.catalog import Found
 from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.manifest import MANIFEST
 
-# A folder in which nothing was written for so long is taken to be finished.
+# Seconds without a write after which a folder counts as finished.
 REST_S = 5.0
 _MOVING = "+"
 
 
 @dataclass(frozen=True)
 class FilesStamp:
-    """text: another one once a file was written again, came or went. moving: something was written lately."""
+    """A stamp of the files in a folder."""
 
+    #: Differs once a file was written again, added or removed.
     text: str
+    #: True if something was written lately.
     moving: bool
 
     def recorded(self, *, until_rest: bool) -> str:
-        """What a refusal remembers. until_rest: a folder that was being written is judged again when it rests."""
+        """Returns what a refusal remembers.
+
+        until_rest: a folder that was being written is judged again when it rests.
+        """
         return self.text + (_MOVING if until_rest and self.moving else "")
 
     def is_recorded(self, stamp: str) -> bool:
-        """Whether a remembered stamp is this one."""
+        """Returns whether a remembered stamp is this one."""
         return stamp.removesuffix(_MOVING) == self.text and (self.moving or not stamp.endswith(_MOVING))
 
 
 def stamp_of(found: Found) -> FilesStamp:
-    """Of a version, or of a delta and the manifest of the version that it lies in. Raises OSError as `files_stamp`."""
+    """Returns the stamp of a version, or of a delta together with the manifest of its version.
+
+    Raises OSError as `files_stamp`.
+    """
     return files_stamp(found.path, found.path.parent.parent / MANIFEST if found.is_delta else None)
 
 
 def files_stamp(folder: Path, beside: Path | None = None) -> FilesStamp:
-    """Of all files below a folder, a version's deltas left out, and of one more beside it.
+    """Returns the stamp of all files below a folder, without a version's deltas, and of one more file beside it.
 
-    Raises OSError when they cannot be looked at; what is not there is no error.
+    Raises OSError when they cannot be looked at; a missing file is no error.
     """
     seen: list[str] = []
     newest_ns = 0

@@ -1,6 +1,6 @@
-"""What a model's updates must not forget. How it is written and read stands in `state_file`.
+"""Defines what a model's updates must remember; `state_file` writes and reads it.
 
-The store's own marker "at" says what lies on SSD; this file says what is served on top of it, what is held and why.
+The store's own marker "at" says what is on SSD; this file says what is served on top of it, what is held and why.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_serializer, model_validator
 
-# Snapshots that were rolled back, and refusals: the oldest are forgotten past these.
+# Numbers of rolled-back snapshots and of refusals that are remembered; beyond them the oldest are forgotten.
 MAX_REMEMBERED = 4096
 MAX_QUARANTINE = 256
 
@@ -23,19 +23,19 @@ class _Part(BaseModel):
 
 
 class SavedSnapshot(_Part):
-    """A snapshot as the state file names it. sequence: 0 for the version itself.
-
-    kind: "delta"; "same": a version with exactly the rows of the snapshot before it; "version": one that was staged as
-    its difference to it. origin: the folder that it was published in. visible_ms: from its appearance in the folder, or
-    from when it was free to be taken, until requests saw it.
-    """
+    """A snapshot as the state file names it."""
 
     id: HexId
     version: int = Field(ge=1)
+    #: 0 for the version itself.
     sequence: int = Field(ge=0)
+    #: "delta"; "same": a version with exactly the rows of the snapshot before it; "version": a version that was staged
+    #: as its difference to the snapshot before it.
     kind: Kind = "delta"
+    #: The folder that it was published in.
     origin: str = ""
     published_unix_ms: int = 0
+    #: Milliseconds from its appearance in the folder, or from when it could be taken, until requests saw it.
     visible_ms: float = 0.0
 
     @property
@@ -44,13 +44,13 @@ class SavedSnapshot(_Part):
         return f"{self.version}.{self.sequence}"
 
     def identity(self) -> dict[str, Any]:
-        """The part of it that says which snapshot it is."""
+        """Returns the part that says which snapshot it is."""
         return {key: getattr(self, key) for key in _IDENTITY}
 
     @model_validator(mode="before")
     @classmethod
     def _from_file(cls, content: Any) -> Any:
-        """The file keeps the identity in an object of its own, `snapshot`, beside the rest."""
+        """Merges the object `snapshot`, in which the file keeps the identity, with the rest."""
         if not isinstance(content, dict) or not isinstance(content.get("snapshot"), dict):
             return content
         return {**content["snapshot"], **{key: value for key, value in content.items() if key != "snapshot"}}
@@ -62,19 +62,19 @@ class SavedSnapshot(_Part):
 
 
 class StoreState(_Part):
-    """One store. folder: its name. content: the version that its rows were loaded from, or have been relabelled to;
-    content_snapshot: its snapshot, "" in older files.
+    """The state of one store."""
 
-    base: what SSD holds without the chain, unless the store's own marker says that a merge has come further. covered:
-    the newest snapshots that the base was made from.
-    """
-
+    #: Name of its folder.
     folder: str
+    #: The version that its rows were loaded from, or have been relabelled to.
     content: int
+    #: The snapshot of that version; "" in older files.
     content_snapshot: HexId | Literal[""] = ""
+    #: What SSD holds without the chain, unless the store's own marker says that a merge has come further.
     base: SavedSnapshot
     chain: tuple[SavedSnapshot, ...] = ()
     served: HexId
+    #: The newest snapshots that the base was made from.
     covered: tuple[SavedSnapshot, ...] = ()
 
     @property
@@ -88,65 +88,72 @@ class StoreState(_Part):
 
 
 class CanaryState(_Part):
-    """fraction: of the requests. snapshot: None while the next good arrival is waited for. to: one named version."""
+    """The canary of a model."""
 
+    #: Fraction of the requests that it answers.
     fraction: float = Field(gt=0, le=1)
+    #: None while the next good arrival is waited for.
     snapshot: HexId | None = None
+    #: A version or snapshot that the operator named; "" for the next arrival.
     to: str = ""
 
 
 class BudgetState(_Part):
-    """An operator's DRAM budget. instead_of: what config.pbtxt said then; when that changes, config.pbtxt holds."""
+    """An operator's DRAM budget."""
 
     dram_bytes: int = Field(ge=0, lt=2**63)
+    #: Value in config.pbtxt at that time; when that changes, config.pbtxt holds.
     instead_of: int | None = None
 
 
 class SessionsState(_Part):
-    """An operator's number of sessions. instead_of: what config.pbtxt said then, as with the budget."""
+    """An operator's number of sessions."""
 
     count: int = Field(ge=1, le=256)
+    #: Value in config.pbtxt at that time, as with the budget.
     instead_of: int
 
 
 class Refusal(_Part):
-    """Why a version or delta is not taken. stamp: of its files before they were read, see `stamps`; "": for good."""
+    """The reason why a version or delta is not taken."""
 
     path: str
     snapshot: str = ""
     reason: str
     kind: str
     unix_ms: int
+    #: Stamp of its files before they were read, see `stamps`; "" when it is refused for good.
     stamp: str = ""
 
 
 class ModelState(_Part):
-    """Everything about one model. default: folder of the line that is served to who names no version.
+    """Everything that is remembered about one model."""
 
-    held: rolled-back snapshots and what descends from them. abandoned: held ones that the trainer has gone past; they
-    are never taken again. quarantine: by digest of the manifest. allowed: by version, the inputs and outputs that may
-    differ. repository: the model's folder that the snapshots were taken from, "" in older files.
-    """
-
+    #: The model's folder that the snapshots were taken from; "" in older files.
     repository: str = ""
     lines: tuple[StoreState, ...] = ()
+    #: Folder of the store that answers requests without a version.
     default: str = ""
+    #: Rolled-back snapshots and their descendants.
     held: tuple[HexId, ...] = ()
+    #: Held snapshots that the trainer has gone past; they are never taken again.
     abandoned: tuple[HexId, ...] = ()
     paused: bool = False
     pinned: bool = False
     canary: CanaryState | None = None
+    #: Refusals by digest of the manifest.
     quarantine: dict[str, Refusal] = Field(default_factory=dict)
+    #: The inputs and outputs that may differ, by version.
     allowed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     budget: BudgetState | None = None
     sessions: SessionsState | None = None
 
     def session_count(self, configured: int) -> int:
-        """How many sessions a version has: an operator's word, unless config.pbtxt was changed since."""
+        """Returns how many sessions a version has: an operator's number, unless config.pbtxt was changed since."""
         sessions = self.sessions
         return configured if sessions is None or sessions.instead_of != configured else sessions.count
 
     def dram_bytes(self, configured: int | None) -> int | None:
-        """The DRAM budget: an operator's, unless config.pbtxt was changed since, or that of config.pbtxt."""
+        """Returns the DRAM budget: an operator's, unless config.pbtxt was changed since, or that of config.pbtxt."""
         budget = self.budget
         return configured if budget is None or budget.instead_of != configured else budget.dram_bytes

@@ -1,7 +1,7 @@
-"""The file that holds a model's state: checked by a digest, written twice, never taken for empty when it is not.
+"""Writes and reads the file with a model's state: checked by a digest, written twice, never wrongly taken for empty.
 
-What an operator decided stands here only, so a state that cannot be read must not be replaced by an empty one: the
-model is not ready then, with the reason, and the file is read again at the next try.
+The decisions of operators are recorded only here, so a state that cannot be read must not be replaced by an empty one:
+then the model is not ready, with the reason, and the file is read again at the next try.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from storage.errors import ReadError, StoreError, UnsafeArtifact
 logger = logging.getLogger("emberline.serving")
 
 STATE = "state.json"
-# The same bytes once more. It is written first, so it is never older than the file itself.
+# A copy with the same bytes. It is written first, so it is never older than the file itself.
 COPY = "state.json.copy"
 
 _FORMAT = "emberline-state-2"
-# Without a digest and a copy.
+# The format before, without a digest and a copy.
 _OLD_FORMAT = "emberline-state-1"
 _MAX_BYTES = 64 << 20
 
@@ -37,20 +37,20 @@ class _DamagedStateError(Exception):
 
 
 class StateFile:
-    """The file of one model. One writer at a time: the caller's lock."""
+    """The state file of one model. Not thread-safe: the caller's lock admits one writer at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / STATE
         self._copy = folder / COPY
-        # What both files held last, as far as this process knows.
+        # Content that both files had last, as far as this process knows.
         self._last: bytes | None = None
 
     def read(self) -> ModelState:
-        """The state that was written last; an empty one when there is none.
+        """Returns the state that was written last; an empty one when there is none.
 
-        A damaged file is replaced by its copy. Raises ReadError when the file cannot be read now, StoreError when it
-        is damaged beyond that or was written by a newer server; nothing may be served then.
+        A damaged file is replaced by its copy. Raises ReadError when the file cannot be read now, StoreError when it is
+        damaged beyond that or was written by a newer server; nothing may be served then.
         """
         data = _bytes_of(self._path)
         damage = f"{self._path} is missing"
@@ -79,7 +79,7 @@ class StateFile:
     def write(self, state: ModelState) -> None:
         """Replaces the file and its copy; both are on the disk when this returns.
 
-        A crash on the way leaves the old state or the new one, whole. Raises StoreError; the old state stays then.
+        A crash meanwhile leaves the old state or the new one, whole. Raises StoreError; then the old state stays.
         """
         data = _encode(state)
         try:
@@ -113,7 +113,7 @@ class StateFile:
                 self._drop_other_copy(self._last)
 
     def _drop_other_copy(self, data: bytes) -> None:
-        """A crash between the two may have left a copy that says something else, which was never in force."""
+        """Removes a copy with other content: a crash between the two writes left it, and it was never in force."""
         try:
             is_same = _bytes_of(self._copy) in (None, data)
         except ReadError:
@@ -138,7 +138,7 @@ def _encode(state: ModelState) -> bytes:
 
 
 def _decode(path: Path, data: bytes) -> ModelState:
-    """Raises _DamagedStateError, or StoreError for one that is whole but not of this server."""
+    """Decodes a state. Raises _DamagedStateError, or StoreError for a whole file that is not of this server."""
     try:
         content = parse_json(data, what=str(path), max_bytes=_MAX_BYTES)
     except UnsafeArtifact as error:
@@ -168,7 +168,7 @@ def _newer(path: Path, what: str) -> StoreError:
 
 
 def _bytes_of(path: Path) -> bytes | None:
-    """None when there is no such file. Raises ReadError."""
+    """Returns the bytes of a file; None when there is no such file. Raises ReadError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

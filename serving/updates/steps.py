@@ -23,7 +23,7 @@ OnStep = Callable[[str, str], None]
 
 
 def check_step(step: str) -> str:
-    """The step itself. Raises ValueError for a name that is not in STEPS: an error of ours."""
+    """Returns the step. Raises ValueError for a name that is not in STEPS: a bug of this program."""
     if step not in STEPS:
         raise ValueError(f"{step!r} is no step of an update; they are {', '.join(STEPS)}")
     return step

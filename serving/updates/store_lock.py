@@ -1,4 +1,4 @@
-"""One process at a time has the folder with a model's stores: whoever holds the lock on its file LOCK.
+"""Locks the folder with a model's stores, so that one process at a time uses it, by a lock on its file LOCK.
 
 The system releases the lock when the process ends, however it ends. It is taken before anything else in the folder is
 read or changed.
@@ -19,14 +19,14 @@ LOCK = "LOCK"
 
 
 class StoreLock:
-    """The lock on one folder. One thread at a time."""
+    """The lock on one folder. Not thread-safe: one thread uses it at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Takes the lock, unless it is held already. Raises StoreError that names the process that has it."""
+        """Takes the lock, unless it is held already. Raises StoreError that names the process that holds it."""
         if self._descriptor is not None:
             return
         path = self._folder / LOCK
@@ -37,7 +37,7 @@ class StoreLock:
             raise StoreError(f"{path} cannot be opened: {error.strerror or error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # For whoever is refused. A full disk is no reason not to go on.
+            # The text is for the process that is refused. A full disk is no reason not to continue.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -54,7 +54,7 @@ class StoreLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Gives the lock back, if it is held. The file stays: another process may be waiting for it."""
+        """Releases the lock, if it is held. The file stays: another process may be waiting for it."""
         if self._descriptor is not None:
             # A child that was forked but has not yet started its program still has the descriptor, and so the lock.
             with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class StoreLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock on a folder for a while. Raises StoreError as `StoreLock.acquire`."""
+    """Holds the lock on a folder within the block. Raises StoreError as `StoreLock.acquire`."""
     lock = StoreLock(folder)
     lock.acquire()
     try:

@@ -1,4 +1,4 @@
-"""A full version as its difference to what is served, so that both need not be in memory at once.
+"""Computes a full version as its difference to what is served, so that both need not be in memory at once.
 
 The files of the version that the store was filled with and those of the new one are read side by side, both in the
 order of ids, a shard of each at a time. Ids that deltas changed since are not compared: their rows are taken as new.
@@ -23,35 +23,36 @@ class TooDifferent(Exception):  # noqa: N818 - no error: the version gets a stor
 
 @dataclass(frozen=True)
 class VersionDiff:
-    """What turns the served rows into those of a version; a DeltaSource. tables hold the numbers of changed rows."""
+    """The difference that turns the served rows into those of a version; a DeltaSource."""
 
     path: Path
     snapshot: str
+    #: Tables with the numbers of their changed rows.
     tables: tuple[TableSpec, ...]
     changed: Mapping[str, tuple[Shard, ...]]
     gone: Mapping[str, np.ndarray]
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """New and changed rows of a table, ids ascending."""
+        """Returns the new and changed rows of a table, ids ascending."""
         return iter(self.changed[table])
 
     def removed(self, table: str) -> np.ndarray:
-        """Ids (m,) int64, ascending, that the version does not have."""
+        """Returns the ids (m,) int64, ascending, that the version does not have."""
         return self.gone[table]
 
     @property
     def rows(self) -> int:
-        """Changed rows of all tables."""
+        """Number of changed rows in all tables."""
         return sum(spec.rows for spec in self.tables)
 
 
 def version_diff(
     old: PublishedVersion, new: PublishedVersion, touched: Mapping[str, np.ndarray], share: float
 ) -> VersionDiff:
-    """The difference of two versions with the same tables.
+    """Returns the difference of two versions with the same tables.
 
-    touched: by table, ids (n,) int64 ascending that changed since `old`. Raises TooDifferent when more than `share`
-    (0 to 1) of the new rows differ, and what reading the versions raises.
+    touched: by table, ids (n,) int64 ascending that changed since `old`. Raises TooDifferent when more than `share` (0
+    to 1) of the new rows differ, and what reading the versions raises.
     """
     most = share * sum(spec.rows for spec in new.tables)
     changed: dict[str, tuple[Shard, ...]] = {}
@@ -66,7 +67,7 @@ def version_diff(
             where = _positions(before.ids, after.ids)
             known = where >= 0
             same = np.zeros(len(after.ids), np.bool_)
-            # Bytes, not values: -0.0 is another row than 0.0.
+            # Bytes are compared, not values: -0.0 is another row than 0.0.
             same[known] = (after.encoded[known] == before.encoded[where[known]]).all(axis=1)
             same &= ~np.isin(after.ids, ids_touched, assume_unique=True)
             fresh = ~same
@@ -86,12 +87,12 @@ def version_diff(
 
 
 def touched_ids(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """Ids of several arrays, ascending, each once."""
+    """Returns the ids of several arrays, ascending, each once."""
     return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
 
 
 def _positions(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of `wanted` stands in `ids`, both ascending; -1 where it does not."""
+    """Returns the position of each of `wanted` in `ids`, both ascending; -1 where it is missing."""
     where = np.searchsorted(ids, wanted)
     where[where == len(ids)] = 0
     found = ids[where] == wanted if len(ids) else np.zeros(len(wanted), np.bool_)
@@ -99,7 +100,7 @@ def _positions(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _side_by_side(old: Iterator[Shard], new: Iterator[Shard]) -> Iterator[tuple[Shard, Shard]]:
-    """Pairs of parts that span the same ids; one of a pair may be empty."""
+    """Yields pairs of parts that span the same ids; one of a pair may be empty."""
     before, after = next(old, None), next(new, None)
     if before is None or after is None:
         raise CheckpointError("a table of a version has no shard")

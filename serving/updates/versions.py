@@ -1,7 +1,7 @@
-"""The versions that can be read again: those of the repository, and those that the store keeps.
+"""Opens versions again: those of the repository, and those that the store keeps.
 
 A restart needs the version that the rows were loaded from and those whose sessions it starts. A pin or a hold may
-outlast them in the repository, whose publisher deletes what it finds old.
+outlast them in the repository, whose publisher deletes old ones.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ logger = logging.getLogger("emberline.serving")
 
 
 class Versions:
-    """Of one model. Any thread."""
+    """The versions of one model. Thread-safe."""
 
     def __init__(self, folder: Path, store: Path) -> None:
         self._folder = folder
         self._store = store
 
     def keep(self, version: PublishedVersion) -> None:
-        """Keeps a version for later, where that costs no disk. Without it a restart needs it in the repository."""
+        """Keeps a version for later, where that costs no disk space. Otherwise a restart needs it in the repository."""
         kept = kept_version(self._store, version.snapshot)
         if version.path == kept or kept.is_dir():
             return
@@ -41,7 +41,7 @@ class Versions:
             logger.warning("%s: not kept for a restart: %s", version.path, error)
 
     def open(self, number: int, snapshot: str = "") -> PublishedVersion:
-        """A version, by number, and by snapshot where that is known.
+        """Opens a version, by number, and by snapshot where that is known.
 
         Raises NotFound when it is gone, ReadError or OSError when it may be there, or what is wrong with it.
         """
@@ -68,7 +68,7 @@ class Versions:
         raise failure
 
     def collect(self, wanted: Iterable[str]) -> None:
-        """Gives up what is kept of all versions but those whose snapshots are `wanted`."""
+        """Deletes what is kept of all versions but those whose snapshots are `wanted`."""
         collect(self._store, wanted, KEPT_VERSIONS)
 
     def _kept(self, snapshot: str) -> list[Path]:
