@@ -1,4 +1,4 @@
-"""The memory that a front end shares with the engine: blocks that only the front end allocates and frees.
+"""Manages the memory that a front end shares with the engine: blocks that only the front end allocates and frees.
 
 A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but into
 blocks of requests that it has not answered yet, and into the notice behind them: there it announces changes that front
