@@ -156,7 +156,7 @@ class _Start:
         pending = self.lineage.pending
         self.commit = log.find(self._origin)
         if pending is not None and self._origin in (pending.snapshot, pending.compaction):
-            return  # it is written first, and is the newest then
+            return  # the pending snapshot is written first, and is then the newest
         self.lineage = replace(self.lineage, pending=None).up_to(self._origin)
 
     def _is_same_pass(self, newest: Commit, rows: ParquetRows, from_snapshot: str | None) -> bool:

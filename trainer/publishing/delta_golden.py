@@ -29,7 +29,7 @@ from trainer.publishing.id_coverage import missed_tables, reached, rows_holding
 from trainer.publishing.passthrough import passthrough_inputs
 
 REQUESTS_AT_MOST = 1024
-# Rows taken of each pool; more would only make it slower.
+# Rows taken from each pool; more would only take longer.
 POOL_ROWS = 2048
 _CASES_AT_MOST = 192
 _REMOVED_ROWS = 64
@@ -156,9 +156,9 @@ class _Source:
         return self._pooled(place * _STRIDE % self._pool)
 
     def _fill(self, row: Row, table: str, ids: np.ndarray, place: int, rows: int) -> None:
-        """Puts the ids that row `place` of `rows` is to carry: spread over the rows, and behind them once more."""
+        """Puts the ids of row `place` of `rows` into `row`: ids are spread over the rows, then start again."""
         places, capacity = self._places[table], self._capacity(table)
-        # One id a place, or a few in a bag; bags are filled only where the ids would not fit otherwise.
+        # One id for each place; bags get several ids only where the ids would not fit otherwise.
         full = len(ids) > rows * len(places)
         fitting = min(len(ids), rows * capacity)
         first = place * (capacity if full else len(places))
@@ -195,7 +195,7 @@ def _rows_of(pool: Pool) -> int:
 
 
 def _evenly(values: Sequence[_T], count: int) -> list[_T]:
-    """At most `count` of the values, spread over all of them."""
+    """Returns at most `count` of the values, spread over all of them."""
     if len(values) <= count:
         return list(values)
     return [values[place * len(values) // count] for place in range(count)]
