@@ -38,7 +38,7 @@ class CoreShares:
         self._lock = threading.Lock()
         self._running = 0
         self._busy: dict[CoreAccount, None] = {}
-        self._waiting: list[tuple[CoreAccount, threading.Event]] = []  # in the order in which they came
+        self._waiting: list[tuple[CoreAccount, threading.Event]] = []  # in order of arrival
         self._clock = 0.0
         self._accounts: dict[str, CoreAccount] = {}
 

@@ -326,9 +326,9 @@ def _expire(request: QueuedRequest) -> None:
 
 
 def can_answer(signature: ModelSignature, request: ModelSignature, batch: int) -> bool:
-    """Returns whether a model with `signature` can answer what was decoded, and is encoded again, by that of `request`.
+    """Returns whether a model with `signature` can answer a request that was decoded with the signature `request`.
 
-    batch: rows of the request.
+    The answer is encoded with `request`, too. batch: rows of the request.
     """
     own = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in signature.raw}
     given = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in request.raw}

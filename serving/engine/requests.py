@@ -78,7 +78,7 @@ class QueuedRequest:
     abandoned: bool = field(default=False)
     #: Whether it belongs to the canary arm.
     canary: bool = False
-    #: Features that the session made of this request and others of its batch; set when the batch is scored.
+    #: Features that the session made of this request and others of its batch; set at the latest when it is answered.
     features: FeatureBatch | SidedFeatures | None = field(default=None, repr=False)
     #: The first row of this request in `features`.
     first_row: int = 0

@@ -31,11 +31,12 @@ _SPEC = {
 
 
 class TablePipeline:
-    """Looks up the rows of one table. Not thread-safe: it owns a lookup plan. counted: as in Pipeline."""
+    """Looks up the rows of one table. Not thread-safe: it owns a lookup plan."""
 
     output_names: tuple[str, ...] = ("rows", "found")
 
     def __init__(self, store: TieredStore, table: str, lookup_timeout_s: float | None) -> None:
+        #: Lookups for requests so far, as in Pipeline.counted.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self._timeout_s = lookup_timeout_s
         self._engine = FeatureEngine(FeatureSpec.model_validate(_SPEC))

@@ -29,15 +29,14 @@ def aligned(size: int) -> int:
 
 
 class SharedMemory:
-    """A mapped memory of `size` bytes, the notice at its end included; it is freed when nothing views it any more.
-
-    array: uint8 over all of it. blocks: offset of the notice, behind the blocks.
-    """
+    """Maps memory of `size` bytes, including the notice at its end; it is freed when nothing views it any more."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
+        #: The offset of the notice, which follows the blocks.
         self.blocks = size - NOTICE_BYTES
         self.mapped = mmap.mmap(fd, size)
+        #: A uint8 view of the whole memory.
         self.array = np.frombuffer(self.mapped, np.uint8)
         self._notice = self.array[self.blocks :].view(np.int64)
 

@@ -28,10 +28,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 class RemoteModel:
-    """Is a model of the engine. See serving.control.models.Model.
-
-    target: the engine's number for it. places: indexes of its inputs.
-    """
+    """Is a model of the engine. See serving.control.models.Model."""
 
     def __init__(
         self, link: EngineConnection, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]
@@ -39,10 +36,12 @@ class RemoteModel:
         self._link = link
         self._models = models
         self.key = key
+        #: The engine's number for the model.
         self.target = int(content["target"])
         self._resting_until = 0.0
         self._refusal = ""
         self.signature = signature_from_wire(content["signature"])
+        #: The indexes of its inputs by name.
         self._places = {entry.name: place for place, entry in enumerate(self.signature.raw)}
 
     def answers(self, version: str) -> bool:

@@ -88,14 +88,11 @@ def delta_requests(
 
 
 class _Source:
-    """Rows number 0, 1, ... of raw values, each reaching changed rows where that is possible.
-
-    needed: number of rows it takes until every changed id that can be reached was.
-    """
+    """Makes rows number 0, 1, ... of raw values, each reaching changed rows where that is possible."""
 
     def __init__(self, engine: FeatureEngine, pools: Sequence[Pool], changed: Sequence[DeltaTable]) -> None:
         self.inputs = [as_sent(entry, pools) for entry in engine.spec.inputs]
-        # Each input has one value a row of the pool; a pool's input of one row stands for all of them.
+        # Each input has one value for each row of the pool; a pool's input of one row stands for all of them.
         self.values = _pool_values(self.inputs, pools)
         batch = concat_batches([engine.run(pool, _rows_of(pool)) for pool in pools])
         self._pool = batch.batch
@@ -121,6 +118,7 @@ class _Source:
         )
         capacities = [self._capacity(table.name) for table in self._changed]
         needed = [-(-len(table.ids) // size) for table, size in zip(self._changed, capacities, strict=True)]
+        #: The number of rows it takes to reach every changed id that can be reached.
         self.needed = max([len(self._picks), *needed])
 
     @property
