@@ -188,7 +188,7 @@ class TrainingLoop:
         return due
 
     def _stream(self) -> RowStream:
-        """The rows in the order in which the training, or the update, sees them."""
+        """Returns the rows in the order in which the training, or the update, sees them."""
         training = self.config.training
         if self.update is not None:
             return RowStream(self._rows, training.batch_size)
@@ -196,7 +196,7 @@ class TrainingLoop:
         return RowStream(self._rows, training.batch_size, shuffle_rows=window, seed=training.seed)
 
     def _offer_again(self, publisher: Publisher) -> None:
-        """Offers the rows before the position, as the stopped run did: golden requests are made of them."""
+        """Offers the rows before the position, as the stopped run did, because golden requests are made of them."""
         base = self._log.base
         if base is None or base.state.data_fingerprint != self._rows.fingerprint:
             return
@@ -205,7 +205,7 @@ class TrainingLoop:
         parts: list[tuple[int, int, int]] = []
         wanted = POOL_ROWS
         while wanted > 0 and epoch >= 0:
-            first = max(0, done - -(-wanted // size) - 1)  # one more, for the last batch of an epoch may be short
+            first = max(0, done - -(-wanted // size) - 1)  # one more, because an epoch's last batch may be short
             parts.append((epoch, first, done))
             wanted -= min(done * size, self._rows.rows) - first * size
             epoch, done = epoch - 1, stream.batches
@@ -219,7 +219,7 @@ class TrainingLoop:
         batches = (self._maker.batch(table) for table in stream.epoch(epoch, skip_batches=start.batch))
         self.model.train()
         if start.step > start.published_step:
-            self._publish_if_due()  # Ctrl-C came at a step at which it was
+            self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
         with Prefetcher(batches) as prefetched:

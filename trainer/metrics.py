@@ -1,4 +1,4 @@
-"""Metrics of scores: AUC, log-loss, and whether one set of scores beats another by more than chance.
+"""Computes metrics of scores: AUC, log-loss, and whether one set of scores beats another by more than chance.
 
 N rows throughout. Labels are 0 or 1, scores any finite numbers (probabilities for the log-loss).
 """
@@ -17,9 +17,11 @@ _SMALLEST_PROBABILITY = 1e-7
 
 @dataclass(frozen=True)
 class BootstrapResult:
-    """AUC of a minus AUC of b: on all rows, and the interval that holds `confidence` of the resampled differences."""
+    """Holds the difference of two AUCs, that of a minus that of b, and its interval."""
 
+    #: The difference on all rows.
     difference: float
+    #: The ends of the interval that holds `confidence` of the resampled differences.
     low: float
     high: float
     confidence: float
@@ -57,7 +59,7 @@ def paired_bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> BootstrapResult:
-    """Resamples rows with replacement, the same rows for both, and looks at AUC(a) - AUC(b) each time.
+    """Resamples rows with replacement, the same rows for both, and computes AUC(a) - AUC(b) each time.
 
     labels, scores_a, scores_b: (N,). The interval is the percentile interval. Resamples with one class only are
     left out. Raises InvalidInput when nothing can be compared.
@@ -73,7 +75,7 @@ def paired_bootstrap(
     chunk = max(1, 2_000_000 // rows)
     for start in range(0, samples, chunk):
         count = min(chunk, samples - start)
-        # A resample is how often each row was drawn; AUC with these weights needs no new sort.
+        # A resample is a count of how often each row was drawn; the AUC with these weights needs no new sort.
         weights = np.stack([np.bincount(rng.integers(0, rows, rows), minlength=rows) for _ in range(count)])
         weighted = weights.astype(np.float64)
         differences.append(ranked_a.auc(weighted) - ranked_b.auc(weighted))
@@ -89,7 +91,7 @@ def paired_bootstrap(
 
 
 class _RankedScores:
-    """Scores sorted once; AUC for many weightings of the rows."""
+    """Sorts scores once, and computes the AUC for many weightings of the rows."""
 
     def __init__(self, truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> None:
         self._order = np.argsort(scores, kind="stable")

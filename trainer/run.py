@@ -85,7 +85,7 @@ def train(
             state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
             loop.restore(state)
         save_config(output, config)
-        # Kept before the first publish: what is pending after a crash is made of the same rows.
+        # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
         sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.label))
         save_sample(output, sample)
         if repository is not None:

@@ -113,11 +113,7 @@ def update(
 
 
 class _Start:
-    """The state where an update begins or continues.
-
-    commit: the commit with that state. lineage: the snapshots published before it. update: the pass that is continued,
-    None for a new one.
-    """
+    """Finds the state where an update begins or continues."""
 
     def __init__(
         self,
@@ -129,8 +125,11 @@ class _Start:
         resume: bool,
         from_snapshot: str | None,
     ) -> None:
+        #: The commit with that state.
         self.commit = newest
+        #: The snapshots published before it.
         self.lineage = lineage_of(newest.state)
+        #: The pass that is continued; None for a new one.
         self.update = newest.state.update
         self._number = 1 if self.update is None else self.update.number + 1
         self._origin = "" if from_snapshot is None else _snapshot_id(self.lineage, from_snapshot)
@@ -156,7 +155,7 @@ class _Start:
         pending = self.lineage.pending
         self.commit = log.find(self._origin)
         if pending is not None and self._origin in (pending.snapshot, pending.compaction):
-            return  # it is written first, and is the newest then
+            return  # the pending snapshot is written first, and is then the newest
         self.lineage = replace(self.lineage, pending=None).up_to(self._origin)
 
     def _is_same_pass(self, newest: Commit, rows: ParquetRows, from_snapshot: str | None) -> bool:

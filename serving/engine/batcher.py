@@ -1,8 +1,9 @@
-"""The bounded queue of a session group, and how sessions take batches from it.
+"""Implements the bounded queue of a session group, from which sessions take batches.
 
 One session at a time gathers a batch (it may wait for more requests); the others wait for their turn to gather. So two
 sessions never compete for the same late request, and an idle one never breaks up a batch that is being gathered.
-Requests of the two arms, main and canary, wait apart and never share a batch; the arm whose turn came first is taken.
+Requests of the two arms, main and canary, wait apart and never share a batch; the arm whose request has waited longest
+is taken.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from storage.errors import DeadlineExceeded, Overloaded
 
 
 class RequestQueue:
-    """By priority, and first in, first out within a level of an arm. Every method may be called from any thread.
+    """Orders requests by priority, and first in, first out within a level of an arm. Thread-safe.
 
-    A request that would pass its deadline by estimate is refused by `put`; one whose deadline has passed is not taken
-    any more. One that was taken is answered. Its sink may time it out earlier, while it waits: see `discard`.
+    `put` refuses a request that would pass its deadline by estimate; a request whose deadline has passed is no longer
+    taken. A request that was taken is answered. Its sink may time it out earlier, while it waits: see `discard`.
 
-    sessions: how many take from it, for the estimate of a wait.
+    sessions: the number of sessions that take from it, for the estimate of a wait.
     """
 
     def __init__(self, model: str, settings: QueueSettings, max_batch_size: int, sessions: int = 1) -> None:
@@ -59,8 +60,8 @@ class RequestQueue:
             self._changed.notify()
 
     def check(self) -> None:
-        """Raises Overloaded when no request would be taken now, of whatever level: before anything is spent on one."""
-        # Without the lock where that is enough: this is asked for every request.
+        """Raises Overloaded when no request of any level would be accepted now, so that no work is spent on one."""
+        # Checked without the lock where that is enough, because this runs for every request.
         waiting = len(self)
         if not waiting or (waiting < self._least_room and not self._settings.max_wait_us):
             return
@@ -77,13 +78,16 @@ class RequestQueue:
                     return
 
     def discard(self, request: QueuedRequest) -> bool:
-        """Takes a request out again, freeing its place; False when a session has it already."""
+        """Removes a request and frees its place; returns False when a session already has it."""
         with self._changed:
             request.abandoned = True
             return (self._canary if request.canary else self._main).discard(request)
 
     def take(self) -> list[QueuedRequest] | None:
-        """The next batch; waits for one. None when the session is to end: the queue is closed and empty, or `leave`."""
+        """Waits for the next batch and returns it; None when the session is to end.
+
+        A session ends when the queue is closed and empty, or after `leave`.
+        """
         with self._turn, self._changed:
             batch: list[QueuedRequest] = []
             size = 0
@@ -104,23 +108,23 @@ class RequestQueue:
                 if full or self._closed or self._settings.delay_us == 0 or size in self._settings.preferred:
                     return batch
                 if (self._canary if arm is self._main else self._main).count:
-                    return batch  # the other arm must not wait for this one's company
+                    return batch  # the other arm must not wait while this one gathers more requests
                 until_ns = batch[0].arrived_ns + self._settings.delay_us * 1000
                 left_ns = until_ns - time.monotonic_ns()
-                # Nobody's deadline may pass while company is waited for.
+                # No deadline may pass while the batch waits for more requests.
                 if left_ns <= 0 or any(0 < request.deadline_ns <= until_ns for request in batch):
                     return batch
                 self._changed.wait(left_ns / 1e9)
 
     def leave(self, sessions: int) -> None:
-        """So many of the sessions that take from here get None next, whichever comes first."""
+        """Makes the next `sessions` calls of `take` return None, so that as many sessions end."""
         with self._changed:
             self._leaving += sessions
             self.sessions -= sessions
             self._changed.notify_all()
 
     def retire(self) -> bool:
-        """Whether the session that asks may end, because there are others: one of those that stay is always left."""
+        """Lets the calling session end if others take from the queue; returns False for the last one: it must stay."""
         with self._changed:
             if self.sessions <= 1:
                 return False
@@ -128,14 +132,14 @@ class RequestQueue:
             return True
 
     def close(self) -> list[QueuedRequest]:
-        """No more requests from now on; those that wait are still taken. Returns what waits."""
+        """Refuses requests from now on and returns those that wait; sessions still take these."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             return [*self._main.all(), *self._canary.all()]
 
     def clear(self) -> list[QueuedRequest]:
-        """Takes everything out, to be refused."""
+        """Removes and returns all requests; the caller refuses them."""
         with self._changed:
             left = [*self._main.all(), *self._canary.all()]
             self._main = WaitingRequests(len(self._settings.levels))
@@ -148,7 +152,10 @@ class RequestQueue:
             raise Overloaded(f"model {self._model!r}: exceeds maximum queue size of {limit}; try later")
 
     def _check_wait(self, level: int, deadline_ns: int) -> None:
-        """The estimate is of what is known to wait: an idle model never refuses, however slow its last batch was."""
+        """Raises Overloaded when the rows that wait would take too long.
+
+        Only waiting rows count, so an idle model never refuses a request, however slow its last batch was.
+        """
         rows = self._main.rows_before(level) + self._canary.rows_before(level)
         if not rows:
             return
@@ -165,7 +172,7 @@ class RequestQueue:
             )
 
     def _first_arm(self) -> WaitingRequests:
-        """The arm of which a request has waited longest."""
+        """Returns the arm with the request that has waited longest."""
         if not self._canary.count:
             return self._main
         if not self._main.count:
@@ -173,7 +180,7 @@ class RequestQueue:
         return self._main if self._main.oldest_ns() <= self._canary.oldest_ns() else self._canary
 
     def _gather(self, waiting: WaitingRequests, batch: list[QueuedRequest], size: int) -> tuple[int, bool]:
-        """Moves what fits of an arm into `batch`; returns its size and whether nothing more will fit."""
+        """Moves the requests of an arm that fit into `batch`; returns its size and whether nothing more will fit."""
         now_ns = time.monotonic_ns()
         stop = self._stop_at(waiting, size)
         expired: Answers | None = None
@@ -195,7 +202,11 @@ class RequestQueue:
         return size, full
 
     def _stop_at(self, waiting: WaitingRequests, size: int) -> int:
-        """How large the batch may grow: the largest preferred size that what waits can fill, else the limit."""
+        """Returns how large the batch may grow.
+
+        That is the largest preferred size that the waiting rows can fill, else the last preferred size; without
+        preferred sizes, the limit.
+        """
         preferred = self._settings.preferred
         if not preferred:
             return self._limit

@@ -1,4 +1,4 @@
-"""Which requests go to a canary: the same key always to the same side, in every process and after every restart."""
+"""Decides which requests go to a canary: a key goes to the same side in every process and after every restart."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 
 
 def routing_point(model: str, routing_key: str) -> float:
-    """Where a routing key lies in [0, 1): below the canary's fraction it is the canary's. No key: anywhere.
+    """Maps a routing key to a number in [0, 1); below the canary's fraction, the canary answers. "" is drawn at random.
 
-    It depends on the model's name and the key alone, so a fraction that grows keeps those that it had.
+    The number depends on the model's name and the key alone, so a fraction that grows keeps the keys that it had.
     """
     if not routing_key:
         return random.random()

@@ -1,8 +1,8 @@
-"""The cores of the machine, shared fairly among models when their sessions want more than there are.
+"""Shares the machine's cores fairly among models when their sessions want more cores than there are.
 
-Start-time fair queueing: a model's clock runs with the time that its batches took, divided by its share. When cores are
-short, the batch of the model whose clock is behind goes first. A model that was idle takes up the clock of those that
-were not, so nobody saves up.
+This is start-time fair queueing: a model's clock advances by the time that its batches took, divided by its share. When
+cores are short, the batch of the model whose clock is behind goes first. A model that was idle takes over the clock of
+those that were not, so idle time is not saved up.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from contextlib import contextmanager
 
 
 class CoreAccount:
-    """One model's use of the cores. share: relative to the other models'."""
+    """Counts one model's use of the cores."""
 
     def __init__(self, name: str, share: float) -> None:
         self.name = name
+        #: Relative to the shares of the other models.
         self.share = share
         self.used_ns = 0
         self.clock = 0.0
@@ -26,9 +27,10 @@ class CoreAccount:
 
 
 class CoreShares:
-    """Any thread. slots: batches that compute at a time while several models want cores; one model alone is not held.
+    """Decides which model's batch gets a core next. Thread-safe.
 
-    A batch that waits for the disk keeps its slot: it was that model's turn.
+    slots: batches that compute at a time while several models want cores; a single model is not limited. A batch that
+    waits for the disk keeps its slot, because it was that model's turn.
     """
 
     def __init__(self, slots: int | None = None) -> None:
@@ -36,12 +38,12 @@ class CoreShares:
         self._lock = threading.Lock()
         self._running = 0
         self._busy: dict[CoreAccount, None] = {}
-        self._waiting: list[tuple[CoreAccount, threading.Event]] = []  # in the order in which they came
+        self._waiting: list[tuple[CoreAccount, threading.Event]] = []  # in order of arrival
         self._clock = 0.0
         self._accounts: dict[str, CoreAccount] = {}
 
     def account(self, model: str, share: float) -> CoreAccount:
-        """The account of a model: one for all its versions and tables. share: what it has from now on."""
+        """Returns the account of a model, one for all its versions and tables. share: its share from now on."""
         with self._lock:
             account = self._accounts.setdefault(model, CoreAccount(model, share))
             account.share = share
@@ -49,7 +51,7 @@ class CoreShares:
 
     @contextmanager
     def turn(self, account: CoreAccount) -> Iterator[None]:
-        """A core for one batch: waits for it while other models are before this one."""
+        """Holds a core for one batch; waits for it while it is the turn of other models."""
         self._enter(account)
         started = time.monotonic_ns()
         try:
@@ -80,7 +82,7 @@ class CoreShares:
             if account.active == 0:
                 del self._busy[account]
             while self._waiting and (self._running < self.slots or len(self._busy) == 1):
-                # A model's clock goes on while its batches wait, and there are no more of them than sessions.
+                # A model's clock advances while its batches wait, and it has no more of them than sessions.
                 first = min(range(len(self._waiting)), key=lambda place: self._waiting[place][0].clock)
                 behind, event = self._waiting.pop(first)
                 self._clock = behind.clock

@@ -1,4 +1,4 @@
-"""Whether the GPUs of a version give the scores of the trainer and of the processor, before a snapshot is served."""
+"""Checks that a version's GPUs give the scores of the trainer and of the processor, before a snapshot is served."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from storage.features import FeatureBatch
 
 logger = logging.getLogger("emberline.serving")
 
-# Larger batches are compared with the scores of their first rows, which come again.
+# Larger batches are compared with the scores of their first rows, which repeat.
 _WHOLE_ROWS = 1024
 
 
 def check_devices(parts: ModelParts, snapshot: Snapshot, golden: Golden, precision: str) -> float:
-    """Replays golden requests on every GPU in use; the first time, batches of every size too.
+    """Replays golden requests on every GPU in use; the first time, it also compares batches of every size.
 
     Returns the largest difference to the golden scores. Raises ParityError, or gives a GPU up for this version where
     the processor may answer.
@@ -35,7 +35,7 @@ def check_devices(parts: ModelParts, snapshot: Snapshot, golden: Golden, precisi
     for each in devices.in_use():
         try:
             if not each.model.is_checked and golden.batch:
-                # First: it says whether batches may be filled up, which the replay's are.
+                # Comes first: it finds out whether batches may be padded, as those of the replay are.
                 _check_sizes(parts, each, snapshot, golden, allowed)
                 each.model.is_checked = True
             worst = max(worst, replay_golden(parts, snapshot, golden, each, allowed))
@@ -47,7 +47,7 @@ def check_devices(parts: ModelParts, snapshot: Snapshot, golden: Golden, precisi
             if isinstance(error, DeviceLost):
                 each.model.give_up(str(error))
                 if devices.first() is not None:
-                    continue  # another GPU passes or refuses it
+                    continue  # another GPU decides whether the snapshot passes
             if not devices.falls_back:
                 raise
             each.model.give_up(str(error))
@@ -55,8 +55,10 @@ def check_devices(parts: ModelParts, snapshot: Snapshot, golden: Golden, precisi
 
 
 def tolerances(golden: Golden, precision: str) -> Tolerances:
-    """How far each output of a GPU may be from the trainer's: what the version says, and for fp32 at least
-    FP32_TOLERANCE times that output's own largest value, if that is above 1. Whole numbers must be the same.
+    """Returns the largest allowed difference of each output of a GPU to the trainer's.
+
+    That is the version's tolerance, and for fp32 at least FP32_TOLERANCE times the larger of 1 and the output's own
+    largest value. Integer outputs must be equal.
     """
     found: Tolerances = {}
     for name, values in golden.outputs.items():
@@ -72,10 +74,10 @@ def tolerances(golden: Golden, precision: str) -> Tolerances:
 def _check_sizes(
     parts: ModelParts, pipeline: GpuPipeline, snapshot: Snapshot, golden: Golden, allowed: Tolerances
 ) -> None:
-    """Compares batches of every size, those that are filled up with zeros, and the user's side once a user, with the
-    processor's scores.
+    """Compares batches of every size with the processor's scores.
 
-    Where a row's scores depend on the rows beside it, nothing is filled up. Raises ParityError.
+    Among them are batches that are padded with zeros, and batches with the user's side computed once for each user.
+    Where a row's scores depend on the rows beside it, nothing is padded. Raises ParityError.
     """
     model = pipeline.model
     features = parts.features(golden.columns, golden.batch)
@@ -87,7 +89,7 @@ def _check_sizes(
         if not differs <= allowed[output]:
             raise _unlike(model, f"output {output!r} with the user's side once a user", differs, allowed[output])
     for bucket in model.buckets.all:
-        # Where rows do not depend on each other, a large batch is the same rows again.
+        # Where rows do not depend on each other, a large batch repeats the same rows.
         period = bucket.size if mixes or bucket.size <= _WHOLE_ROWS else golden.batch
         full = take_rows(features, np.arange(bucket.size) % golden.batch)
         _compare(parts, pipeline, snapshot, full, min(period, bucket.size), allowed)
@@ -104,7 +106,7 @@ def _compare(
     period: int,
     allowed: Tolerances,
 ) -> None:
-    """period: after so many rows they come again."""
+    """Compares one batch with the processor's scores. period: the number of rows after which the batch repeats."""
     expected = parts.score_once(take_rows(batch, np.arange(period)), snapshot, parts.processor)
     got = parts.score_once(batch, snapshot, pipeline)
     again = np.arange(batch.batch) % period

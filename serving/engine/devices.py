@@ -1,4 +1,4 @@
-"""The GPUs that one version is on: brought up when it is loaded, left when they fail."""
+"""Manages the GPUs that one version is on: sets them up when it is loaded, and gives them up when they fail."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from storage.hbm.sharing import sharing_of
 
 logger = logging.getLogger("emberline.serving")
 
-# What scores requests beside live traffic.
+# A pipeline that scores requests beside live traffic.
 ReplayPipeline = Pipeline | GpuPipeline
-# A GPU adds in another order than the trainer's processor: fp32 scores differ by this much, times the largest output
-# if that is above 1, where a version asks for less.
+# A GPU adds in another order than the trainer's processor, so fp32 scores may differ by this much, times the largest
+# output if that is above 1, even where a version's tolerance is smaller.
 FP32_TOLERANCE = 1e-5
 
 
 class Devices:
-    """Empty for a version on the processor alone. `open` once; then any thread, one replay at a time."""
+    """Holds the GPUs of one version; empty for a version on the processor alone.
+
+    `open` is called once; then it is thread-safe, but one replay runs at a time.
+    """
 
     def __init__(self, parts: VersionParts) -> None:
         self.models: dict[int, DeviceModel] = {}
-        # Whether the processor answers: sessions of its own, or what a GPU cannot.
+        # True where the processor has sessions of its own, or answers when a GPU cannot.
         self.uses_processor = True
         self.falls_back = False
         self._parts = parts
@@ -43,10 +46,10 @@ class Devices:
     def open(
         self, config: ModelConfig, gpus: Gpus | None, snapshot: Snapshot, max_batch_size: int
     ) -> tuple[Place, ...]:
-        """Brings the weights to the GPUs of `config.places`, and returns the places of the sessions.
+        """Copies the weights to the GPUs of `config.places`, and returns the places of the sessions.
 
-        A GPU that cannot be used is an error, or its sessions are on the processor, as configured. Raises DeviceError,
-        Unsupported.
+        If a GPU cannot be used, that is an error, or its sessions run on the processor, as configured. Raises
+        DeviceError, Unsupported.
         """
         places = list(config.places)
         wanted = list(dict.fromkeys(place for place in places if place is not None))
@@ -76,7 +79,10 @@ class Devices:
         return tuple(places)
 
     def pipeline(self, lookup_timeout_s: float | None, place: int, snapshot: Snapshot) -> ReplayPipeline:
-        """For a session on a GPU; `prepare` captures its graphs. Raises DeviceError where only a GPU will do."""
+        """Creates the pipeline of a session on a GPU; its `prepare` captures the graphs.
+
+        If the GPU is not usable, it is a pipeline on the processor; raises DeviceError where only a GPU may answer.
+        """
         parts = self._parts
         model = self.models[place]
         if not self.falls_back:
@@ -90,45 +96,51 @@ class Devices:
             return parts.processor_pipeline(lookup_timeout_s)
 
     def is_usable(self, place: Place) -> bool:
-        """Whether sessions can be there."""
+        """Returns whether sessions can run at `place`."""
         return place is None or not self.models[place].given_up
 
     @property
     def max_rows(self) -> int:
-        """The largest batch that everything here takes."""
+        """Returns the largest batch that every GPU here takes."""
         return min((model.inputs.max_rows for model in self.models.values()), default=2**31)
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be scored any more: every GPU is given up, and nothing else may answer. "" otherwise."""
+        """Returns why nothing can be scored any more; "" otherwise.
+
+        That is so when every GPU is given up and the processor may not answer.
+        """
         models = list(self.models.values())
         if self.uses_processor or not models or not all(each.given_up for each in models):
             return ""
         return f"{models[0].driver.info}: {models[0].given_up}"
 
     def first(self) -> GpuPipeline | None:
-        """A pipeline for replays on a GPU that is in use."""
+        """Returns a pipeline for replays on a GPU that is in use; None where there is none."""
         return next(iter(self.in_use()), None)
 
     def in_use(self) -> list[GpuPipeline]:
-        """The pipelines for replays, one for each GPU that is not given up."""
+        """Returns the pipelines for replays, one for each GPU that is not given up."""
         return [each for each in self._replays.values() if not each.model.given_up]
 
     def close(self) -> None:
-        """Gives the memory back. No session is left."""
+        """Frees the memory on the GPUs. All sessions must have ended."""
         for index in list(self.models):
             self._drop(index)
         sharing_of(self._parts.store).leave(self)
 
     def _share_rows(self, config: ModelConfig, gpus: Gpus | None, wanted: Sequence[int]) -> bool:
-        """Whether the version's GPUs share rows from now on. Raises DeviceError where they cannot, under `refuse`."""
+        """Sets up the sharing of rows among the version's GPUs, and returns whether they share rows from now on.
+
+        Raises DeviceError or ConfigError where they cannot and `on_gpu_failure` is `refuse`.
+        """
         parts, options = self._parts, config.options
         if gpus is None or not wanted or options.hbm_bytes == 0:
             return False
         drivers: list[Driver] = []
         if options.hbm_placement == "shard":
             for index in wanted:
-                with suppress(DeviceError):  # opening it says so, too
+                with suppress(DeviceError):  # `_open_one` meets the same error and reports it
                     driver = gpus.driver(index)
                     driver.enter_thread()
                     drivers.append(driver)
@@ -146,7 +158,7 @@ class Devices:
         parts = self._parts
         busy_wait = config.graphs.busy_wait
         if busy_wait is None:
-            # Who waits for an event that way keeps a core.
+            # A thread that waits for an event busily keeps a core.
             busy_wait = 2 * config.sessions <= len(os.sched_getaffinity(0))
         model = self.models[index] = DeviceModel(
             parts.name,
@@ -179,8 +191,9 @@ class Devices:
     def _open_gpu(
         self, config: ModelConfig, model: DeviceModel, snapshot: Snapshot, shares_rows: bool
     ) -> GpuTables | None:
-        """A cache of rows on the GPU. Without one the host looks up; that is an error only where `refuse` says so of
-        one that was asked for.
+        """Opens a cache of rows on the GPU; returns None where the host looks rows up instead.
+
+        A cache that cannot be opened is an error only if it was asked for and `on_gpu_failure` is `refuse`.
         """
         parts, hbm_bytes = self._parts, config.options.hbm_bytes
         is_asked = bool(hbm_bytes) and config.options.on_gpu_failure == "refuse"

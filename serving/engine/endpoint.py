@@ -1,4 +1,4 @@
-"""Who answers the requests of one name: a bounded queue, sessions, and the snapshots that they answer from."""
+"""Answers the requests of one model name: a bounded queue, sessions, and the snapshots that they answer from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 class Endpoint:
-    """Answers requests on the snapshots of `line` until `close`.
+    """Answers requests on the snapshots of `history` until `close`.
 
     proto: its ModelConfig, as the server reports it.
     """
@@ -55,8 +55,8 @@ class Endpoint:
     ) -> None:
         """Starts the sessions, and waits until they are warm. Raises ConfigError when they cannot be, DeviceError.
 
-        places: where its sessions are. sessions: how many there are, instead of one for each place. owner: the model
-        that its use of the cores counts for, "" for itself.
+        places: where its sessions run. sessions: their number, instead of one for each place. owner: the model that
+        its use of the cores counts for, "" for itself.
         """
         self.name = signature.model
         self.version = version
@@ -95,44 +95,44 @@ class Endpoint:
 
     @property
     def successor(self) -> Endpoint | None:
-        """Who answers what comes too late for this one; None: nobody."""
+        """Returns the endpoint that answers requests that come too late for this one; None where there is none."""
         return None
 
     @property
     def trouble(self) -> str:
-        """Why it cannot answer until the server starts anew; "" when it can."""
+        """Returns why it cannot answer until the server restarts; "" when it can."""
         return ""
 
     @property
     def unready(self) -> str:
-        """Why it should not be asked now; "" when it can."""
+        """Returns why it should not get requests now; "" when it should."""
         return self.trouble
 
     def answers(self, version: str) -> bool:
-        """Whether a request for this version, "" for the one that is served, is its to answer still."""
+        """Returns whether it still answers requests for `version`; "" stands for the version that is served."""
         return not self.group.is_closed
 
     @property
     def arms(self) -> dict[str, ModelStatistics]:
-        """Statistics by arm: "main" and "canary". Every request counts in one of them."""
+        """Returns the statistics by arm, "main" and "canary"; every request counts in one of them."""
         return {"main": self.statistics, "canary": self.canary_statistics}
 
     @property
     def queued(self) -> int:
-        """Requests that wait for a session."""
+        """Returns the number of requests that wait for a session."""
         return self.group.queued
 
     @property
     def sessions(self) -> int:
-        """How many sessions it has."""
+        """Returns the number of sessions."""
         return len(self.group)
 
     def resize(self, sessions: int) -> None:
-        """Starts or ends sessions while it serves. sessions: 1 or more."""
+        """Starts or ends sessions while it serves, until there are `sessions`, 1 or more."""
         self.group.resize(sessions)
 
     def check_load(self) -> None:
-        """Raises Overloaded when a request would be turned away now, before anything is spent on reading it."""
+        """Raises Overloaded when a request would be refused now, so that no work is spent on reading it."""
         try:
             self.group.check()
         except Overloaded as error:
@@ -140,7 +140,7 @@ class Endpoint:
             raise
 
     def takes_canary(self, routing_key: str) -> bool:
-        """Whether a request with this key is answered by the canary; without a key, by chance."""
+        """Returns whether the canary answers a request with this key; without a key, chance decides."""
         canary = self.history.canary
         return canary is not None and routing_point(self.name, routing_key) < canary[1]
 
@@ -158,14 +158,18 @@ class Endpoint:
     ) -> InferenceResult:
         """Answers one request; called on any event loop.
 
-        timeout_us: how long it may wait for a snapshot and a session, 0 for the model's own limits. min_snapshot:
-        "" or a snapshot that the answer must not be older than, by id or as "V.S"; it is waited for. canary: None
-        for what `takes_canary` says. follow: when this version was replaced meanwhile, let the one after it answer, as
-        long as its signature fits; give False for a request that asked for this version by number. priority: 1 is the
-        first, 0 the model's default. routing_key: picks the session, where config.pbtxt says so, and the arm. The
-        result's snapshot says which version it was. Raises Overloaded when the queue is full or the wait too long,
-        DeadlineExceeded, InvalidInput, Unavailable (min_snapshot is held or refused; SignatureChanged: the version was
-        replaced by one that takes other inputs). Cancelling the call frees its place in the queue.
+        timeout_us: how long it may wait for a snapshot and a session, 0 for the model's own limits.
+        min_snapshot: "" or a snapshot, by id or as "V.S"; waits until the served one is not older.
+        canary: the arm; None for what `takes_canary` returns.
+        follow: if this version was replaced meanwhile, the next one answers, as long as its signature fits; pass False
+        for a request that asked for this version by number.
+        priority: 1 is the first, 0 the model's default.
+        routing_key: chooses the session, where config.pbtxt says so, and the arm.
+
+        The result's snapshot says which version answered. Raises Overloaded when the queue is full or the wait would
+        be too long, DeadlineExceeded, InvalidInput, Unavailable (min_snapshot is held or refused), or
+        SignatureChanged, an Unavailable, when the version was replaced by one that takes other inputs. Cancelling the
+        call frees its place in the queue.
         """
         arrived_ns = time.monotonic_ns()
         loop = asyncio.get_running_loop()
@@ -188,7 +192,7 @@ class Endpoint:
                 result = await self._answer_at(min_snapshot, call)
         except ReplacedError as error:
             successor = self.successor
-            # A version whose store was replaced is the same version still.
+            # A version whose store was replaced is still the same version.
             if successor is None or not (follow or successor.version == self.version):
                 statistics.finished(time.monotonic_ns() - arrived_ns, error)
                 raise Unavailable(f"model {self.name!r} version {self.version} is shutting down") from None
@@ -213,7 +217,10 @@ class Endpoint:
         priority: int = 0,
         routing_key: str = "",
     ) -> QueuedRequest:
-        """A request as it will wait: its arm, its level, and until when. For sinks of their own; see `infer`."""
+        """Builds the request that will wait, with its arm, level and deadline. Callers may pass their own sink.
+
+        The parameters are those of `infer`.
+        """
         level = self.queue_settings.level_of(priority)
         settings = self.queue_settings.levels[level]
         bounds = (timeout_us, 0 if settings.delays else settings.timeout_us)
@@ -234,17 +241,17 @@ class Endpoint:
         )
 
     def statistics_of(self, call: QueuedRequest) -> ModelStatistics:
-        """Where a request counts."""
+        """Returns the statistics that a request counts in."""
         return self.canary_statistics if call.canary else self.statistics
 
     def answered(self, call: QueuedRequest) -> None:
-        """Called with each request that was answered, before its memory goes; any thread."""
+        """Receives each request that was answered, before its memory is freed; called on any thread."""
 
     def close(self, timeout_s: float) -> bool:
-        """Takes no new requests, works off the queue for at most `timeout_s`, and ends the sessions.
+        """Takes no new requests, answers those in the queue for at most `timeout_s`, and ends the sessions.
 
-        What is left in the queue then goes to the successor, or is refused where there is none. Returns whether all
-        sessions ended; while one is still at work, the store must stay open.
+        The requests that are left in the queue then go to the successor, or are refused where there is none. Returns
+        whether all sessions ended; while one is still at work, the store must stay open.
         """
         deadline = time.monotonic() + timeout_s
         self.history.end()
@@ -260,19 +267,19 @@ class Endpoint:
         return ended
 
     async def _answer_at(self, min_snapshot: str, call: QueuedRequest) -> InferenceResult:
-        """The answer of a snapshot that covers `min_snapshot`."""
+        """Returns the answer of a snapshot that covers `min_snapshot`."""
         until_ns = call.deadline_ns or call.arrived_ns + self._snapshot_timeout_ns
         while True:
             if not await self.history.wait_for(min_snapshot, until_ns, call.canary):
                 raise ReplacedError
             result = await self._answer(call)
-            # A rollback may have come between the wait and the batch; then there is another wait.
+            # After a rollback between the wait and the batch, it waits again.
             if self.history.covers(result.snapshot, min_snapshot):
                 return result
             call = replace(call, place=asyncio.get_running_loop().create_future(), features=None)
 
     async def _answer(self, call: QueuedRequest) -> InferenceResult:
-        """One way through the queue and a session. Raises ReplacedError when the queue is closed."""
+        """Sends a request through the queue and a session once. Raises ReplacedError when the queue is closed."""
         if call.batch == 0:
             canary_arm = self.history.canary if call.canary else None
             return InferenceResult(
@@ -313,13 +320,16 @@ class Endpoint:
 
 
 def _expire(request: QueuedRequest) -> None:
-    # A request that a session has taken already is answered.
+    # A request that a session has already taken is answered.
     if not request.place.done() and request.discard():
         request.place.set_exception(DeadlineExceeded("request timeout expired in the queue"))
 
 
 def can_answer(signature: ModelSignature, request: ModelSignature, batch: int) -> bool:
-    """Whether what was decoded by one signature can be answered, and encoded again, by a model with another."""
+    """Returns whether a model with `signature` can answer a request that was decoded with the signature `request`.
+
+    The answer is encoded with `request`, too. batch: rows of the request.
+    """
     own = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in signature.raw}
     given = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in request.raw}
     fresh_optional = all(entry.missing == "null" for entry in signature.raw if entry.name not in given)

@@ -1,9 +1,9 @@
-"""The live guard: do recent real requests get scores from a candidate that are much unlike those of now?
+"""Implements the live guard: refuses a candidate whose scores of recent requests differ much from the current ones.
 
-The golden replay shows that a candidate computes what its trainer computes. A trainer gone wrong passes it; the guard
-compares what users get. Figures: the population stability index over deciles of the scores of now, the shift of the
-mean, Spearman's rank correlation, and the share of ids without a row. The same requests are scored on both sides, so
-chance plays no part in the shifts.
+The golden replay shows that a candidate computes what its trainer computes. The candidate of a faulty trainer passes
+it; the guard compares the scores that users get. Its figures are the population stability index over deciles of the
+current scores, the shift of the mean, Spearman's rank correlation, and the share of ids without a row. Both snapshots
+score the same requests, so chance plays no part in the shifts.
 """
 
 from __future__ import annotations
@@ -21,35 +21,39 @@ if TYPE_CHECKING:
     from serving.model_config.options import ModelOptions
 
 _BINS = 10
-# Of an output with many values a row, these many are looked at.
+# The most values that are compared of an output with many values in a row.
 _MAX_COLUMNS = 8
-# Scores of now that lie closer together than this share of the largest have no shape and no order to compare.
+# If the current scores differ by less than this share of the largest, they have no shape and no order to compare.
 _LEAST_SPREAD = 1e-6
-# For probabilities: so near together, a harmless move takes every row into another decile.
+# For probabilities: if they differ by less, a harmless shift moves every row into another decile.
 _LEAST_UNIT_SPREAD = 0.02
 _ROUNDING = 5
 
 
 @dataclass(frozen=True)
 class OutputShift:
-    """How one output shifts. shift_unit: "" (absolute) or "std". None: there is nothing to compare."""
+    """Says how one output shifts. A figure is None where there is nothing to compare."""
 
     output: str
     rows: int
     psi: float | None
     mean_shift: float | None
+    #: "" where the shift is absolute, "std" where it is in standard deviations.
     shift_unit: str
     correlation: float | None
 
 
 @dataclass(frozen=True)
 class GuardReport:
-    """What the guard saw. skipped: why it did not judge, "" when it did. absent_*: shares of the ids looked up."""
+    """Holds the figures that the guard measured."""
 
     rows: int = 0
     shifts: tuple[OutputShift, ...] = ()
+    #: The share of the ids looked up that have no row in the current snapshot.
     absent_before: float = 0.0
+    #: The same share in the candidate.
     absent_after: float = 0.0
+    #: Why the guard did not judge; "" when it did.
     skipped: str = ""
 
     def __str__(self) -> str:
@@ -118,10 +122,10 @@ def _shifts(outputs: Sequence[str], now: Replayed, then: Replayed, min_rows: int
 
 
 def compare_scores(output: str, now: np.ndarray, then: np.ndarray, min_rows: int) -> OutputShift | None:
-    """The shift of one column of scores, (n,) float64 each; None when fewer than `min_rows` of now are different.
+    """Returns the shift of one column of scores, (n,) float64 each; None if `now` has fewer than `min_rows` distinct.
 
-    Equal scores of now count once: a request that is sent over and over must not stand for all traffic.
-    Raises GuardError for scores that are not finite where those of now are.
+    Equal scores in `now` count once, so that a request that is sent again and again does not stand for all traffic.
+    Raises GuardError for scores in `then` that are not finite where those in `now` are.
     """
     sound = np.isfinite(now)
     broken = int((sound & ~np.isfinite(then)).sum())
@@ -129,7 +133,7 @@ def compare_scores(output: str, now: np.ndarray, then: np.ndarray, min_rows: int
         raise GuardError(f"live guard: output {output!r}: {broken} of {len(now)} rows get scores that are no numbers")
     now, then = now[sound], then[sound]
     largest = float(np.abs(now).max(initial=0.0))
-    # Rounded: the same row may differ in its last bits with the rows that it is computed together with.
+    # Rounded, because the last bits of a row's score depend on the rows that are computed together with it.
     rounded = np.round(now / (largest or 1.0), _ROUNDING)
     where = np.unique(rounded, return_index=True)[1]
     if len(where) < min_rows:
@@ -151,7 +155,7 @@ def compare_scores(output: str, now: np.ndarray, then: np.ndarray, min_rows: int
 
 
 def _psi(now: np.ndarray, then: np.ndarray) -> float:
-    """Population stability index over deciles of `now`; half a row is added to each bin, so that none is empty."""
+    """Returns the population stability index over deciles of `now`; adds half a row to each bin, so none is empty."""
     edges = np.unique(np.quantile(now, np.arange(1, _BINS) / _BINS))
     shares = []
     for values in (now, then):
@@ -161,7 +165,7 @@ def _psi(now: np.ndarray, then: np.ndarray) -> float:
 
 
 def _rank_correlation(now: np.ndarray, then: np.ndarray) -> float:
-    """Spearman's, ties at their average rank; 0 when `then` is the same for every row."""
+    """Returns Spearman's rank correlation, with ties at their average rank; 0 when `then` is the same for every row."""
     ranks = [_ranks(now), _ranks(then)]
     before, after = (values - values.mean() for values in ranks)
     scale = float(np.sqrt((before**2).sum() * (after**2).sum()))

@@ -1,4 +1,4 @@
-"""Tells the log how far the load of a version's rows is."""
+"""Logs how far the load of a version's rows is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROGRESS_SECONDS = 2.0
 
 
 def log_progress(name: str) -> LoadProgress:
-    """A callable for `TieredStore.load` that logs every few seconds. name: model/version."""
+    """Returns a callable for `TieredStore.load` that logs every few seconds. name: model/version."""
     last = time.monotonic()
 
     def report(stage: str, table: str, done: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""A loaded version: weights and tables once, shared by its sessions, behind one bounded queue."""
+"""Defines a loaded version: its sessions share one copy of weights and tables, behind one bounded queue."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from storage.tiers.tiered import StoreStats, TieredStore
 
 
 class LoadedModel(Endpoint):
-    """Answers requests on the snapshots of its `line` until `close`. The store belongs to the caller.
+    """Answers requests on the snapshots of its `history` until `close`. The store belongs to the caller.
 
-    `judge` validates a snapshot before requests see it, `serve` shows it to them; the caller records it in between.
+    `judge` validates a snapshot before requests see it, and `serve` starts serving it; in between, the caller records
+    it.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class LoadedModel(Endpoint):
     ) -> None:
         """Starts the sessions.
 
-        store: filled. snapshot: the first to be served. recent: requests of the version before, to go on with.
-        cores: shared with the other models. gpus: those that `config.places` names. sessions: how many, instead of
-        what the configuration says. Raises ConfigError when config.pbtxt does not fit the version, DeviceError when
-        a GPU has no room for it.
+        store: filled with the version's rows. snapshot: the first to be served. recent: requests of the version
+        before, to continue with. cores: shared with the other models. gpus: those that `config.places` names.
+        sessions: their number, instead of what the configuration says. Raises ConfigError when config.pbtxt does not
+        fit the version, DeviceError when a GPU has no memory left for it.
         """
         manifest = published.manifest
         options = config.options
@@ -72,7 +73,7 @@ class LoadedModel(Endpoint):
         self._store = store
         self._options = options
         self._cores = cores or CoreShares()
-        # Weak: else every version that was ever loaded would stay, each held by the one before it.
+        # Weak: otherwise every version that was ever loaded would stay, each held by the one before it.
         self._successor: weakref.ref[LoadedModel] | None = None
         self._by_default = True
         self._tables: dict[str, TableEndpoint] = {}
@@ -109,22 +110,22 @@ class LoadedModel(Endpoint):
 
     @property
     def snapshot(self) -> str:
-        """The id of the snapshot that is served; an answer says for itself which one it comes from."""
+        """Returns the id of the snapshot that is served; each answer names the one that it comes from."""
         return self.history.current.id
 
     @property
     def successor(self) -> LoadedModel | None:
-        """The version that replaced this one, as long as somebody else has it."""
+        """Returns the version that replaced this one, as long as another object refers to it."""
         return None if self._successor is None else self._successor()
 
     @property
     def trouble(self) -> str:
-        """Why it cannot answer until the server starts anew; "" when it can."""
+        """Returns why it cannot answer until the server restarts; "" when it can."""
         return self.parts.devices.trouble
 
     @property
     def unready(self) -> str:
-        """Why it should not be asked now, though much of it may be answered; "" when it can."""
+        """Returns why it should not get requests now, though it may answer many of them; "" when it should."""
         damage = self._store.ssd.damage.found
         return self.trouble or (
             f"its store is damaged, and another is filled to take its place: {damage}" if damage else ""
@@ -135,16 +136,19 @@ class LoadedModel(Endpoint):
         return self._successor is None and not self._closed and (self._by_default or version != "")
 
     def store_stats(self) -> StoreStats:
-        """Hits by tier of this version's own requests, replays left out; sizes of the whole store, shared or not."""
+        """Returns hits by tier of this version's own requests without replays, and sizes of the whole store.
+
+        The store may be shared with other versions.
+        """
         return self._store.stats().counted(self.group.counted())
 
     @property
     def open_tables(self) -> list[TableEndpoint]:
-        """Its tables that were asked as models."""
+        """Returns the endpoints of those tables that were requested as models."""
         return list(self._tables.values())
 
     def table(self, name: str) -> TableEndpoint:
-        """Who answers for one of its tables. Raises NotFound naming the tables, Unavailable when it is closed."""
+        """Returns the endpoint of one of its tables. Raises NotFound naming the tables, Unavailable when closed."""
         found = self._tables.get(name)
         if found is not None:
             return found
@@ -165,7 +169,8 @@ class LoadedModel(Endpoint):
     ) -> ValidationReport:
         """Validates a snapshot that this version is to serve. Raises ParityError or GuardError with the reason.
 
-        against: what is served now, whose recent requests are replayed on both; None: golden requests alone decide.
+        against: the version served now, whose recent requests are replayed on both; for None, golden requests alone
+        decide.
         """
         if against is None:
             return validate(self.parts, None, candidate, golden, None, options=options, claims=claims)
@@ -192,7 +197,7 @@ class LoadedModel(Endpoint):
         *,
         by_default: bool,
     ) -> None:
-        """Requests see `snapshot` from now on, also those that were handed over before.
+        """Serves `snapshot` from now on, also to the requests that were handed over before.
 
         covered: ids and names of the snapshots that it was made from. canary: another snapshot, what that covers, and
         the fraction of the requests that it answers. by_default: requests without a version may come here too.
@@ -216,12 +221,12 @@ class LoadedModel(Endpoint):
         self.hand_over(successor)
 
     def hand_over(self, successor: LoadedModel) -> None:
-        """From now on, requests that come too late for this version or wait for a newer one go to `successor`."""
+        """Sends requests that come too late for this version, or wait for a newer one, to `successor` from now on."""
         self._successor = weakref.ref(successor)
         self.history.end()
 
     def close(self, timeout_s: float) -> bool:
-        """As every endpoint's; its tables' too."""
+        """Closes this endpoint and those of its tables as `Endpoint.close` does."""
         deadline = time.monotonic() + timeout_s
         with self._opening:
             self._closed = True
@@ -234,7 +239,7 @@ class LoadedModel(Endpoint):
         return ended
 
     def _point_at(self, snapshot: Snapshot, covered: Iterable[str]) -> None:
-        # Announced before the switch, so that nobody waits for what is served.
+        # Announced before the switch, so that no request waits for a snapshot that is served.
         self.history.announce(covered, snapshot)
         if self.history.current is not snapshot:
             self.history.switch(snapshot)
@@ -246,7 +251,8 @@ class LoadedModel(Endpoint):
         features = call.features if isinstance(call.features, FeatureBatch) else None
         record = partial(self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row)
         if isinstance(call.sink, LoopSink) and not isinstance(call.columns, FlatColumns):
-            # After the answer has gone: nobody waits for the copy. Shared memory is not the request's any more then.
+            # Runs after the answer was sent, so no caller waits for the copy. Shared memory may be reused by then, so
+            # columns in it are copied at once.
             call.sink.loop.call_soon(record)
         else:
             record()

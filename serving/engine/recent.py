@@ -1,8 +1,9 @@
-"""The last real requests of a model, for the live guard: raw columns, never scores, bounded in rows and bytes.
+"""Keeps the last real requests of a model for the live guard: raw columns, never scores, bounded in rows and bytes.
 
-Every request is kept until there is room for no more, so that a guard has its rows soon after the start; from then on
-they are sampled by time. Recording runs after the answer has gone: a request itself pays one comparison. The features
-that the session made of a request are kept beside its columns, so that a replay of the same version need not make them.
+Every request is kept until the bounds are reached, so that the guard has its rows soon after the start; from then on
+requests are sampled by time. Recording runs after the answer was sent, so it costs the request one comparison. The
+features that the session made of a request are kept beside its columns, so that a replay of the same version need not
+make them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from serving.pipeline.user_side import take_rows
 from storage.features import BytesValues, Column, FeatureBatch, FeatureEngine
 
-# A request gives at most its first rows, so that a few large ones do not stand for all traffic.
+# At most the first rows of a request are kept, so that a few large ones do not stand for all traffic.
 ROWS_PER_REQUEST = 16
 MAX_ROWS = 1024
 MAX_BYTES = 8 << 20
@@ -29,23 +30,28 @@ _NEVER = 2**63
 
 @dataclass(frozen=True)
 class RecentRequest:
-    """A copy of one request's columns. size_bytes: of all arrays. features: what `engine` made of them, or None."""
+    """Is a copy of one request's columns, with the features that were made of them."""
 
     columns: Mapping[str, Column]
     batch: int
+    #: The size of all arrays together.
     size_bytes: int
+    #: The features that `engine` made of the columns, or None.
     features: FeatureBatch | None = None
     engine: FeatureEngine | None = None
 
     def features_of(self, engine: FeatureEngine) -> FeatureBatch:
-        """What an engine makes of the columns. Raises InvalidInput when they do not fit its spec."""
+        """Returns the features that `engine` makes of the columns. Raises InvalidInput if they do not fit its spec."""
         if self.features is not None and self.engine is engine:
             return self.features
         return engine.run(self.columns, self.batch)
 
 
 class RecentRequests:
-    """Any thread. max_requests 0: nothing is kept. interval_ns: once full, at most one in this time."""
+    """Keeps a bounded sample of a model's last requests. Thread-safe.
+
+    max_requests: 0 keeps none. interval_ns: once full, it records at most one request in this time.
+    """
 
     def __init__(self, max_requests: int, *, interval_ns: int = _INTERVAL_NS) -> None:
         self._max_requests = max_requests
@@ -58,7 +64,7 @@ class RecentRequests:
         self._next_ns = 0 if max_requests else _NEVER
 
     def wants(self, now_ns: int) -> bool:
-        """Whether a request that arrived at this `time.monotonic_ns` is to be recorded."""
+        """Returns whether a request that arrived at `now_ns` (`time.monotonic_ns`) is to be recorded."""
         return now_ns >= self._next_ns
 
     def record(
@@ -69,9 +75,10 @@ class RecentRequests:
         engine: FeatureEngine | None = None,
         first_row: int = 0,
     ) -> None:
-        """Copies a request that was answered, so that its own memory can go. Large ones are left out.
+        """Records a copy of a request that was answered, so that its own memory can be freed. Omits large requests.
 
-        features: what `engine` made of it, from `first_row` on; arrays that are of this request alone are kept.
+        features: those that `engine` made, with this request's rows from `first_row` on; arrays that hold this request
+        alone are kept without a copy.
         """
         with self._lock:
             now_ns = time.monotonic_ns()
@@ -102,7 +109,7 @@ class RecentRequests:
                 self._is_full = True
 
     def requests(self) -> list[RecentRequest]:
-        """What is kept, oldest first."""
+        """Returns the kept requests, oldest first."""
         with self._lock:
             return list(self._kept)
 

@@ -1,4 +1,4 @@
-"""Replays beside live traffic: requests scored on any snapshot by the way that live requests take, slice by slice."""
+"""Replays requests beside live traffic: scores them slice by slice on any snapshot, by the code of live requests."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from storage.errors import DeviceError, ParityError
 from storage.features import Column, FeatureBatch
 from storage.tiers.tiered import TieredStore
 
-# Rows scored at once, and the longest rest after them: live sessions get the interpreter and the cores in between.
+# Rows scored at once, and the longest pause after them, in which live sessions get the interpreter and the cores.
 SLICE_ROWS = REPLAY_ROWS
 MAX_REST_S = 0.005
-# Scores of rows that are computed in batches of other sizes differ by what torch's kernels round.
+# Scores of rows that are computed in batches of different sizes differ by the rounding of torch's kernels.
 _SIDES_AGREE = 1e-5
 
-# How far scores may be from the expected ones, by output.
+# The largest allowed difference to the expected scores, by output.
 Tolerances = dict[str, float]
 
 logger = logging.getLogger("emberline.serving")
@@ -41,17 +41,20 @@ logger = logging.getLogger("emberline.serving")
 
 @dataclass(frozen=True)
 class Replayed:
-    """Scores of requests, one array an output, in the graph's order. ids: looked up in all; absent: without a row."""
+    """Holds the scores of replayed requests."""
 
+    #: One array for each output, in the graph's order.
     outputs: list[np.ndarray]
+    #: Ids that were looked up in total.
     ids: int
+    #: Ids without a row.
     absent: int
 
 
 class ModelParts(VersionParts):
-    """The parts of a version, the GPUs that it is on, and pipelines for replays.
+    """Holds the parts of a version, the GPUs that it is on, and pipelines for replays.
 
-    Any thread; one replay at a time.
+    Thread-safe; one replay runs at a time.
     """
 
     def __init__(self, published: PublishedVersion, store: TieredStore, *, torch_threads: int = 1) -> None:
@@ -59,15 +62,15 @@ class ModelParts(VersionParts):
         self.devices = Devices(self)
         self._torch_threads = torch_threads
         self._lock = threading.Lock()
-        # One for the life of the version: a plan belongs to the store for as long as that is open.
+        # One pipeline for the life of the version, because its plan belongs to the store for as long as that is open.
         self.processor = self.processor_pipeline(None)
 
     def pipeline(
         self, lookup_timeout_s: float | None, place: Place = None, snapshot: Snapshot | None = None
     ) -> ScoringPipeline:
-        """A new pipeline for one thread at a time, of a session that is at `place`.
+        """Creates a pipeline for a session at `place`; one thread at a time may use it.
 
-        snapshot: with which a GPU warms up. Raises DeviceError.
+        snapshot: the one with which a GPU warms up. Raises DeviceError.
         """
         if place is None:
             return self.processor_pipeline(lookup_timeout_s)
@@ -77,11 +80,11 @@ class ModelParts(VersionParts):
     def open_devices(
         self, config: ModelConfig, gpus: Gpus | None, snapshot: Snapshot, max_batch_size: int
     ) -> tuple[Place, ...]:
-        """Brings the weights to the GPUs of `config.places`; returns the places that are left. See `Devices.open`."""
+        """Copies the weights to the GPUs of `config.places`; returns the places that are left. See `Devices.open`."""
         return self.devices.open(config, gpus, snapshot, max_batch_size)
 
     def close(self) -> None:
-        """Gives the memory of GPUs back."""
+        """Frees the memory on the GPUs."""
         self.devices.close()
 
     def features(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
@@ -89,7 +92,7 @@ class ModelParts(VersionParts):
         return self.engine.run(columns, batch)
 
     def recalled(self, request: RecentRequest) -> FeatureBatch:
-        """The features of a recent request, with a rest where they had to be made. Raises InvalidInput."""
+        """Returns the features of a recent request; pauses if they had to be made. Raises InvalidInput."""
         started = time.thread_time()
         features = request.features_of(self.engine)
         if request.engine is not self.engine:
@@ -97,12 +100,12 @@ class ModelParts(VersionParts):
         return features
 
     def graph_inputs(self, features: FeatureBatch, snapshot: Snapshot) -> list[torch.Tensor]:
-        """What the dense graph takes for a batch, in memory of its own."""
+        """Returns copies of the dense graph's inputs for a batch."""
         with self._lock:
             return [tensor.clone() for tensor in self.processor.graph_inputs(features, snapshot)[0]]
 
     def choose_runner(self, snapshot: Snapshot, golden: Golden, names: Sequence[str]) -> None:
-        """Lets the snapshot's graph run by the fastest of some runners, as golden requests show, the first time."""
+        """Chooses the fastest of the named runners for the snapshot's graph by golden requests; only the first time."""
         program = snapshot.graph.program
         if program.candidates or golden.batch == 0 or not names:
             return
@@ -114,9 +117,9 @@ class ModelParts(VersionParts):
         logger.info("%s: the dense graph is run by %r; %s", snapshot, program.runner, describe(program.candidates))
 
     def mixes_rows(self, features: FeatureBatch, snapshot: Snapshot) -> str:
-        """How a row's outputs depend on the rows beside it, "" when they do not.
+        """Returns how a row's outputs depend on the rows beside it; "" when they do not.
 
-        Rows that are no numbers, and huge ones, beside the others must not be seen in these: whatever a tolerance
+        It puts rows of NaN and of huge values beside the others, whose outputs must not change, whatever a tolerance
         allows.
         """
         rows = min(features.batch, SLICE_ROWS // 2)
@@ -139,22 +142,22 @@ class ModelParts(VersionParts):
     def score_both_ways(
         self, batch: SidedBatch, snapshot: Snapshot, by: ReplayPipeline
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The outputs of a batch computed row by row, and with the user's side once a user."""
+        """Returns a batch's outputs computed row by row, and those with the user's side computed once for each user."""
         with self._lock:
             torch.set_num_threads(self._torch_threads)
             whole = [values.copy() for values in by.score([batch.whole()], snapshot).outputs]
             return whole, by.score_sided(batch, snapshot).outputs
 
     def score_once(self, batch: FeatureBatch, snapshot: Snapshot, by: ReplayPipeline) -> list[np.ndarray]:
-        """The outputs of one batch as it is."""
+        """Returns the outputs of one batch, scored without cutting it."""
         with self._lock:
             torch.set_num_threads(self._torch_threads)
             return [values.copy() for values in by.score([batch], snapshot).outputs]
 
     def score(self, requests: Iterable[FeatureBatch], snapshot: Snapshot, by: ReplayPipeline | None = None) -> Replayed:
-        """Scores requests on a snapshot, however slow the disk; rests after each slice for as long as it computed.
+        """Scores requests on a snapshot, however slow the disk; pauses after each slice for as long as it computed.
 
-        by: None for a GPU, where sessions are on one, else the processor.
+        The pause is at most MAX_REST_S. by: None for a GPU where sessions run on one, else the processor.
         """
         first = by or self.devices.first() or self.processor
         try:
@@ -169,7 +172,7 @@ class ModelParts(VersionParts):
         parts: list[list[np.ndarray]] = []
         ids = absent = 0
         with self._lock:
-            # As in a session: the setting is the thread's own, and more threads would take the sessions' cores.
+            # As in a session: the setting applies to this thread, and more threads would take the sessions' cores.
             torch.set_num_threads(self._torch_threads)
             started = time.thread_time()
             for part in _slices(requests):
@@ -191,9 +194,9 @@ def replay_golden(
     by: ReplayPipeline | None = None,
     allowed: Tolerances | None = None,
 ) -> float:
-    """The largest difference to the trainer's scores. Raises ParityError when one is over the tolerance.
+    """Returns the largest difference to the trainer's scores. Raises ParityError when one is over the tolerance.
 
-    by: None for the processor. allowed: by output, instead of the version's own.
+    by: None for the processor. allowed: tolerances by output, instead of the version's own.
     """
     requests = (parts.features(columns, batch) for columns, batch in _cut(golden))
     outputs = parts.score(requests, snapshot, by or parts.processor).outputs
@@ -201,9 +204,9 @@ def replay_golden(
 
 
 def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden, by: ReplayPipeline | None = None) -> None:
-    """Compares the graph's halves with the whole on golden requests, four rows a user.
+    """Compares the graph's halves with the whole graph on golden requests, with four rows for each user.
 
-    Where they differ, because the graph mixes rows, the whole is computed from then on.
+    Where they differ, because the graph mixes rows, the whole graph is computed from then on.
     """
     side = parts.user_side
     if side is None or side.is_checked or golden.batch == 0:
@@ -222,7 +225,10 @@ def check_user_side(parts: ModelParts, snapshot: Snapshot, golden: Golden, by: R
 def user_side_difference(
     parts: ModelParts, snapshot: Snapshot, golden: Golden, by: ReplayPipeline
 ) -> tuple[float, str]:
-    """How far scores with the user's side once a user, four rows each, are from those row by row; of which output."""
+    """Returns the largest difference between scores with the user's side computed once and row by row, and its output.
+
+    Each user has four rows.
+    """
     side = parts.user_side
     if side is None or golden.batch == 0:
         return 0.0, ""
@@ -241,9 +247,9 @@ def compare_golden(
     outputs: Sequence[GraphOutput],
     allowed: Tolerances | None = None,
 ) -> float:
-    """The largest difference between scores and the golden ones. Raises ParityError.
+    """Returns the largest difference between scores and the golden ones. Raises ParityError.
 
-    allowed: by output, instead of the golden requests' own tolerance.
+    allowed: tolerances by output, instead of the golden requests' own.
     """
     worst = 0.0
     for entry, values in zip(outputs, scores, strict=True):
@@ -268,7 +274,7 @@ def _rest(started: float) -> None:
 
 
 def _cut(golden: Golden) -> Iterator[tuple[Mapping[str, Column], int]]:
-    """The golden rows as requests of one slice each; a column of one row stands for all."""
+    """Yields the golden rows as requests of one slice each; a column of one row stands for all rows."""
     for start in range(0, golden.batch, SLICE_ROWS):
         stop = min(start + SLICE_ROWS, golden.batch)
         columns = {

@@ -1,4 +1,4 @@
-"""One request inside the engine, from the moment it is queued until its answer goes back to where it came in."""
+"""Defines a request inside the engine, from when it is queued until its answer is delivered to its front end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ logger = logging.getLogger("emberline.serving")
 
 @dataclass(slots=True)
 class InferenceResult:
-    """The answer. outputs: all of the model's, in order, finite. unresolved: ids not answered, in its whole batch.
+    """Holds the answer to one request."""
 
-    snapshot: the one that every value comes from; its version is the model version that answered.
-    """
-
+    #: All outputs of the model, in order; all values are finite.
     outputs: list[np.ndarray]
+    #: The snapshot that every value comes from; its version is the model version that answered.
     snapshot: Snapshot
+    #: Ids without an answer, counted over the whole batch that the request was part of.
     unresolved: int = 0
 
 
@@ -38,72 +38,77 @@ Answer = InferenceResult | BaseException
 
 
 class ReplacedError(Exception):
-    """The version takes no requests any more; the one after it may."""
+    """Says that the version takes no more requests; the one after it may."""
 
 
 class RequestCancelled(DeadlineExceeded):
-    """The caller has given the request up."""
+    """Says that the caller has cancelled the request."""
 
     def __init__(self, message: str = "the request was cancelled") -> None:
         super().__init__(message)
 
 
 class ResponseSink(Protocol):
-    """Where requests came in, and their answers go out. Equal sinks get the answers of a batch together."""
+    """Delivers answers to the front end that submitted the requests. Equal sinks get a batch's answers together."""
 
     def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
-        """Takes answers, on whatever thread has them; it must be short."""
+        """Takes answers, on the thread that computed them; it must return quickly."""
 
 
 class Waiting(Protocol):
-    """A queue, as a request that waits in it knows it."""
+    """Is the part of a queue that a request waiting in it uses."""
 
     def discard(self, request: QueuedRequest) -> bool:
-        """Takes a request out; False when a session has it already."""
+        """Removes a request; returns False when a session already has it."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request that waits for a session. deadline_ns: of `time.monotonic_ns`, 0 for none. canary: its arm.
-
-    place: what its sink knows it by. priority: as asked for; level: of it, 0 the first. delay_at_ns: when it has
-    waited longer than its level likes, 0 for never. features: what the session's feature engine made of it and others,
-    its own from `first_row` on, once it was answered. queue: where it waits.
-    """
+    """Is a request that waits for a session. Times in ns are on the clock of `time.monotonic_ns`."""
 
     columns: Mapping[str, Column] = field(repr=False)
+    #: Number of rows.
     batch: int
     sink: ResponseSink
+    #: The key by which its sink identifies the request.
     place: Any
     arrived_ns: int
+    #: The time at which it expires in the queue; 0 for never.
     deadline_ns: int = 0
     abandoned: bool = field(default=False)
+    #: Whether it belongs to the canary arm.
     canary: bool = False
+    #: Features that the session made of this request and others of its batch; set at the latest when it is answered.
     features: FeatureBatch | SidedFeatures | None = field(default=None, repr=False)
+    #: The first row of this request in `features`.
     first_row: int = 0
+    #: The priority that the caller asked for.
     priority: int = 0
     routing_key: str = ""
+    #: The level of that priority; 0 is the first.
     level: int = 0
+    #: The time at which it has waited longer than its level's timeout and is delayed; 0 for never.
     delay_at_ns: int = 0
+    #: The queue where it waits.
     queue: Waiting | None = None
 
     def discard(self) -> bool:
-        """Takes it out of the queue where it waits; False when a session has it already."""
+        """Removes it from the queue where it waits; returns False when a session already has it."""
         return self.queue is not None and self.queue.discard(self)
 
 
 class Answers:
-    """Answers of one batch on their way back: one wake-up for each sink, not one a request."""
+    """Collects the answers of one batch and delivers them with one wake-up for each sink, not one for each request."""
 
     def __init__(self) -> None:
         self._by_sink: dict[ResponseSink, list[tuple[QueuedRequest, Answer]]] = {}
 
     def add(self, request: QueuedRequest, answer: Answer) -> None:
-        """Notes an answer."""
+        """Adds an answer."""
         self._by_sink.setdefault(request.sink, []).append((request, answer))
 
     def send(self) -> None:
-        """Hands them over."""
+        """Delivers the collected answers; logs a sink's exception and goes on with the next sink."""
         for sink, answers in self._by_sink.items():
             try:
                 sink.deliver(answers)
@@ -113,12 +118,12 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class LoopSink:
-    """Requests of an event loop of this process; their places are futures of that loop."""
+    """Delivers answers to an event loop of this process; the requests' places are futures of that loop."""
 
     loop: asyncio.AbstractEventLoop
 
     def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
-        """Settles the futures on their loop; one that has closed meanwhile has nobody left to tell."""
+        """Sets the results of the futures on their loop; does nothing if the loop was closed meanwhile."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(_settle, answers)
 

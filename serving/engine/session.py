@@ -37,25 +37,24 @@ logger = logging.getLogger("emberline.serving")
 
 @dataclass(frozen=True)
 class SessionParts:
-    """What the sessions of a version share.
-
-    statistics: of the main arm, of the canary. cpus: the processors that they may run on, None for all. warm_ups: what
-    each of them computes before its first request.
-    """
+    """Holds what the sessions of a version share."""
 
     history: SnapshotHistory
+    #: The statistics of the main arm, then those of the canary.
     statistics: tuple[ModelStatistics, ModelStatistics]
     cores: CoreShares
     account: CoreAccount
     torch_threads: int
+    #: The processors that the sessions may run on; None for all.
     cpus: frozenset[int] | None = None
+    #: Requests that each session computes before its first real one.
     warm_ups: tuple[WarmUp, ...] = ()
 
 
 class Session:
-    """Runs until its queue says so; never ends because of a request.
+    """Answers batches on one thread until its queue ends it; an error in a request does not end it.
 
-    Each batch is scored on one snapshot, pinned for as long as it takes.
+    Each batch is scored on one snapshot, which stays pinned until the scores are there.
     """
 
     def __init__(
@@ -67,9 +66,10 @@ class Session:
         place: Place = None,
         on_lost: Callable[[Place], None] | None = None,
     ) -> None:
-        """place: where the dense graph is computed; the thread itself is the processor's in any case.
+        """Creates the session; `start` starts its thread.
 
-        on_lost: told when the place is lost, on the session's thread: it must be short.
+        place: where the dense graph is computed; the thread itself runs on the processor in any case.
+        on_lost: called on the session's thread when the place is lost; it must return quickly.
         """
         self.name = name
         self._on_lost = on_lost
@@ -87,17 +87,17 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether it takes nothing any more."""
+        """Returns whether the thread has ended, so that the session takes no more batches."""
         return not self._thread.is_alive()
 
     @property
     def counted(self) -> np.ndarray:
-        """Lookups for requests so far, as in Pipeline.counted."""
+        """Returns the lookups counted for requests so far, as in Pipeline.counted; zeros until it is warm."""
         counted = self.pipeline.counted
         return counted if self._warm.is_set() else np.zeros_like(counted)
 
     def start(self) -> None:
-        """Starts the thread, and waits until its pipeline is prepared. Raises DeviceError; it has ended then."""
+        """Starts the thread, and waits until its pipeline is prepared. After a DeviceError the thread has ended."""
         self._thread.start()
         self._prepared.wait()
         if self._prepare_error is not None:
@@ -106,23 +106,23 @@ class Session:
             raise error
 
     def wait_warm(self) -> None:
-        """Waits until it takes requests. Raises why it could not warm up; it goes on all the same."""
+        """Waits until the session takes requests. Raises the error of a failed warm-up, after which it still serves."""
         self._warm.wait()
         if self._warm_error is not None:
             raise self._warm_error
 
     def join(self, timeout_s: float | None) -> bool:
-        """Waits for the end; False when it did not come in time."""
+        """Waits for the thread to end; returns False when it did not end in time."""
         self._thread.join(timeout_s)
         return self.is_over
 
     def _run(self) -> None:
         if self._parts.cpus is not None:
             try:
-                os.sched_setaffinity(0, self._parts.cpus)  # of this thread
+                os.sched_setaffinity(0, self._parts.cpus)  # 0 means this thread
             except OSError as error:
                 logger.warning("%s: runs on any processor: %s", self.name, error)
-        # OpenMP keeps the number of threads a caller; more than one takes cores that the other sessions need.
+        # OpenMP keeps the number of threads per calling thread; more than one takes cores that other sessions need.
         torch.set_num_threads(self._parts.torch_threads)
         try:
             self.pipeline.prepare()
@@ -169,7 +169,7 @@ class Session:
             self._warm.set()
 
     def _compute(self, warm_up: WarmUp) -> None:
-        """Raises ConfigError naming the request that fails."""
+        """Computes one warm-up request `count` times. Raises ConfigError naming the request that fails."""
         history = self._parts.history
         for _ in range(warm_up.count):
             snapshot = history.acquire()
@@ -196,7 +196,7 @@ class Session:
         if not requests:
             return
         input_ns = time.monotonic_ns() - taken_ns
-        canary = requests[0].canary  # a batch is of one arm
+        canary = requests[0].canary  # all requests of a batch belong to one arm
         snapshot = self._parts.history.acquire(canary)
         scores = None
         try:
@@ -225,12 +225,12 @@ class Session:
             output_ns=ended_ns - output_ns,
         )
         self.statistics.worked(rows=start, requests=len(requests), ns=ended_ns - taken_ns)
-        # From the end of the batch before, where this one waited for it: what lies between two batches costs time too.
+        # Counted from the end of the previous batch if this one waited for it: the time between batches counts too.
         self.queue.service_time.worked(start, ended_ns - max(self._ended_ns, requests[0].arrived_ns))
         self._ended_ns = ended_ns
 
     def _work_each(self, requests: list[QueuedRequest], answers: Answers) -> None:
-        """Answers each by itself: only those that need the damaged part of the store fail."""
+        """Answers each request by itself, so that only those that need the damaged part of the store fail."""
         for request in requests:
             try:
                 self._work([request], answers)
@@ -240,7 +240,7 @@ class Session:
     def _features(
         self, waiting: list[QueuedRequest], answers: Answers
     ) -> tuple[list[QueuedRequest], list[FeatureBatch | SidedFeatures]]:
-        """The requests that features could be made of, and these; the others are answered."""
+        """Returns the requests whose features could be made, and the features; answers the others with their error."""
         try:
             made = self.pipeline.features([(request.columns, request.batch) for request in waiting])
         except Exception as error:
@@ -248,7 +248,7 @@ class Session:
                 answers.add(waiting[0], error)
                 return [], []
         else:
-            # Each request knows where its own are.
+            # Each request notes its features and its first row in them.
             first = 0
             for features, count in made:
                 row = 0
@@ -257,7 +257,7 @@ class Session:
                     row += request.batch
                 first += count
             return waiting, [features for features, _ in made]
-        # Somebody's request is wrong; alone, each shows whether it is the one.
+        # At least one request is wrong; run alone, each shows whether it is the one.
         requests: list[QueuedRequest] = []
         whole: list[FeatureBatch | SidedFeatures] = []
         for request in waiting:
@@ -267,7 +267,7 @@ class Session:
         return requests, whole
 
     def _not_finite(self, outputs: list[np.ndarray]) -> InvalidInput | None:
-        # The golden requests showed sound weights, so it is the request's values that are too large to compute with.
+        # The golden requests showed that the weights are sound, so the request's values are too large to compute with.
         for name, values in zip(self.pipeline.output_names, outputs, strict=True):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 row = int(np.argwhere(~np.isfinite(values))[0][0])

@@ -1,7 +1,7 @@
-"""The sessions of a version: threads over one copy of weights and tables, added and taken away while they serve.
+"""Runs the sessions of a version: threads over one copy of weights and tables, added and removed while they serve.
 
-Where every session may take any request, all take from one queue, so the one that is free first has it: that is the
-least loaded. Where requests are dealt out in turn or by key, each session has a queue of its own.
+Where every session may take any request, all take from one queue, so the session that is free first gets the request:
+that one is the least loaded. Where requests are distributed in turn or by key, each session has a queue of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pick = Literal["least_loaded", "round_robin", "key"]
 
 
 class SessionGroup:
-    """Any thread."""
+    """Starts and ends the sessions of one version, and gives each request to one of their queues. Thread-safe."""
 
     def __init__(
         self,
@@ -45,9 +45,10 @@ class SessionGroup:
         make_pipeline: Callable[[Place], ScoringPipeline],
         places: Sequence[Place] = (None,),
     ) -> None:
-        """name: of the model, for messages. label: before the numbers of the sessions. It begins without any.
+        """Creates a group without sessions; `resize` starts them.
 
-        places: where the sessions are, as configured; other numbers of them are shared out like that.
+        name: the model's name, for messages. label: the prefix of the sessions' names; a number follows it.
+        places: where the sessions run, as configured; another number of sessions is spread in the same proportion.
         """
         self.pick = pick
         self._name = name
@@ -69,7 +70,7 @@ class SessionGroup:
         self.is_closed = False
 
     def __len__(self) -> int:
-        """How many sessions it has."""
+        """Returns the number of sessions."""
         return sum(queue.sessions for queue in self._queues)
 
     @property
@@ -79,11 +80,11 @@ class SessionGroup:
 
     @property
     def sessions(self) -> list[Session]:
-        """Those that are at work, those that are about to end included."""
+        """Returns the sessions that are at work, also those that are about to end."""
         return [session for session in self._every() if not session.is_over]
 
     def counted(self) -> np.ndarray:
-        """Lookups of all its pipelines so far, as in Pipeline.counted."""
+        """Returns the lookups that all its pipelines counted so far, as in Pipeline.counted."""
         with self._resizing:
             parts = [session.counted for session in self._every()]
             if self._counted_before is not None:
@@ -109,13 +110,13 @@ class SessionGroup:
             except ReplacedError:
                 if queues is self._queues:
                     raise
-                continue  # other sessions took its place just now
+                continue  # the queue was replaced just now
             return
 
     def resize(self, count: int) -> None:
-        """Starts sessions, or lets some end after the batch that they are at. count: 1 or more.
+        """Starts sessions, or ends some after the batch that they work on. count: 1 or more.
 
-        Raises DeviceError when a GPU has no room for them; those that could be started stay.
+        Raises DeviceError when a GPU has no memory left for them; the sessions that could be started stay.
         """
         with self._resizing:
             if self.is_closed:
@@ -131,24 +132,24 @@ class SessionGroup:
                     left = tuple(place for place in self._places if place != self._tried)
                     if not left:
                         raise
-                    self._places = left  # nobody can be there any more
+                    self._places = left  # no session can run at the lost place any more
                     continue
                 return
 
     def wait_warm(self) -> None:
-        """Waits until its sessions are ready for requests. Raises ConfigError when one could not warm up."""
+        """Waits until the sessions are ready for requests. Raises ConfigError when one could not warm up."""
         for session in self._every():
             session.wait_warm()
 
     def close(self) -> None:
-        """No more requests; those that wait are worked off."""
+        """Refuses further requests; those that wait are still answered."""
         with self._resizing:
             self.is_closed = True
             for queue in self._queues:
                 queue.close()
 
     def join(self, timeout_s: float | None) -> bool:
-        """Waits for all sessions to end, None: however long; False when one is still at work then."""
+        """Waits for all sessions to end, without a limit for None; returns False when one is still at work then."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         return all(
             session.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -156,12 +157,12 @@ class SessionGroup:
         )
 
     def clear(self) -> list[QueuedRequest]:
-        """Takes out what still waits, to be refused."""
+        """Removes and returns the requests that still wait; the caller refuses them."""
         queues = dict.fromkeys((*self._queues, *(session.queue for session in self._every())))
         return [request for queue in queues for request in queue.clear()]
 
     def _every(self) -> list[Session]:
-        """Also those that have ended and were not forgotten yet."""
+        """Returns all sessions, also those that have ended and were not removed yet."""
         return [*self._sessions, *self._leaving]
 
     def _choose(self, queues: tuple[RequestQueue, ...], key: str) -> RequestQueue:
@@ -187,12 +188,12 @@ class SessionGroup:
             elif queue.sessions < count:
                 self._start(queue, place)
                 queue.sessions += 1
-        while queue.sessions < count:  # some that are there are about to end
+        while queue.sessions < count:  # some sessions counted above are about to end
             self._start(queue, self._places[queue.sessions % len(self._places)])
             queue.sessions += 1
 
     def _resize_own(self, count: int) -> None:
-        # All new: which request goes to which session depends on their number. The old ones work off what they have.
+        # All sessions are new: their number decides which request goes to which. The old ones empty their queues.
         old = self._queues
         settings = _divided(self._settings, count)
         queues = tuple(RequestQueue(self._name, settings, self._max_batch_size) for _ in range(count))
@@ -212,11 +213,11 @@ class SessionGroup:
             queue.close()
 
     def _lost(self, place: Place) -> None:
-        # Not on the session's own thread: it goes on, or ends, while others are started.
+        # Runs on a thread of its own: the session's thread goes on, or ends, while others are started.
         threading.Thread(target=self._leave, args=(place,), name=f"{self._label}-leaves", daemon=True).start()
 
     def _leave(self, place: Place) -> None:
-        """Has sessions at the other places instead of those at one that is lost, as many as there were."""
+        """Replaces the sessions at a lost place by as many at the other places."""
         with self._resizing:
             left = tuple(other for other in self._places if other != place)
             if self.is_closed or not left or len(left) == len(self._places):
@@ -229,7 +230,7 @@ class SessionGroup:
                     self._resize_own(count)
                     return
                 queue = self._queues[0]
-                # The lost ones end when they are asked next: the new ones take their part from now on.
+                # The lost sessions end when they next take a batch; the new ones take their share from now on.
                 lost = sum(session.place == place and not session.is_over for session in self._sessions)
                 for number in range(max(lost, count + 1 - len(self))):
                     self._start(queue, left[number % len(left)])
@@ -245,7 +246,7 @@ class SessionGroup:
         self._sessions.append(session)
 
     def _reap(self) -> None:
-        """Forgets sessions that have ended, but not what they counted."""
+        """Removes the sessions that have ended, and keeps their counts."""
         for line in (self._sessions, self._leaving):
             for session in [session for session in line if session.is_over]:
                 line.remove(session)
@@ -256,7 +257,7 @@ class SessionGroup:
 
 
 def _divided(settings: QueueSettings, count: int) -> QueueSettings:
-    """The same bounds for several queues together."""
+    """Returns settings for one of `count` queues, so that together they have the same bounds."""
 
     def part(level: LevelSettings) -> LevelSettings:
         return replace(level, max_size=-(-level.max_size // count))

@@ -1,4 +1,4 @@
-"""Counts and times of one model, as Triton's statistics and the metrics page report them."""
+"""Counts and times the requests of one model, as Triton's statistics and the metrics page report them."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from storage.errors import DeadlineExceeded, EmberlineError, Overloaded, StoreEr
 
 STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
-# Why requests failed, in Triton's words: turned away or too late; given up by the caller; a fault in computing; else.
+# Reasons of failure, as Triton names them: refused or too late; cancelled by the caller; a fault in computing; others.
 FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
-# Upper ends of the buckets of answered requests' times, milliseconds; one more bucket is without an end.
+# Upper bounds, in milliseconds, of the latency buckets of answered requests; one more bucket has no upper bound.
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 _BUCKETS_NS = tuple(bound * 1_000_000 for bound in LATENCY_BUCKETS_MS)
 
 
 @dataclass(slots=True)
 class Duration:
-    """How often a stage ran, and nanoseconds in all."""
+    """Counts how often a stage ran, and its nanoseconds in total."""
 
     count: int = 0
     ns: int = 0
 
     def add(self, ns: int, count: int = 1) -> None:
-        """Adds `count` runs that took `ns` together."""
+        """Adds `count` runs that took `ns` nanoseconds together."""
         self.count += count
         self.ns += ns
 
 
 @dataclass(slots=True)
 class BatchTimes:
-    """Times of the executions of one batch size."""
+    """Sums the times of the executions of one batch size."""
 
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
@@ -44,29 +44,31 @@ class BatchTimes:
 
 
 class ModelStatistics:
-    """Thread-safe. inference_count counts rows, execution_count batches, stages["success"] requests.
+    """Counts the requests, rows and batches of one arm of a model, and their times. Thread-safe."""
 
-    failures: by FAILURE_REASONS. rejected: those that met a full queue or a closed one. latencies: answered requests by
-    LATENCY_BUCKETS_MS, each in one bucket.
-    """
-
-    # Batch sizes kept apart; a client that sends every size must not make this grow without end.
+    # The most batch sizes that are counted apart; a client that sends every size must not make this grow without bound.
     MAX_BATCH_SIZES = 1024
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: Rows that were scored.
         self.inference_count = 0
+        #: Batches that were scored.
         self.execution_count = 0
         self.last_inference_ms = 0
         self.unresolved = 0
+        #: Requests that met a full queue or a closed one.
         self.rejected = 0
+        #: Times by stage; stages["success"] counts requests.
         self.stages = {name: Duration() for name in STAGES}
+        #: Failed requests by FAILURE_REASONS.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
+        #: Answered requests by LATENCY_BUCKETS_MS, each in one bucket.
         self.latencies = [0] * (len(LATENCY_BUCKETS_MS) + 1)
         self.batches: dict[int, BatchTimes] = {}
 
     def executed(self, *, rows: int, queue_ns: list[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Notes one batch. queue_ns: of each of its requests. The other times are the batch's, once for all of them."""
+        """Records one batch. queue_ns: the wait of each of its requests. The other times are the whole batch's."""
         requests = len(queue_ns)
         with self._lock:
             self.inference_count += rows
@@ -86,7 +88,7 @@ class ModelStatistics:
             times.compute_output.add(output_ns)
 
     def finished(self, ns: int, error: BaseException | None = None) -> None:
-        """Notes the end of one request. error: why it was not answered."""
+        """Records the end of one request. error: why it was not answered."""
         with self._lock:
             if error is None:
                 self.stages["success"].add(ns)
@@ -98,9 +100,9 @@ class ModelStatistics:
 
 
 def failure_reason(error: BaseException) -> str:
-    """One of FAILURE_REASONS.
+    """Returns which of FAILURE_REASONS an error belongs to.
 
-    OTHER is what the request brought with it: values too large to compute with, a snapshot that there is not.
+    OTHER is for faults of the request itself: values too large to compute with, a snapshot that does not exist.
     """
     if isinstance(error, asyncio.CancelledError | RequestCancelled):
         return "CANCELED"
@@ -112,7 +114,7 @@ def failure_reason(error: BaseException) -> str:
 
 
 class SessionStatistics:
-    """What one session did. Written by its thread alone; any thread reads."""
+    """Counts the work of one session. Only the session's thread writes it; any thread may read it."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -121,7 +123,7 @@ class SessionStatistics:
         self.busy_ns = 0
 
     def worked(self, *, rows: int, requests: int, ns: int) -> None:
-        """Notes one batch."""
+        """Records one batch."""
         self.batches += 1
         self.requests += requests
         self.rows += rows

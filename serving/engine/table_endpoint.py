@@ -1,4 +1,4 @@
-"""A table as a model of its own: ids in, rows and whether there are any out."""
+"""Serves a table as a model of its own: it takes ids, and returns rows and whether each id has one."""
 
 from __future__ import annotations
 
@@ -31,31 +31,32 @@ _SPEC = {
 
 
 class TablePipeline:
-    """Not thread-safe: it owns a lookup plan. counted: as of every pipeline."""
+    """Looks up the rows of one table. Not thread-safe: it owns a lookup plan."""
 
     output_names: tuple[str, ...] = ("rows", "found")
 
     def __init__(self, store: TieredStore, table: str, lookup_timeout_s: float | None) -> None:
+        #: Lookups for requests so far, as in Pipeline.counted.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self._timeout_s = lookup_timeout_s
         self._engine = FeatureEngine(FeatureSpec.model_validate(_SPEC))
         self._plan = store.plan([LookupSpec(_IDS, table, "none", 1)])
 
     def prepare(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def begin_requests(self) -> None:
-        """Lookups count from zero."""
+        """Resets the counts of lookups to zero."""
         self.counted[:] = 0
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
-        """The ids of requests."""
+        """Returns the ids of requests."""
         if all(can_join(requests[0][0], columns) for columns, _ in requests[1:]):
             return run_joined(self._engine, requests)
         return [(self._engine.run(columns, batch), 1) for columns, batch in requests]
 
     def score(self, batches: Sequence[FeatureBatch | SidedFeatures], snapshot: Snapshot) -> Scores:
-        """The rows of several requests, all of one snapshot."""
+        """Returns the rows of several requests, all from one snapshot."""
         started_ns = time.monotonic_ns()
         whole = concat_batches([batch for batch in batches if isinstance(batch, FeatureBatch)])
         found = self._plan.lookup(whole.batch, [whole.ids[_IDS]], self._timeout_s, snapshot.mask)
@@ -66,15 +67,15 @@ class TablePipeline:
         return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
 
     def close(self) -> None:
-        """Nothing: its plan goes with the store."""
+        """Does nothing: the plan is closed with the store."""
 
 
 class TableOwner(Protocol):
-    """The model version that a table belongs to, as its endpoint knows it."""
+    """Is the part of a model version that the endpoint of one of its tables uses."""
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """Returns the model's name."""
 
     version: str
     history: SnapshotHistory
@@ -89,19 +90,19 @@ class TableOwner(Protocol):
 
     @property
     def successor(self) -> TableOwner | None:
-        """The version that replaced this one."""
+        """Returns the version that replaced this one."""
 
     def takes_canary(self, routing_key: str) -> bool:
         """See Endpoint."""
 
     def table(self, name: str) -> Endpoint:
-        """Who answers for one of its tables."""
+        """Returns the endpoint of one of its tables."""
 
 
 class TableEndpoint(Endpoint):
     """Answers for one table of a version: input `ids`, outputs `rows` and `found`. Its name is MODEL.TABLE.
 
-    It has one session, and the queue settings and the snapshots of its model, the canary's too.
+    It has one session, and the queue settings and the snapshots of its model, including the canary's.
     """
 
     def __init__(
@@ -132,21 +133,21 @@ class TableEndpoint(Endpoint):
         )
 
     def takes_canary(self, routing_key: str) -> bool:
-        """As the model: a key's rows are those that its scores are made of."""
+        """Returns what the model returns, so that a key gets the rows that its scores are computed from."""
         return self._model.takes_canary(routing_key)
 
     @property
     def unready(self) -> str:
-        """As its model: the store is the same."""
+        """Returns the model's reason, because both use the same store."""
         return self._model.unready
 
     def answers(self, version: str) -> bool:
-        """As its model."""
+        """Returns what the model returns."""
         return self._model.answers(version)
 
     @property
     def successor(self) -> Endpoint | None:
-        """The same table of the version that replaced this one."""
+        """Returns the same table of the version that replaced this one."""
         after = self._model.successor
         return None if after is None else after.table(self._table)
 

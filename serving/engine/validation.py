@@ -1,7 +1,7 @@
-"""Validation: what a candidate snapshot must show before a request may see it. Nothing here is visible to requests.
+"""Validates a candidate snapshot before any request may see it. Nothing here is visible to requests.
 
-In order: the staged rows and the weights are those that the trainer names in the manifest; the golden requests get the
-trainer's scores; recent real requests get scores that are not much unlike those of now.
+It checks in this order: the staged rows and the weights are those that the trainer names in the manifest; the golden
+requests get the trainer's scores; recent real requests get scores that do not differ much from the current ones.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from storage.features import FeatureBatch
 
 @dataclass(frozen=True)
 class Claims:
-    """What a manifest says of its contents. dense: fingerprint of the weights, "" when the manifest has none.
+    """Holds the fingerprints that a manifest gives of its contents."""
 
-    overlay: where the rows are staged; None when they are not staged as an overlay, and `tables` is not looked at.
-    tables: name -> fingerprint of changed rows and removed ids; a table that is not named has no change.
-    """
-
+    #: The fingerprint of the weights; "" when the manifest has none.
     dense: str = ""
+    #: The overlay where the rows are staged; None when they are not staged as one, and `tables` is not looked at.
     overlay: int | None = None
+    #: The fingerprint of changed rows and removed ids by table name; a table that is not named has no change.
     tables: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_delta(cls, manifest: DeltaManifest, overlay: int) -> Claims:
-        """Of a delta that is staged."""
+        """Returns the claims of a delta that is staged."""
         return cls(manifest.dense_fingerprint, overlay, {entry.name: entry.fingerprint for entry in manifest.tables})
 
     @classmethod
     def of_version(cls, manifest: Manifest) -> Claims:
-        """Of a full version; its rows are compared while they are read."""
+        """Returns the claims of a full version, whose rows are compared while they are read."""
         return cls(manifest.dense_fingerprint)
 
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """How a candidate passed. golden_difference: the largest to the trainer's own scores."""
+    """Holds the figures with which a candidate passed."""
 
     golden_rows: int
+    #: The largest difference to the trainer's own scores.
     golden_difference: float
     guard: GuardReport
 
@@ -67,10 +67,10 @@ def validate(
     claims: Claims | None = None,
     current_parts: ModelParts | None = None,
 ) -> ValidationReport:
-    """Judges a candidate. Raises ParityError or GuardError with the reason; the candidate must not be served then.
+    """Validates a candidate. Raises ParityError or GuardError with the reason; the candidate must then not be served.
 
-    current: what is served, pinned by the caller; None at the start. current_parts: what it is scored with, where that
-    is another version than the candidate's.
+    current: the snapshot served now, pinned by the caller; None at the start. current_parts: the parts of its version,
+    where that is another than the candidate's.
     """
     if claims is not None:
         check_claims(parts, candidate, claims)
@@ -79,7 +79,7 @@ def validate(
     if options.precision in LOWERED or (options.precision == "tf32" and on_gpu):
         golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))
     difference = 0.0
-    # A candidate is judged on what will answer; where no GPU is left, still by somebody.
+    # A candidate is validated on the devices that will answer; where no GPU is left, on the processor.
     on_processor = parts.devices.uses_processor or parts.devices.first() is None
     if on_processor:
         parts.choose_runner(candidate, golden, options.processor_runners)
@@ -96,7 +96,7 @@ def validate(
 
 
 def check_claims(parts: ModelParts, candidate: Snapshot, claims: Claims) -> None:
-    """Compares what is staged with the manifest's fingerprints. Raises ParityError naming the table or the weights."""
+    """Compares the staged contents with the manifest's fingerprints. Raises ParityError naming the table or weights."""
     if claims.dense:
         found = fingerprint_hex(weights_fingerprint(candidate.graph.weights()))
         if found != claims.dense:
@@ -130,7 +130,7 @@ def guard(
     limit = min(current_parts.devices.max_rows, candidate_parts.devices.max_rows)
     for request in requests:
         if request.batch > limit:
-            continue  # of a version that took larger ones
+            continue  # recorded by a version that took larger requests
         try:
             old = current_parts.recalled(request)
             new = old if candidate_parts is current_parts else candidate_parts.recalled(request)

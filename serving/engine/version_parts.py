@@ -1,4 +1,4 @@
-"""What all snapshots of a version share: its features, its store, and the interface of its dense graph."""
+"""Holds what all snapshots of a version share: its features, its store, and the interface of its dense graph."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from storage.tiers.tiered import TieredStore
 
 
 class VersionParts:
-    """Any thread. name: MODEL/VERSION, for messages. user_side: None where the graph has no part of the user's own."""
+    """Holds the feature engine, the store and the graph interface of one published version. Thread-safe."""
 
     def __init__(self, published: PublishedVersion, store: TieredStore) -> None:
+        #: MODEL/VERSION, for messages.
         self.name = f"{published.path.parent.name}/{published.version}"
         self.spec: FeatureSpec = published.spec
         self.graph = published.manifest.graph
         self.engine = FeatureEngine(self.spec)
+        #: None where no part of the graph depends on the user alone.
         self.user_side = UserSide.of(self.spec, self.graph)
         self.requests = RequestFeatures(self.engine, self.user_side)
         self.store = store
 
     def processor_pipeline(self, lookup_timeout_s: float | None) -> Pipeline:
-        """A new pipeline on the processor, for one thread at a time."""
+        """Creates a pipeline on the processor, for one thread at a time."""
         return Pipeline(self.spec, self.requests, self.store, self.graph, lookup_timeout_s)

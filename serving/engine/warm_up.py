@@ -1,6 +1,7 @@
-"""What a session computes before its first request, so that no caller pays for what is done once.
+"""Builds the requests that a session computes before its first real one, so that no caller waits for one-time work.
 
-Without `model_warmup` in config.pbtxt these are golden requests of the version; with it, what it says, as in Triton.
+Without `model_warmup` in config.pbtxt these are golden requests of the version; with it, those that it describes, as
+in Triton.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _GOLDEN_ROWS = (1, 64)
 
 @dataclass(frozen=True)
 class WarmUp:
-    """A request that a session computes `count` times. name: for messages."""
+    """Is a request that a session computes `count` times."""
 
+    #: For messages.
     name: str
     columns: dict[str, Column]
     batch: int
@@ -41,7 +43,7 @@ class WarmUp:
 
 
 def golden_warm_ups(golden: Golden) -> list[WarmUp]:
-    """A single row, and a batch."""
+    """Returns golden requests as warm-ups: a single row, and a batch."""
     found = []
     for rows in sorted({min(rows, golden.batch) for rows in _GOLDEN_ROWS} - {0}):
         columns = {
@@ -53,7 +55,7 @@ def golden_warm_ups(golden: Golden) -> list[WarmUp]:
 
 
 def read_warm_ups(model_warmup: Any, signature: ModelSignature, model_dir: Path) -> list[WarmUp]:
-    """The requests of `model_warmup`. Files lie in model_dir/warmup. Raises ConfigError naming the field."""
+    """Reads the requests of `model_warmup`; files are in model_dir/warmup. Raises ConfigError naming the field."""
     return [_read(f"model_warmup[{index}]", entry, signature, model_dir) for index, entry in enumerate(model_warmup)]
 
 
@@ -128,5 +130,5 @@ def _file(field: str, model_dir: Path, name: str) -> bytes:
 
 
 def failed(warm_up: WarmUp, error: BaseException) -> ConfigError:
-    """The error of a session that could not warm up."""
+    """Returns the error of a session that could not warm up."""
     return config_error("model_warmup", f"{warm_up.name}: {error}")

@@ -1,1 +1,1 @@
-"""Front ends in processes of their own: they speak HTTP and gRPC, and ask one engine through shared memory."""
+"""Runs front ends in processes of their own: they serve HTTP and gRPC, and call one engine through shared memory."""

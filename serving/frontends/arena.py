@@ -1,4 +1,4 @@
-"""The memory that a front end shares with the engine: blocks that only the front end allocates and frees.
+"""Manages the memory that a front end shares with the engine: blocks that only the front end allocates and frees.
 
 A block holds a request's bytes and has room for its answer. The engine maps the same memory and writes nowhere but into
 blocks of requests that it has not answered yet, and into the notice behind them: there it announces changes that front
@@ -29,15 +29,14 @@ def aligned(size: int) -> int:
 
 
 class SharedMemory:
-    """A mapped memory of `size` bytes, the notice at its end included; it is freed when nothing views it any more.
-
-    array: uint8 over all of it. blocks: offset of the notice, behind the blocks.
-    """
+    """Maps memory of `size` bytes, including the notice at its end; it is freed when nothing views it any more."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
+        #: The offset of the notice, which follows the blocks.
         self.blocks = size - NOTICE_BYTES
         self.mapped = mmap.mmap(fd, size)
+        #: A uint8 view of the whole memory.
         self.array = np.frombuffer(self.mapped, np.uint8)
         self._notice = self.array[self.blocks :].view(np.int64)
 

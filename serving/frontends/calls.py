@@ -1,4 +1,4 @@
-"""Calls of front ends to the engine beside inference: a model's signature, HTTP and gRPC control routes."""
+"""Answers calls of front ends to the engine beside inference: a model's signature, HTTP and gRPC control routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's process: models, sessions and metrics; front ends connect through a socket of this machine."""
+"""Runs the engine's process: models, sessions and metrics; front ends connect through a socket of this machine."""
 
 from __future__ import annotations
 

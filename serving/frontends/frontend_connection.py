@@ -1,4 +1,4 @@
-"""The engine's end of one front end's connection: requests in from shared memory, answers out into it."""
+"""Connects the engine to one front end: reads requests from shared memory, and writes their answers into it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _ANSWERS_A_PACKET = 4096
 
 @dataclass(slots=True)
 class _Place:
-    """The place of an answer. endpoint: the one that was asked."""
+    """Says where the answer to a request goes."""
 
     number: int
     out: int
+    #: The endpoint that got the request.
     endpoint: Endpoint
     target: Target
     min_snapshot: str
@@ -194,7 +195,7 @@ class FrontendConnection:
         """Handles requests that wait for more than a session: for a snapshot, or for the version after theirs."""
         columns = call.columns
         assert isinstance(columns, FlatColumns)
-        # When such a request is cancelled its front end takes the memory back, though a session may be reading it.
+        # When such a request is cancelled, its front end frees the memory, though a session may still read it.
         call = replace(call, columns=FlatColumns(columns.layout, columns.data.copy(), columns.batch), features=None)
         self._start(call.place.number, self._answer(call))
 

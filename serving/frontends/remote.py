@@ -1,4 +1,4 @@
-"""The engine's models, repository and control routes as a front end sees them."""
+"""Gives a front end access to the engine's models, repository and control routes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ logger = logging.getLogger("emberline.serving")
 
 
 class RemoteModel:
-    """A model of the engine. See serving.control.models.Model.
-
-    target: the engine's number for it. places: indexes of its inputs.
-    """
+    """Is a model of the engine. See serving.control.models.Model."""
 
     def __init__(
         self, link: EngineConnection, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]
@@ -39,10 +36,12 @@ class RemoteModel:
         self._link = link
         self._models = models
         self.key = key
+        #: The engine's number for the model.
         self.target = int(content["target"])
         self._resting_until = 0.0
         self._refusal = ""
         self.signature = signature_from_wire(content["signature"])
+        #: The indexes of its inputs by name.
         self._places = {entry.name: place for place, entry in enumerate(self.signature.raw)}
 
     def answers(self, version: str) -> bool:
@@ -89,7 +88,7 @@ class RemoteModel:
 
 
 class RemoteIdentity(IdentityModel):
-    """An identity model answered here; the engine knows whether it still is one, and counts."""
+    """Answers an identity model in the front end; the engine checks that it still is one, and counts its requests."""
 
     def __init__(
         self, link: EngineConnection, models: RemoteModels, key: tuple[str, str], content: dict[str, Any]
@@ -115,7 +114,7 @@ class RemoteIdentity(IdentityModel):
 
 
 class RemoteRegions(OpenRegions):
-    """Regions that are opened here as the engine has them. See serving.protocol.regions.Regions."""
+    """Opens in the front end the regions that are registered with the engine. Implements serving.protocol's Regions."""
 
     def __init__(self, link: EngineConnection, max_read: int, max_held: int = sys.maxsize) -> None:
         super().__init__(max_read, max_held)
@@ -169,10 +168,10 @@ class RemoteRegions(OpenRegions):
 
 
 class RemoteModels:
-    """Keeps the models of one engine. max_read, max_held: as in OpenRegions."""
+    """Keeps the models of one engine."""
 
     def __init__(self, link: EngineConnection, max_read: int, max_held: int = sys.maxsize) -> None:
-        """max_read, max_held: as OpenRegions has them."""
+        """Creates an empty set of models. max_read, max_held: as in OpenRegions."""
         self._link = link
         self._regions = RemoteRegions(link, max_read, max_held)
         self._known: dict[tuple[str, str], RemoteModel | RemoteIdentity] = {}
@@ -238,7 +237,7 @@ class RemoteGrpcControl:
 
 
 class RemoteHttpControl:
-    """Lets the engine answer everything but inference, and whether this process lives."""
+    """Lets the engine answer everything but inference; answers "live" itself when the engine is away."""
 
     def __init__(self, link: EngineConnection) -> None:
         self._link = link
@@ -263,7 +262,7 @@ class RemoteHttpControl:
             try:
                 return await asyncio.wait_for(self._ask(request), _LIVE_S)
             except (TimeoutError, Unavailable):
-                return health_response("live", True)  # this process lives, and the supervisor looks after the engine
+                return health_response("live", True)  # this process works, and the supervisor restarts the engine
         try:
             return await self._ask(request)
         except Unavailable:

@@ -1,4 +1,4 @@
-"""The process that starts the engine and its front ends, restarts those that die, and stops them all in order.
+"""Starts the engine and its front ends, restarts those that die, and stops them all in order.
 
 It opens the ports itself, so that no connection is lost while a front end is exchanged: connections wait in the socket
 that all front ends accept from. SIGTERM and SIGINT drain and stop; SIGHUP exchanges the front ends one by one.
@@ -57,7 +57,7 @@ def supervise(config: ServerConfig) -> None:
 
 
 class _Slot:
-    """One process, and the ones that replace it. name: for the log."""
+    """Keeps one process running, with the processes that replace it. name: for the log."""
 
     def __init__(self, name: str, orders: Orders) -> None:
         self.name = name

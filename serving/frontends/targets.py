@@ -1,4 +1,4 @@
-"""Targets that a front end decodes requests for: names and versions with the signature that each had when it asked."""
+"""Keeps the targets that a front end decodes requests for: name, version, and the signature when it asked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LAYOUTS = 256
 
 @dataclass(slots=True)
 class Target:
-    """A name and version as a front end knows it: requests are decoded for `signature`."""
+    """Holds a name and version with the signature that the front end decodes its requests for."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""The protocol between front ends and the engine: packets over a socket that keeps their boundaries.
+"""Defines the protocol between front ends and the engine: packets over a socket that keeps their boundaries.
 
 The bytes of tensors lie in shared memory; packets say where. A packet is a kind and its content. Both ends are of one
 installation and are started together, so that nothing here has a version.

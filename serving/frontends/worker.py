@@ -1,4 +1,4 @@
-"""A front end's process: HTTP and gRPC on one event loop, and a connection to the engine."""
+"""Runs a front end's process: HTTP and gRPC on one event loop, and a connection to the engine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The gRPC front end: Triton's service in tritonclient's own messages."""
+"""Implements the gRPC front end: Triton's service in tritonclient's own messages."""

@@ -1,4 +1,4 @@
-"""Triton's metadata, statistics and repository over gRPC, as calls from bytes to bytes: any process may make them."""
+"""Answers Triton's metadata, statistics and repository calls over gRPC, from bytes to bytes, so in any process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class GrpcControl(Protocol):
     """Answers every unary call but ModelInfer."""
 
     async def call(self, method: str, data: bytes) -> bytes:
-        """The answer's message. data: the request's. Raises EmberlineError."""
+        """Returns the response message as bytes. data: the request message. Raises EmberlineError."""
 
 
 class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
-    """Answers from the repository of this process. One event loop."""
+    """Answers from the repository of this process, on one event loop."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
@@ -44,32 +44,32 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
         return bytes(answer.SerializeToString(deterministic=True))
 
     async def ServerLive(self, request: Any) -> Any:  # noqa: N802
-        """Whether the process answers, and a new start would not help it."""
+        """Returns whether the process answers, so that a restart would not help."""
         return service_pb2.ServerLiveResponse(live=self._repository.is_live())
 
     async def ServerReady(self, request: Any) -> Any:  # noqa: N802
-        """Whether models are loaded."""
+        """Returns whether models are loaded."""
         return service_pb2.ServerReadyResponse(ready=self._repository.is_ready())
 
     async def ModelReady(self, request: Any) -> Any:  # noqa: N802
-        """Whether one model is loaded; false for a model that there is not."""
+        """Returns whether one model is loaded; false for a model that does not exist."""
         return service_pb2.ModelReadyResponse(ready=self._repository.is_model_ready(request.name, request.version))
 
     async def ServerMetadata(self, request: Any) -> Any:  # noqa: N802
-        """Name, version, extensions."""
+        """Returns the server's name, version and extensions."""
         return metadata.server_metadata()
 
     async def ModelMetadata(self, request: Any) -> Any:  # noqa: N802
-        """Inputs and outputs."""
+        """Returns a model's inputs and outputs."""
         model = self._repository.get(request.name, request.version)
         return metadata.model_metadata(model, self._repository.versions(request.name))
 
     async def ModelConfig(self, request: Any) -> Any:  # noqa: N802
-        """The completed config.pbtxt."""
+        """Returns the completed config.pbtxt."""
         return service_pb2.ModelConfigResponse(config=self._repository.get(request.name, request.version).proto)
 
     async def ModelStatistics(self, request: Any) -> Any:  # noqa: N802
-        """Counts and times, of one model or of all."""
+        """Returns counts and times of one model, or of all where the request names none."""
         if not request.name:
             return metadata.model_statistics(await self._control.run(lambda: self._repository.answerers()))
         if not request.version:
@@ -77,12 +77,12 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
         return metadata.model_statistics([self._repository.get(request.name, request.version)])
 
     async def RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
-        """Every model version and its state."""
+        """Returns every model version and its state."""
         _check_repository(request)
         return metadata.repository_index(await self._control.run(self._repository.index), ready_only=request.ready)
 
     async def RepositoryModelLoad(self, request: Any) -> Any:  # noqa: N802
-        """Loads a model, or what is new in its folder."""
+        """Loads a model, or the new versions and deltas in its folder."""
         _check_repository(request)
         check_load_parameters(_parameters(request))
         await self._control.run(lambda: self._repository.load(request.model_name))
@@ -97,7 +97,7 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
 
 
 def read_message(message: Any, data: bytes) -> Any:
-    """Bytes as a message. Raises InvalidInput."""
+    """Parses bytes as a message. Raises InvalidInput."""
     try:
         return message.FromString(data)
     except DecodeError as error:
@@ -110,7 +110,7 @@ def _check_repository(request: Any) -> None:
 
 
 def _parameters(request: Any) -> dict[str, Any]:
-    """The parameters of a repository call; one that is not set is None."""
+    """Returns the parameters of a repository call; one that is not set is None."""
     return {
         key: getattr(value, value.WhichOneof("parameter_choice") or "", None)
         for key, value in request.parameters.items()

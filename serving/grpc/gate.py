@@ -1,4 +1,4 @@
-"""The gate as gRPC meets it: by the metadata before a message is read, by the message before it is answered."""
+"""Applies the gate to gRPC calls: to the metadata before a message is read, to the message before it is answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_SHOWN_BYTES = 4096
 
 
 class GrpcCaller:
-    """See Caller. Asked of the call when somebody wants to know."""
+    """Implements Caller; reads address and certificate from the call when they are needed."""
 
     __slots__ = ("_context",)
 
@@ -37,29 +37,29 @@ class GrpcCaller:
 
 
 class GrpcGate:
-    """One event loop."""
+    """Admits or refuses gRPC calls by the rules of a Gate, on one event loop."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     def begin(self, method: str, metadata: Iterable[Any]) -> None:
-        """Refuses a call before its message is read, as far as can be. Raises Unauthenticated, Forbidden."""
+        """Refuses a call before its message is read, where that can be decided. Raises Unauthenticated, Forbidden."""
         if not self._gate.is_open:
             self._gate.begin(GRPC_NEEDS.get(method, UNKNOWN_CALL).need, authorization_of(metadata))
 
     def refused(self, method: str, context: Any, error: BaseException) -> None:
-        """Writes down that `begin` refused a call."""
+        """Records that `begin` refused a call."""
         need = GRPC_NEEDS.get(method, UNKNOWN_CALL).need
         self._gate.refused(need, "", GrpcCaller(context), "grpc", need.call or method, error)
 
     def admit_inference(self, model: str, context: Any) -> None:
-        """Lets in a request for a model's scores. Raises Unauthenticated, Forbidden, RateLimited."""
+        """Admits a request for a model's scores. Raises Unauthenticated, Forbidden, RateLimited."""
         if not self._gate.is_open:
             authorization = authorization_of(context.invocation_metadata())
             self._gate.admit(INFER, model, authorization, GrpcCaller(context), "grpc", "infer")
 
     def admit(self, method: str, message: Any, context: Any) -> Admission | None:
-        """Lets any other call in, or raises as `admit_inference`. message: what was sent."""
+        """Admits any other call, or raises as `admit_inference` does. message: the request."""
         entry = GRPC_NEEDS.get(method, UNKNOWN_CALL)
         if entry.need is REGIONS:
             refuse_forwarded(forwarded_metadata(context.invocation_metadata()))
@@ -70,14 +70,14 @@ class GrpcGate:
         return self._gate.admit(need, model, authorization, GrpcCaller(context), "grpc", need.call or method)
 
     def told(self, error: BaseException, context: Any) -> BaseException:
-        """The error as the caller may read it."""
+        """Returns the error with only what the caller is allowed to know."""
         if not isinstance(error, UnknownModel):
             return error
         authorization, caller = authorization_of(context.invocation_metadata()), GrpcCaller(context)
         return error.told_to(lambda name: self._gate.sees(name, authorization, caller))
 
     async def audited(self, admission: Admission, message: Any, answer: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer to a call that was let in to control, written down."""
+        """Answers a control call that was admitted, and writes it to the audit log."""
         outcome = "cancelled"
         try:
             content = await answer()
@@ -91,13 +91,13 @@ class GrpcGate:
 
 
 def _arguments_of(message: Any) -> str:
-    """What a call was sent, as the log shows it. Printing a message of many megabytes would stop the loop."""
+    """Formats a request for the audit log; a long one as its size, since formatting megabytes would block the loop."""
     size = message.ByteSize()
     return short_text(str(message)) if size <= _MAX_SHOWN_BYTES else f"{size} bytes"
 
 
 def authorization_of(metadata: Iterable[Any] | None) -> bytes | None:
-    """The value of the header `authorization`, None without it. Raises Unauthenticated when there are several."""
+    """Returns the value of the header `authorization`, or None. Raises Unauthenticated when there are several."""
     found: str | bytes | None = None
     for key, value in metadata or ():
         if key == "authorization":
@@ -108,6 +108,6 @@ def authorization_of(metadata: Iterable[Any] | None) -> bytes | None:
 
 
 def address_of(peer: str) -> str:
-    """The IP address in what gRPC calls a peer, such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
+    """Returns the IP address in gRPC's name of a peer, such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
     address = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0]
     return address.strip("[]")

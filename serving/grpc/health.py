@@ -1,6 +1,6 @@
-"""grpc.health.v1 and server reflection: what probes, proxies and tools ask of any gRPC server. Open to all.
+"""Serves grpc.health.v1 and server reflection, which probes, proxies and tools expect of any gRPC server. Open to all.
 
-Both come from gRPC's own packages; here is only what they are notified.
+Both come from gRPC's own packages; this module supplies what they report.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from serving.grpc.control import SERVICE, GrpcControl
 from serving.grpc.failing import fail
 from storage.errors import EmberlineError
 
-# How old an answer may be, and how often readiness is asked for while somebody watches: once for all of them.
+# The greatest age of an answer, and the interval at which readiness is checked, once for all clients that watch.
 _LOOK_S = 0.5
 
-# Of those who watch, and those who ask for reflection: such calls last, and need no token.
+# The most calls to Watch and to reflection at a time: they last, and need no token.
 MAX_LASTING_CALLS = 1024
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-# The messages of both are the same; older clients know the first only, newer ones try the second.
+# The messages of both are the same; older clients know only the first, newer ones try the second.
 _REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -34,7 +34,7 @@ _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthCalls:
-    """Says whether the server is ready, under the name "" and that of the inference service. One event loop."""
+    """Reports whether the server is ready, under the name "" and that of the inference service, on one event loop."""
 
     def __init__(self, control: GrpcControl) -> None:
         self._control = control
@@ -43,18 +43,18 @@ class HealthCalls:
         self._status = _NOT_SERVING
         self._asking = asyncio.Lock()
         self._lasting = 0
-        # Set when the status is another or the server stops; those who watch wait for it. Then the next one is here.
+        # Set when the status changes or the server stops; calls to Watch wait for it. It is replaced after each change.
         self._changed = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._watching = 0
 
     def stop(self) -> None:
-        """The server stops: those who watch are notified so, and their calls end."""
+        """Notifies the calls to Watch that the server stops, and ends them."""
         self._stopping.set()
         self._changed.set()
 
     def handlers(self) -> dict[str, Any]:
-        """By the path of the call."""
+        """Returns the handlers by the path of the call."""
         names = (SERVICE.full_name, _HEALTH, _REFLECTION[0])
         explain = grpc.stream_stream_rpc_method_handler(
             self._bounded(reflection.aio.ReflectionServicer(names).ServerReflectionInfo),
@@ -69,7 +69,7 @@ class HealthCalls:
         }
 
     def _bounded(self, answers: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        """The same, for so many at a time; one more ends with RESOURCE_EXHAUSTED."""
+        """Wraps a handler to allow MAX_LASTING_CALLS at a time; one more ends with RESOURCE_EXHAUSTED."""
 
         async def call(asked: Any, context: Any) -> AsyncIterator[Any]:
             if self._lasting >= MAX_LASTING_CALLS:
@@ -112,7 +112,7 @@ class HealthCalls:
             self._watching -= 1
 
     async def _look(self) -> None:
-        """Asks for readiness as long as somebody watches."""
+        """Checks readiness at intervals while there are calls to Watch."""
         try:
             while self._watching and not self._stopping.is_set():
                 await self._now()

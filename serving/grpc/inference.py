@@ -1,4 +1,4 @@
-"""ModelInfer: KServe v2 inference over gRPC."""
+"""Answers ModelInfer, KServe v2 inference over gRPC."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LONGEST_TIMEOUT_S = 86_400.0
 
 
 class InferenceCalls:
-    """Answers ModelInfer from models, of this process or of another."""
+    """Answers ModelInfer from models of this process or of another."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     async def infer(self, request: Any, left_s: float | None, metadata: Callable[[], Any]) -> Any:
-        """A ModelInferResponse. left_s: until the caller's deadline, None without one. metadata: of the call.
+        """Returns a ModelInferResponse. Raises EmberlineError.
 
-        Raises EmberlineError.
+        left_s: seconds until the caller's deadline, None without one. metadata: returns the metadata of the call.
         """
         given = proto_parameters(request)
         routing = routing_of_parameters(given) if given else ANYWHERE

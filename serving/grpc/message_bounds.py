@@ -1,7 +1,7 @@
-"""Bounds of a message that are held before protobuf reads it, as those of JSON are.
+"""Checks bounds of a message before protobuf parses it, as json_text does for JSON.
 
 Two bytes can be a message within the message, or an entry of a map, for which protobuf makes an object while it holds
-the interpreter's lock: 64 MB of them take seconds and gigabytes. Tensors in `raw_input_contents` cost nothing of this.
+the interpreter's lock: 64 MB of them take seconds and gigabytes. Tensors in `raw_input_contents` cost none of this.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 
 from storage.errors import InvalidInput
 
-# Fields of a message and of what is within it, entries of repeated ones counted one by one.
+# The most fields of a message and the messages in it; each entry of a repeated field counts.
 MAX_FIELDS = 1 << 16
-# Bytes of an inference request beside `raw_input_contents`: names, shapes, parameters and typed contents.
+# The most bytes of an inference request beside `raw_input_contents`: names, shapes, parameters and typed contents.
 MAX_TYPED_BYTES = 2 << 20
-# A shorter message is within the bounds of time whatever it holds.
+# A shorter message is parsed fast enough whatever it contains.
 SHORT_MESSAGE_BYTES = 64 << 10
-# Counted on the event loop, within a few milliseconds; where there are more, a thread counts.
+# So many fields are counted on the event loop, within a few milliseconds; if there are more, a thread counts.
 _FEW_FIELDS = 4096
 
 _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
 _RAW = 7
-# Of the fields with messages in them, what they hold: inputs (with parameters and contents), outputs.
+# The numbers of fields that hold messages, nested: inputs (with parameters and contents), outputs.
 _INFER: Mapping[int, Any] = {5: {4: {}, 5: {}}, 6: {2: {}}}
 
 
 async def check_message(data: bytes, *, is_inference: bool) -> None:
-    """Raises InvalidInput for a message that is over the bounds. What is no message is left to protobuf."""
+    """Raises InvalidInput for a message that is over the bounds; protobuf refuses bytes that are not a message."""
     if len(data) <= SHORT_MESSAGE_BYTES:
         return
     within = _INFER if is_inference else {}
@@ -51,7 +51,7 @@ async def check_message(data: bytes, *, is_inference: bool) -> None:
 
 
 def _count(data: bytes, within: Mapping[int, Any], most: int) -> tuple[int, int]:
-    """Fields of a message, and its bytes without those of `raw_input_contents`. Ends soon after `most` fields."""
+    """Counts the fields of a message, and its bytes without `raw_input_contents`. Stops soon after `most` fields."""
     fields, raw_bytes = 0, 0
     left: list[tuple[int, int, Mapping[int, Any], bool]] = [(0, len(data), within, True)]
     while left and fields <= most:

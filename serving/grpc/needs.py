@@ -1,4 +1,4 @@
-"""What each method of GRPCInferenceService needs, by its name and by the message that was sent."""
+"""Lists the permission that each method of GRPCInferenceService needs, by its name and by the request message."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def _of_model_name(message: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallNeed:
-    """What a call needs, and which model it is about.
-
-    writes: the need when the message carries settings. of_server, server_writes: the needs of a message without a
-    model, where the model may be left out.
-    """
+    """Says which permission a call needs, and which model it is about."""
 
     need: Need
+    #: Returns the model of a message; None where calls are not about one.
     model: Callable[[Any], str] | None = None
+    #: The need of a message without a model, where the model may be omitted.
     of_server: Need | None = None
+    #: The need of a message that has settings.
     writes: Need | None = None
+    #: The need of a message that has settings and no model, where the model may be omitted.
     server_writes: Need | None = None
 
     @property
     def may_control(self) -> bool:
-        """Whether it can be a call of an operator."""
+        """Returns whether it can be a control call."""
         return self.writes is not None or self.need.is_control
 
     def of(self, message: Any) -> tuple[Need, str]:
-        """The need of a message, and its model."""
+        """Returns the need of a message, and its model."""
         model = self.model(message) if self.model is not None else ""
         need, writes = self.need, self.writes
         if self.of_server is not None and not model:

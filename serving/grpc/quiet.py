@@ -1,20 +1,20 @@
-"""What gRPC's library logs as its own error although only a caller has gone away."""
+"""Filters errors that gRPC's library logs as its own although only a caller has disconnected."""
 
 from __future__ import annotations
 
 import logging
 
 _LOGGER = "grpc._cython.cygrpc"
-# How the text of the library's error begins when the operations of a call were begun and did not succeed, because the
-# call had ended. Operations that could not be begun, which is a mistake in the program, have another text.
+# The beginning of the library's error text when the operations of a call were started and failed because the call had
+# ended. Operations that could not be started, which is a mistake in the program, have another text.
 _CALL_ENDED = 'Failed "execute_batch"'
 
 
 def keep_quiet_about_callers_that_left() -> None:
-    """Keeps the library from logging a traceback for an answer that reached nobody.
+    """Keeps the library from logging a traceback for an answer that reached no caller.
 
-    The library does so itself where it has heard already that the caller cancelled or that its deadline passed. The
-    answer's failure and that word arrive in either order, and in the other one it logs an error with a traceback.
+    The library logs none if it already knows that the caller cancelled or that the deadline passed. That notice and
+    the failure of the answer arrive in either order; if the failure comes first, it logs an error with a traceback.
     """
     logging.getLogger(_LOGGER).addFilter(_is_worth_logging)  # adding it again changes nothing
 

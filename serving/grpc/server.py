@@ -1,4 +1,4 @@
-"""The gRPC server: GRPCInferenceService with its calls handed to those who answer them."""
+"""Builds the gRPC server: GRPCInferenceService, health and reflection, each call passed to the code that answers it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from serving.security.gate import Gate
 from serving.security.tls import ServerTls
 from storage.errors import ConfigError, EmberlineError
 
-# Calls under way; one more ends with RESOURCE_EXHAUSTED.
+# Calls in progress; one more ends with RESOURCE_EXHAUSTED.
 _MAX_CONCURRENT_CALLS = 8192
-# Calls that wait until Python has taken them up. gRPC's own bounds are 1,000 and 3,000; past them it resets calls, and
-# the client sees CANCELLED without a reason.
+# Calls that wait until Python handles them. gRPC's own bounds are 1,000 and 3,000; beyond them it resets calls, and the
+# client sees CANCELLED without a reason.
 _MAX_PENDING_CALLS = 4 * _MAX_CONCURRENT_CALLS
-# Calls of one connection; its client keeps what is above back until others have ended.
+# Calls of one connection; its client holds further calls back until others have ended.
 _MAX_STREAMS = 1024
-# A connection that does not begin to speak HTTP/2 ends after the first; one without a call after the second, and its
-# client opens another when it has one again.
+# A connection that does not begin with HTTP/2 ends after the first time; one without a call ends after the second, and
+# its client opens another connection for the next call.
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 900_000
 _INFER = "ModelInfer"
@@ -48,10 +48,10 @@ def grpc_server(
     max_connections: int,
     share_port: bool = False,
 ) -> grpc.aio.Server:
-    """The server without its port. Made on the event loop that it will run on. gate: who is let in.
+    """Creates the server without its port, on the event loop that it will run on.
 
-    health: asked by probes. share_port: other processes listen on the same port. Without it a second server that takes
-    the port fails, where it would silently get half of the calls.
+    gate: decides which calls are admitted. health: answers probes. share_port: other processes listen on the same
+    port. Without it, a second server that takes the port fails, instead of silently getting half of the calls.
     """
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -73,7 +73,10 @@ def grpc_server(
 def bind_grpc(
     server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = None, *, check: bool = True
 ) -> int:
-    """Takes the port, 0 for a free one, and returns it. Raises ConfigError. check: whether anyone listens there."""
+    """Binds the port, 0 for a free one, and returns it. Raises ConfigError.
+
+    check: first tests whether another process listens there.
+    """
     name = f"[{host}]" if ":" in host else host
     if check:
         # gRPC's own message says little, so the port is tried here first.
@@ -88,8 +91,7 @@ def bind_grpc(
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Hands out the handlers of the methods; a caller who is not allowed to ask gets one that does not read the
-    message."""
+    """Returns the handlers of the methods; a caller without permission gets one that does not read the message."""
 
     def __init__(self, handlers: dict[str, Any], open_handlers: dict[str, Any], gate: GrpcGate) -> None:
         self._handlers = handlers
@@ -119,7 +121,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _handlers(
     inference: InferenceCalls, control: GrpcControl, gate: GrpcGate, health: HealthCalls
 ) -> grpc.GenericRpcHandler:
-    """All methods of the services. They take bytes, so that what is no message is answered as any other mistake."""
+    """Returns handlers of all methods; they take bytes, so that a malformed message is answered like other mistakes."""
     request = GetMessageClass(SERVICE.methods_by_name[_INFER].input_type)
 
     async def infer(data: bytes, context: Any) -> bytes:
@@ -164,7 +166,7 @@ def _handlers(
 def _guarded(
     answer: Callable[[bytes, Any], Awaitable[bytes]], gate: GrpcGate
 ) -> Callable[[bytes, Any], Awaitable[Any]]:
-    """Turns what is raised into the call's status."""
+    """Wraps a handler so that its exceptions become the call's status."""
 
     async def guarded(data: bytes, context: Any) -> Any:
         try:
@@ -172,6 +174,6 @@ def _guarded(
         except Exception as error:
             _, code, text = status_of(gate.told(error, context))
             fail(context, code, text)
-            return b""  # gRPC sends none beside such a status
+            return b""  # gRPC sends no message with such a status
 
     return guarded

@@ -1,4 +1,4 @@
-"""Triton's shared memory extensions and its trace and log settings over gRPC."""
+"""Answers the calls of Triton's shared memory extensions and of its trace and log settings over gRPC."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class SharedMemoryCalls:
-    """To be mixed into what answers control calls. There is no memory of a GPU to register."""
+    """Is a mixin that answers the calls about shared memory. CUDA shared memory is not supported."""
 
     _repository: ModelRepository
     _control: ControlCalls
 
     async def SystemSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
-        """The region of that name, all without one."""
+        """Returns the region of that name, or all regions if the request names none."""
         answer = service_pb2.SystemSharedMemoryStatusResponse()
         for said in self._repository.regions.status(request.name):
             entry = answer.regions[said.name]
@@ -30,36 +30,36 @@ class SharedMemoryCalls:
         return answer
 
     async def SystemSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
-        """Makes a region known."""
+        """Registers a region."""
         said = RegionName(request.name, request.key, request.offset, request.byte_size)
         await self._control.run(lambda: self._repository.regions.register(said))
         return service_pb2.SystemSharedMemoryRegisterResponse()
 
     async def SystemSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
-        """Forgets a region, all without a name."""
+        """Unregisters a region, or all regions if the request names none."""
         await self._control.run(lambda: self._repository.regions.unregister(request.name))
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
     async def CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
-        """None."""
+        """Returns an empty list, because there are no CUDA regions."""
         return service_pb2.CudaSharedMemoryStatusResponse()
 
     async def CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
-        """Refused."""
+        """Raises Unsupported."""
         raise Unsupported("CUDA shared memory is not supported; use system shared memory")
 
     async def CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
-        """There is none to forget."""
+        """Does nothing, because there are no CUDA regions."""
         return service_pb2.CudaSharedMemoryUnregisterResponse()
 
 
 class SettingsCalls:
-    """To be mixed into what answers control calls: fixed answers."""
+    """Is a mixin that answers the calls about settings, which are fixed."""
 
     _repository: ModelRepository
 
     async def TraceSetting(self, request: Any) -> Any:  # noqa: N802
-        """How traces are taken: not at all."""
+        """Returns the trace settings, which say that no traces are taken."""
         if request.model_name:
             self._repository.get(request.model_name)
         check_trace_settings({key: list(setting.value) for key, setting in request.settings.items()})
@@ -69,7 +69,7 @@ class SettingsCalls:
         return answer
 
     async def LogSettings(self, request: Any) -> Any:  # noqa: N802
-        """What is logged."""
+        """Returns the log settings."""
         check_log_settings(
             {key: getattr(s, s.WhichOneof("parameter_choice") or "", None) for key, s in request.settings.items()}
         )

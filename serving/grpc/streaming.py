@@ -1,4 +1,4 @@
-"""ModelStreamInfer: requests come and answers go on one stream, in the order of the requests."""
+"""Answers ModelStreamInfer: one stream carries requests, and answers in the order of the requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serving.grpc.control import SERVICE, read_message
 from serving.grpc.inference import InferenceCalls
 from serving.grpc.message_bounds import check_message
 
-# Requests of one stream that are worked on at a time; the next is read when the first of them is answered.
+# Requests of one stream that are answered at a time; the next is read when the first of them is answered.
 MAX_IN_FLIGHT = 64
 
 _REQUEST = GetMessageClass(SERVICE.methods_by_name["ModelStreamInfer"].input_type)
@@ -30,10 +30,10 @@ async def stream_answers(
     check: Callable[[str], None],
     told: Callable[[BaseException], BaseException],
 ) -> AsyncIterator[bytes]:
-    """The answers to a stream of requests. One that fails is a message with its reason; the stream goes on.
+    """Yields the answers to a stream of requests. A failed request gets a message with the reason; the stream goes on.
 
-    left_s: until the deadline of the stream. metadata: of it. check: called with each request's model; raises to
-    refuse it. told: an error as the caller may read it.
+    left_s: returns the seconds until the deadline of the stream. metadata: returns its metadata. check: called with
+    each request's model; raises to refuse it. told: returns an error with only what the caller is allowed to know.
     """
     answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(MAX_IN_FLIGHT)
     running: set[asyncio.Task[Any]] = set()
@@ -45,7 +45,7 @@ async def stream_answers(
         return task
 
     async def read() -> None:
-        # A broken stream ends as a whole one does. When this is cancelled nobody reads on.
+        # A broken stream ends as a complete one does. After a cancellation, no one takes further answers.
         with contextlib.suppress(Exception):
             async for data in requests:
                 await answers.put(start(_answer(inference, data, left_s(), metadata, check, told)))

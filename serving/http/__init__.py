@@ -1,1 +1,1 @@
-"""HTTP: the protocol, inference, the table of control operations on FastAPI, and the metrics page."""
+"""Implements HTTP: the protocol, inference, the table of control operations on FastAPI, and the metrics page."""

@@ -1,4 +1,4 @@
-"""What answers on the HTTP port: inference goes straight to its route, everything else to the control routes."""
+"""Answers the requests of the HTTP port: inference goes straight to its route, all else to the control routes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from serving.security.needs import INFER
 
 
 class HttpControl(Protocol):
-    """What answers all that is not inference."""
+    """Answers every request that is not inference."""
 
     def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        """The response."""
+        """Returns the response."""
 
     def at_once(self, request: HttpRequest) -> HttpResponse | None:
         """See HttpApplication.answer_at_once."""
 
 
 class HttpApp:
-    """See HttpApplication. models: who answers inference. control: who answers all else. gate: who is let in."""
+    """Implements HttpApplication for the HTTP port.
+
+    models: they answer inference. control: answers everything else. gate: decides which requests are admitted.
+    """
 
     def __init__(self, models: Models, control: HttpControl, gate: Gate) -> None:
         self._models = models
@@ -38,8 +41,7 @@ class HttpApp:
         self._inference = InferenceRoutes(models)
 
     def admit(self, request: HttpRequest) -> None:
-        """See HttpApplication. Who is not allowed to infer is refused here, and so is what is unknown or has too much
-        to do."""
+        """See HttpApplication. Refuses callers that are not allowed to infer, unknown models, and overloaded ones."""
         route = inference_route(request.method, request.path)
         if route is None:
             admit(self._gate, request)

@@ -1,4 +1,4 @@
-"""An ASGI application asked for one response."""
+"""Calls an ASGI application for one response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message],
 
 
 async def call_asgi(app: AsgiApp, request: HttpRequest) -> HttpResponse:
-    """What the application answers. An error that it does not turn into a response becomes one here."""
+    """Returns the application's response. An exception that it does not turn into a response becomes one here."""
     response = HttpResponse(500)
     started = False
     parts: list[bytes] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LocalHttpControl:
-    """See HttpControl. One event loop. Health, which is open to all, skips the framework."""
+    """Implements HttpControl on one event loop. Health, which is open to all, skips the framework."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
@@ -32,7 +32,7 @@ class LocalHttpControl:
         return self.at_once(request) or await call_asgi(self._app, request)
 
     def at_once(self, request: HttpRequest) -> HttpResponse | None:
-        """See HttpControl: health, which is open to all and asked for most often."""
+        """See HttpControl. It answers health, which is open to all and requested most often."""
         if request.method == "GET" and request.path == LIVE:
             return health_response("live", self._repository.is_live())
         if request.method == "GET" and request.path == READY:
@@ -41,7 +41,7 @@ class LocalHttpControl:
 
 
 def control_app(repository: ModelRepository) -> FastAPI:
-    """The application for everything but inference: every operation of the table that has a handler."""
+    """Builds the application for everything but inference: every operation of the table that has a handler."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     calls = ControlCalls()
     for operation in TABLE.ranked:
@@ -76,7 +76,7 @@ def _endpoint(
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """What a path may be asked with; inference is not of the application's routes."""
+    """Returns the methods that a path allows; inference is not among the application's routes."""
     operation, _ = TABLE.find("POST", request.scope["path"])
     if operation is not None and operation.tag == INFERENCE:
         return ["POST"]

@@ -1,6 +1,6 @@
-"""Compressed bodies, both ways: gzip and deflate, bounded in what they may become.
+"""Decompresses requests and compresses responses with gzip and deflate; the decompressed size is bounded.
 
-Only what is short is done on the event loop; the rest goes to threads, where zlib leaves the interpreter alone.
+Only short bodies are processed on the event loop; the others go to threads, where zlib releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import zlib
 from serving.http.messages import BodyRoom, Headers, UnsupportedEncoding
 from storage.errors import InvalidInput
 
-# What is read and made of a body at a time.
+# Bytes of a body that are read and produced at a time.
 SLICE_BYTES = 1 << 20
-# From here on a thread does it: on the event loop it would take more than a millisecond.
+# Larger bodies go to a thread: on the event loop they would take more than a millisecond.
 _SHORT_BYTES = 64 << 10
-# Smaller responses are not worth it: a packet of the network has more.
+# Smaller responses are not compressed: they fit into one packet of the network anyway.
 MIN_RESPONSE_BYTES = 1024
-# Of a gzip body: each costs a decoder, and may hold nothing.
+# The most members of a gzip body: each needs a decoder, and may be empty.
 MAX_MEMBERS = 16
 _LEVEL = 1
 
@@ -36,10 +36,10 @@ def check_encoding(encoding: bytes) -> None:
 
 
 async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
-    """The body as it was before it was compressed.
+    """Returns the decompressed body.
 
-    Raises InvalidInput for what is not of that encoding, or ends too early, or goes on after its end; BodyTooLarge and
-    Overloaded before more is made than there is room for.
+    Raises InvalidInput for a body that does not have that encoding, ends too early, or continues after its end;
+    BodyTooLarge and Overloaded before it produces more bytes than the limits allow.
     """
     window = _WINDOWS.get(encoding.lower())
     if window is None:
@@ -53,7 +53,7 @@ async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
         if decoder.eof:
             if at == len(body):
                 return b"".join(parts)
-            # gzip may go on with another member; zlib has none.
+            # gzip may continue with another member; zlib has none.
             if window != _WINDOWS[b"gzip"]:
                 raise _bad(encoding, "bytes follow its end")
             members += 1
@@ -82,7 +82,7 @@ async def decompress(body: bytes, encoding: bytes, room: BodyRoom) -> bytes:
 
 
 def accepted_encoding(accepts: bytes) -> bytes:
-    """The encoding of a response to a request with this Accept-Encoding; b"" for none. gzip precedes deflate."""
+    """Returns the encoding of a response to a request with this Accept-Encoding; b"" for none. Prefers gzip."""
     best, best_quality = b"", 0.0
     qualities: dict[bytes, float] = {}
     for entry in accepts.lower().split(b","):
@@ -100,9 +100,9 @@ def accepted_encoding(accepts: bytes) -> bytes:
 
 
 async def compress(content: bytes, accepts: bytes, headers: Headers) -> bytes:
-    """A response's body as its client likes it best, which is added to its headers; as it is where that gains nothing.
+    """Compresses a response's body as its client prefers, and adds that to the headers.
 
-    accepts: the request's Accept-Encoding.
+    Returns the body unchanged if it would not get smaller. accepts: the request's Accept-Encoding.
     """
     if len(content) < MIN_RESPONSE_BYTES:
         return content

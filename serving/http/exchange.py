@@ -1,4 +1,4 @@
-"""A request and its response on a connection, and the response's bytes."""
+"""Defines a request with its response on a connection, and writes the response's bytes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,18 @@ from serving.http.messages import HttpRequest, HttpResponse
 from serving.security.principals import Connection
 from storage.errors import EmberlineError, InvalidInput
 
-# Pieces below this are gathered, up to so many bytes: each alone would take forty bytes more than it has.
+# Pieces of a body below the first size are joined, up to the second size: each piece alone takes forty bytes more.
 _SMALL_BYTES, _GATHERED_BYTES = 4 << 10, 64 << 10
-# From here on head and body are handed over apart, which spares a copy of the body.
+# From this size on, head and body are passed to the transport separately, which saves a copy of the body.
 _APART_BYTES = 16 << 10
-# Under TLS an answer is written in pieces: asyncio encrypts all of one write at once, however little the client reads,
-# and does not count what it made of it. Between two pieces it sees that the client is behind.
+# Under TLS a response is written in pieces: asyncio encrypts all of one write at once, however little the client reads,
+# and does not count the encrypted bytes. Between two pieces it notices that the client is behind.
 _TLS_PIECE_BYTES = 64 << 10
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 
 
 class Exchange:
-    """A request while it arrives and is answered. See BodyRoom.
-
-    refused: the response to one that nobody has to look at. is_answered: it has been sent, before the body was here.
-    is_last: the connection ends when the body has come. dropped: bytes of the body that nobody looked at. is_head: its
-    response goes without the content.
-    """
+    """Holds a request while it arrives and is answered. Implements BodyRoom."""
 
     __slots__ = (
         *("chunks", "dropped", "held", "is_answered", "is_head", "is_last", "keep_alive", "limits", "refused"),
@@ -44,10 +39,15 @@ class Exchange:
         self.speaks_1_0 = speaks_1_0
         self.chunks: list[bytes | bytearray] = []
         self.held = 0
+        #: The response to a request that was refused; the application does not see the request.
         self.refused: HttpResponse | None = None
+        #: Whether `refused` has been sent before the body was here.
         self.is_answered = False
+        #: Whether the connection ends when the body has arrived.
         self.is_last = False
+        #: Whether the response is sent without its content.
         self.is_head = False
+        #: Bytes of the body that were dropped.
         self.dropped = 0
         request.room = self
 
@@ -62,7 +62,7 @@ class Exchange:
         self.held += size
 
     def keep(self, chunk: bytes) -> None:
-        """Holds a piece of the body. Raises Overloaded."""
+        """Keeps a piece of the body. Raises Overloaded."""
         self.limits.hold(len(chunk))
         self.held += len(chunk)
         last = self.chunks[-1] if self.chunks else None
@@ -74,7 +74,7 @@ class Exchange:
             self.chunks.append(bytearray(chunk))
 
     def whole(self) -> None:
-        """Gives the request its body."""
+        """Joins the pieces to the request's body."""
         chunks, self.chunks = self.chunks, []
         self.request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
 
@@ -83,10 +83,10 @@ class Exchange:
         return self.limits.too_large(got)
 
     def release(self) -> None:
-        """Nothing is made of its body any more."""
+        """Stops counting the memory of the body, which is no longer used."""
         self.limits.release(self.held)
         self.held = 0
-        self.request.room = None  # else the two hold each other, and the body
+        self.request.room = None  # breaks the reference cycle, which would keep the body
 
 
 _date = (0, b"")
@@ -95,7 +95,7 @@ _date = (0, b"")
 def begin_exchange(
     head: RequestHead, method: bytes, version: str, limits: HttpLimits, caller: Connection
 ) -> tuple[Exchange, tuple[EmberlineError, int] | None]:
-    """The exchange of a request whose head is whole, and what is wrong with the head, with the HTTP status for that.
+    """Returns the exchange of a request whose head is complete, and the error of a wrong head with its HTTP status.
 
     method, version: as parsed, such as b"POST" and "1.1".
     """
@@ -114,7 +114,7 @@ def begin_exchange(
 
 
 def _date_line() -> bytes:
-    """The header Date, made once a second."""
+    """Returns the header Date, formatted once a second."""
     global _date
     now = int(time.time())
     made, line = _date
@@ -125,7 +125,7 @@ def _date_line() -> bytes:
 
 
 def response_head(response: HttpResponse, keep_alive: bool, speaks_1_0: bool) -> list[bytes]:
-    """The pieces of it, with the empty line."""
+    """Returns the pieces of a response's head, including the empty line."""
     head = [_STATUS_LINES[response.status], _date_line(), b"content-length: %d\r\n" % len(response.content)]
     for name, value in response.headers:
         head += (name, b": ", value, b"\r\n")
@@ -138,7 +138,7 @@ def response_head(response: HttpResponse, keep_alive: bool, speaks_1_0: bool) ->
 
 
 def write_response(transport: asyncio.WriteTransport, head: bytes, content: bytes, *, is_tls: bool) -> None:
-    """Hands both to the transport."""
+    """Passes head and content to the transport."""
     if len(content) < _APART_BYTES:
         transport.write(head + content)
     elif is_tls:

@@ -1,4 +1,4 @@
-"""The gate as HTTP meets it: before a request's body is read."""
+"""Applies the gate to HTTP requests, before their body is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER_SITES = (b"cross-site", b"same-site")
 
 
 def admit(gate: Gate, request: HttpRequest) -> None:
-    """Lets in what is no inference, and takes the token out of it: nothing behind the gate has a use for one."""
+    """Admits a request that is not inference, and removes its token, which nothing behind the gate uses."""
     # A path ends up in messages and in the audit log.
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
@@ -34,15 +34,16 @@ def admit(gate: Gate, request: HttpRequest) -> None:
 
 
 def told(gate: Gate, request: HttpRequest, error: UnknownModel) -> NotFound:
-    """The error as whoever sent the request may read it."""
+    """Returns the error with only what the caller is allowed to know."""
     authorization = request.authorization or request.headers.get(b"authorization")
     return error.told_to(lambda name: gate.sees(name, authorization, request.caller))
 
 
 def _is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sent a request for a page of another origin: it asks nobody before a simple POST.
+    """Returns whether a browser sent the request for a page of another origin.
 
-    Browsers say so themselves, in headers that pages cannot set; other clients send neither.
+    A browser sends a simple POST without asking anyone first. It says so in headers that pages cannot set; other
+    clients send neither.
     """
     if headers.get(b"sec-fetch-site", b"").lower() in _OTHER_SITES:
         return True
@@ -53,7 +54,7 @@ def _is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:
 async def audited(
     gate: Gate, admission: Admission, request: HttpRequest, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]
 ) -> HttpResponse:
-    """The answer to a call that was let in to control, written down."""
+    """Answers a control call that was admitted, and writes it to the audit log."""
     outcome: int | str = "cancelled"
     try:
         response = await answer(request)
@@ -67,7 +68,7 @@ async def audited(
 
 
 class GatedApp:
-    """See HttpApplication: another one behind the gate."""
+    """Implements HttpApplication by another one behind the gate."""
 
     def __init__(self, app: HttpApplication, gate: Gate) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The head of a request while it arrives: bounded, and with one meaning."""
+"""Collects the head of a request while it arrives: bounded, and refused where it could have two meanings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.errors import EmberlineError, InvalidInput, Unsupported
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADERS = 128
 MAX_TARGET_BYTES = 16 << 10
-# Twice in a request, they say two things to whoever reads the first or the last.
+# If one of these came twice, a reader of the first and a reader of the last would understand different requests.
 _ONCE = frozenset(
     (b"authorization", b"content-encoding", b"host", b"inference-header-content-length", b"transfer-encoding")
 )
@@ -22,20 +22,22 @@ _HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?", 
 
 
 class RequestHead:
-    """headers: names in lower case; of one that comes twice, the last. framing: its lines of how long the body is."""
+    """Holds the target and the headers of a request."""
 
     __slots__ = ("_count", "_size", "_twice", "framing", "headers", "url")
 
     def __init__(self) -> None:
         self.url = b""
+        #: Values by name in lower case; the last one of a header that comes twice.
         self.headers: dict[bytes, bytes] = {}
+        #: The header lines that say how long the body is.
         self.framing = b""
         self._twice = b""
         self._count = 0
         self._size = 0
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Adds one header."""
         name = name.lower()
         headers = self.headers
         if name in headers and name in _ONCE:
@@ -48,16 +50,16 @@ class RequestHead:
 
     @property
     def expects_continue(self) -> bool:
-        """Whether its client waits to be asked for the body that follows it."""
+        """Returns whether the client waits for "100 Continue" before it sends the body."""
         headers = self.headers
         if headers.get(b"expect", b"").lower() != b"100-continue":
             return False
         return b"transfer-encoding" in headers or headers.get(b"content-length", b"").strip(b"0") != b""
 
     def target(self) -> tuple[str, bytes]:
-        """Path and query. An encoded slash stays encoded: it belongs to a name, and divides nothing.
+        """Returns path and query. An encoded slash stays encoded: it belongs to a name and does not separate segments.
 
-        Raises InvalidInput where it is no URL.
+        Raises InvalidInput if the target is not a URL.
         """
         url = self.url
         if b"?" not in url and b"%" not in url and url.startswith(b"/"):
@@ -72,7 +74,7 @@ class RequestHead:
         return path, parsed.query or b""
 
     def fault(self, version: str) -> tuple[EmberlineError, int] | None:
-        """What is wrong with it now that it is whole, and the HTTP status for that. version: of HTTP."""
+        """Checks the complete head; returns the error and its HTTP status, or None. version: of HTTP."""
         if version not in ("1.0", "1.1"):
             return InvalidInput(f"HTTP/{version} is not spoken here; send HTTP/1.1", field="request"), 505
         if len(self.url) > MAX_TARGET_BYTES:
@@ -105,24 +107,24 @@ class RequestHead:
 
 
 def long_target() -> InvalidInput:
-    """What is said of a target that is too long."""
+    """Returns the error for a target that is too long."""
     return InvalidInput(f"the target of the request is over {MAX_TARGET_BYTES} bytes", field="request")
 
 
 def long_head() -> InvalidInput:
-    """What is said of one that is too long, or of trailers and chunk extensions that are."""
+    """Returns the error for a head, trailers or chunk extensions that are too long."""
     return InvalidInput(f"the head of the request, or its trailers, are over {MAX_HEADER_BYTES} bytes", field="headers")
 
 
 def unreadable(head: RequestHead | None, error: httptools.HttpParserError | None) -> tuple[InvalidInput, int]:
-    """What is wrong where the parser stopped, or (None) where there is too much of it, and the status for that.
+    """Returns the error and the HTTP status for input that the parser cannot read any further.
 
-    head: the one that was being read; None behind it.
+    head: the one that was being read; None after it. error: the parser's; None where the input was too long.
     """
     if head is not None and len(head.url) > MAX_TARGET_BYTES:
         return long_target(), 414
     if error is None:
         return long_head(), 431
-    # The preface of HTTP/2 is said to be a pause.
+    # The parser reports the preface of HTTP/2 as a pause.
     status = 505 if "HTTP version" in str(error) or "PRI" in str(error) else 400
     return InvalidInput(f"this is not HTTP/1.1: {error}", field="request"), status

@@ -1,4 +1,4 @@
-"""POST .../infer and v1 :predict: no routing table and no validation layer on the way."""
+"""Answers POST .../infer and v1 :predict without a routing table or a validation layer in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from storage.errors import InvalidInput
 
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
-# Outputs of so many bytes are written by a thread.
+# Outputs of more bytes are encoded by a thread.
 _LONG_BYTES = 1 << 20
 
 
@@ -38,7 +38,7 @@ class InferenceRoutes:
         self._models = models
 
     async def infer(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
-        """The response to a v2 request. Raises EmberlineError."""
+        """Returns the response to a v2 request. Raises EmberlineError."""
         body, header_length = request.body, _header_length(request.headers)
         json_bytes = len(body) if header_length is None else header_length
         if json_bytes > SHORT_JSON_BYTES:
@@ -59,7 +59,7 @@ class InferenceRoutes:
             )
             return model, decoded, result
 
-        # The model that admitted the request answers it, unless the body brought another key.
+        # The model that admitted the request answers it, unless the body has another routing key.
         admitted = route.model if routing.routing_key == route.routing.routing_key else None
         model, decoded, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, admitted
@@ -74,7 +74,7 @@ class InferenceRoutes:
         return HttpResponse(200, content, [_BINARY, (_HEADER_LENGTH, str(json_length).encode())])
 
     async def predict(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
-        """The response to a v1 request. Raises EmberlineError."""
+        """Returns the response to a v1 request. Raises EmberlineError."""
         body, routing = request.body, route.routing
 
         async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
@@ -94,7 +94,7 @@ class InferenceRoutes:
         model, by_rows, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, route.model
         )
-        # v1 has no place in its body for these, so they travel as headers.
+        # The body of v1 has no fields for these, so they are sent as headers.
         snapshot = result.snapshot
         headers = [
             JSON,

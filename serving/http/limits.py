@@ -1,4 +1,4 @@
-"""What the connections of a port may use together, and the one clock that ends those that take too long."""
+"""Limits what the connections of a port use together, and ends those that take too long, by one clock."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from storage.errors import Overloaded
 KEEP_ALIVE_S = 75.0
 NEVER = float("inf")
 _TICK_S = 0.25
-# Left to stores, and to connections that are notified that there are too many. A quarter where there are few files.
+# Files that are left to stores, and to connections that are refused as too many; a quarter of all files where
+# the process may open few.
 _SPARE_FILES = 256
 
 
 class Timed(Protocol):
-    """A connection, with times of `time.monotonic`.
+    """Is a connection that HttpLimits watches. Its times are those of `time.monotonic`."""
 
-    address: of its other end, by which connections are counted; "" for none. due: when it has waited too long; NEVER
-    while the server is at work. idle_since: since when the head of no request has been complete; NEVER from there until
-    the answer has been sent, also when that is before the body is here.
-    """
-
+    #: The address of its other end, by which connections are counted; "" for none.
     address: str
+    #: When it has waited too long; NEVER while the server is at work.
     due: float
+    #: Since when no request's head has been complete; NEVER from a complete head until its answer has been sent, also
+    #: if that is before the body is here.
     idle_since: float
 
     def expire(self) -> None:
-        """Called when it is due, or up to a tick later."""
+        """Handles the time-out; called when the connection is due, or up to a tick later."""
 
     def give_way(self) -> None:
-        """Ends it at once: it is idle, and others want to come."""
+        """Ends the connection at once: it is idle, and others wait to connect."""
 
 
 class HttpLimits:
-    """One event loop. max_body: of one request; all bodies that are read or held together stay below max_inflight.
+    """Counts the connections and bytes of a port against its limits. Not thread-safe: one event loop uses it.
 
-    What clients send ahead of their answers has a quarter of that beside: it needs no token, so it may not use up what
-    is for bodies.
+    A request's body has at most `max_body` bytes; all bodies that are read or held together stay below
+    max_inflight_bytes. Bytes that clients send ahead of their answers have a bound of their own, a quarter of that:
+    they need no token, so they must not use up the memory for bodies.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -53,7 +54,7 @@ class HttpLimits:
         self._max_inflight = config.max_inflight_bytes
         self._max_connections = config.max_connections
         self._max_of_address = config.connections_per_address
-        # The system hands out the lowest number that is free, so one from here on says that few are left.
+        # The system assigns the lowest free descriptor, so a number from here on means that few are left.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._last_descriptor = 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
         self._held = self._unread = 0
@@ -62,9 +63,9 @@ class HttpLimits:
         self._ticking = False
 
     def add(self, connection: Timed, descriptor: int = -1) -> None:
-        """Watches a connection until `remove`. Raises Overloaded: there are too many, all at work.
+        """Watches a connection until `remove`. Raises Overloaded if there are too many and all are at work.
 
-        descriptor: of its socket; the last files that the process may have open are not for connections.
+        descriptor: of its socket; connections may not use the last files that the process may open.
         """
         others = self._by_address.get(connection.address, set())
         if len(others) >= self._max_of_address and not self._make_room(others, self._max_of_address):
@@ -79,7 +80,7 @@ class HttpLimits:
             asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def remove(self, connection: Timed) -> None:
-        """It has gone."""
+        """Stops watching a connection that has ended."""
         self._connections.discard(connection)
         others = self._by_address.get(connection.address)
         if others is not None:
@@ -88,27 +89,27 @@ class HttpLimits:
                 del self._by_address[connection.address]
 
     def hold(self, size: int) -> None:
-        """Takes bytes into account; `release` them. Raises Overloaded."""
+        """Counts bytes of a body until `release`. Raises Overloaded."""
         if self._held + size > self._max_inflight:
             raise Overloaded(f"requests of {self._max_inflight} bytes are being read already; try later")
         self._held += size
 
     def release(self, size: int) -> None:
-        """Gives back what was held."""
+        """Stops counting bytes that were held."""
         self._held -= size
 
     def hold_unread(self, size: int) -> None:
-        """As `hold`, for what waits unread. Raises Overloaded."""
+        """Counts bytes that wait unparsed until `release_unread`. Raises Overloaded."""
         if self._unread + size > self._max_inflight // 4:
             raise Overloaded("too much is sent ahead of its answers; wait for each answer, or try later")
         self._unread += size
 
     def release_unread(self, size: int) -> None:
-        """As `release`."""
+        """Stops counting bytes that waited unparsed."""
         self._unread -= size
 
     def too_large(self, got: str) -> BodyTooLarge:
-        """The error for a body that is over the limit."""
+        """Returns the error for a body that is over the limit. got: its size."""
         return BodyTooLarge(
             f"the body has {got} bytes, at most {self.max_body} are taken; send smaller batches, or start the server "
             "with a larger max_body_bytes",
@@ -116,7 +117,7 @@ class HttpLimits:
         )
 
     def _make_room(self, connections: set[Timed], bound: int) -> bool:
-        """Ends those that have been idle for longest, several at a time, because finding them costs a look at all."""
+        """Ends the connections that have been idle for longest, several at a time: finding them means checking all."""
         idle = [each for each in connections if each.idle_since < NEVER]
         for connection in heapq.nsmallest(max(1, bound // 64), idle, key=lambda each: each.idle_since):
             self.remove(connection)

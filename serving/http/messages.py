@@ -1,4 +1,4 @@
-"""A request as it arrived whole, and its response."""
+"""Defines a complete HTTP request, its response, and the application that answers it."""
 
 from __future__ import annotations
 
@@ -20,81 +20,88 @@ LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 
 class BodyRoom(Protocol):
-    """What the body of one request may take until it is answered. max_body: bytes, also when it is unpacked."""
+    """Bounds and counts the memory for the body of one request until it is answered."""
 
     @property
     def max_body(self) -> int:
-        """Bytes."""
+        """Returns the most bytes that the body may have, also after decompression."""
 
     def hold(self, size: int) -> None:
-        """Takes bytes into account, or gives some back (below 0). Raises Overloaded."""
+        """Counts `size` more bytes, or fewer if it is below 0. Raises Overloaded."""
 
     def too_large(self, got: str) -> BodyTooLarge:
-        """The error for a body of so many bytes."""
+        """Returns the error for a body of `got` bytes."""
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """path: decoded, without the query. headers: names in lower case; of one that comes twice, the last.
-
-    body: empty until the request is whole. route: of an inference request, once it was admitted.
-    room: for what is made of its body; None where it did not come over a connection of this process.
-    caller: whose connection it came by. authorization: the header, once the gate has taken it out of the others.
-    admission: set where it was let in to control.
-    """
+    """Is a request to the HTTP port."""
 
     method: str
+    #: Decoded, without the query.
     path: str
     query: bytes
+    #: Values by name in lower case; the last one of a header that comes twice.
     headers: Mapping[bytes, bytes]
+    #: Empty until the request is complete.
     body: bytes = b""
+    #: The route of an inference request, set when it was admitted.
     route: InferenceRoute | None = None
+    #: Counts the memory for the body; None where it did not come over a connection of this process.
     room: BodyRoom | None = None
+    #: The peer of the connection that it came by.
     caller: Caller = NOBODY
+    #: The header of that name, set when the gate has removed it from `headers`.
     authorization: bytes | None = None
+    #: Set where the request was admitted as a control call.
     admission: Admission | None = None
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """headers: without the length, which the protocol adds. closes: nothing more can be read from this connection."""
+    """Is a response of the HTTP port."""
 
     status: int
     content: bytes = b""
+    #: Without Content-Length, which the protocol adds.
     headers: Headers = field(default_factory=list)
+    #: Whether nothing more can be read from the connection, which is then closed.
     closes: bool = False
 
 
 class UnsupportedEncoding(Unsupported):
-    """The body is compressed in a way that this server does not know."""
+    """Says that the body is compressed in a way that this server does not know."""
 
 
 class HttpApplication(Protocol):
-    """What answers the requests of a port. One event loop."""
+    """Answers the requests of a port, on one event loop."""
 
     def admit(self, request: HttpRequest) -> None:
-        """Looks at a request before its body is read. Raises EmberlineError to refuse it."""
+        """Checks a request before its body is read. Raises EmberlineError to refuse it."""
 
     def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
-        """The response to what takes no time, such as a probe of health; None: `answer` has it. Raises nothing."""
+        """Returns the response if it takes no time, such as to a health probe; else None. Raises nothing."""
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        """The response. May raise anything; is cancelled when the client goes away."""
+        """Returns the response. It may raise any exception, and is cancelled when the client disconnects."""
 
 
 def health_response(key: str, is_so: bool, **beside: str) -> HttpResponse:
-    """The protocol's answer to a question of health, such as {"live": true}: 200 for yes, 400 for no, as in Triton."""
+    """Returns the response to a health request, such as {"live": true}: 200 for true, 400 for false, as in Triton.
+
+    beside: further keys of the JSON object.
+    """
     return HttpResponse(200 if is_so else 400, dump_json({**beside, key: is_so}), [JSON])
 
 
 def wrong_method(method: str, allowed: Sequence[str]) -> HttpResponse:
-    """The response to a request whose path takes other methods."""
+    """Returns the response to a request whose path allows other methods."""
     text = f"{method} is not allowed here; send {' or '.join(allowed)}"
     return HttpResponse(405, dump_json({"error": text}), [JSON, (b"allow", ", ".join(allowed).encode())])
 
 
 def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:
-    """What the caller is notified of an error. status: instead of what belongs to it, where HTTP has one of its own."""
+    """Returns the response for an error. status: instead of the error's own, where HTTP has a more specific one."""
     usual, _, text = status_of(error)
     status = status or usual
     headers = [JSON]
@@ -105,5 +112,5 @@ def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, RateLimited):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
-    # What is too large will not be read.
+    # A body or head that is too large is not read, so the connection is closed.
     return HttpResponse(status, dump_json({"error": text}), headers, closes=status in (413, 431))

@@ -1,4 +1,4 @@
-"""The metrics of the models, their stores, GPUs and updates."""
+"""Collects the metrics of the models, their stores, GPUs and updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from storage.tiers.tiered import StoreStats, TableStats
 
 T = TypeVar("T")
 
-# Names without the prefix, meanings, and what they are of. A name that ends in _total is a counter, any other a gauge.
+# Names without the prefix, meanings, and functions of the value. A name that ends in _total is a counter, any other a
+# gauge.
 _Rows = list[tuple[str, str, Callable[[T], float]]]
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -81,7 +82,7 @@ _OF_GPUS: _Rows[DeviceModel] = [
     ("gpu_on_processor_total", "Batches that the processor answered", lambda g: g.counters.on_processor),
     ("gpu_given_up", "1 when the GPU is not used any more", lambda g: int(bool(g.given_up))),
 ]
-# Of a GPU's cache of rows. Labels: model, version, gpu; and with table.
+# These are about a GPU's cache of rows. Labels: model, version, gpu; for a table also table.
 _OF_HBM: _Rows[HbmStats] = [
     ("hbm_bytes", "Memory that a GPU's cache of rows takes", lambda h: h.device_bytes),
     ("hbm_capacity_rows", "Rows that a GPU's cache has room for", lambda h: h.capacity_rows),
@@ -122,19 +123,19 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
 
 
 class ServerMetrics:
-    """Any thread."""
+    """Builds the metrics page of a repository. Thread-safe."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
-        # One for all pages: it knows what the last one said.
+        # One for all pages, because it keeps the values of the last page.
         self._machine = MachineGauges()
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type. accept: the request's Accept."""
+        """Returns the page and its content type. accept: the request's Accept header."""
         return encode(self.families, accept)
 
     def families(self) -> Iterator[Metric]:
-        """Every metric, as it is now."""
+        """Yields every metric with its current value."""
         models = list(self._repository.loaded())
         known = [(model.store_stats(), _labels(model), model) for model in models]
         yield from _arms(models)
@@ -218,7 +219,7 @@ def _updates(repository: ModelRepository) -> Iterator[Metric]:
     for model in repository.names:
         try:
             known.append((repository.update_counters(model), {"model": label_value(model)}))
-        except (NotFound, Unsupported):  # gone since the names were read; or a model that has no updates
+        except (NotFound, Unsupported):  # removed since the names were read; or a model that has no updates
             continue
     yield from _each(_OF_UPDATES, known)
     budgets = ((of, counters.dram_bytes) for counters, of in known if counters.dram_bytes is not None)

@@ -1,4 +1,4 @@
-"""The application of the metrics port."""
+"""Answers the requests of the metrics port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MetricsApp:
-    """See HttpApplication: one page."""
+    """Implements HttpApplication with one page, /metrics."""
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
@@ -25,17 +25,17 @@ class MetricsApp:
         self._metrics: ServerMetrics | None = None
 
     def admit(self, request: HttpRequest) -> None:
-        """Everything is."""
+        """Admits every request."""
 
     def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
-        """Nothing is."""
+        """Returns None: `answer` handles every request."""
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""
         status, body, content_type = 404, b"only GET /metrics is here\n", "text/plain; version=0.0.4"
         if request.path == "/metrics" and request.method == "GET":
             accept = request.headers.get(b"accept", b"").decode("latin-1")
-            # Off the event loop: an update may be writing its state just now, and counters wait for it.
+            # Not on the event loop, because the counters wait while an update writes its state.
             try:
                 status = 200
                 body, content_type = await self._calls.run(lambda: self._page(accept))
@@ -50,7 +50,7 @@ class MetricsApp:
     def _page(self, accept: str) -> tuple[bytes, str]:
         with self._lock:
             if self._metrics is None:
-                # prometheus_client takes 10 ms to import, which the start does not wait for.
+                # Imported here, because prometheus_client takes 10 ms to import, which would delay the start.
                 from serving.http.metrics import ServerMetrics
 
                 self._metrics = ServerMetrics(self._repository)

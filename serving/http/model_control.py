@@ -1,4 +1,4 @@
-"""The routes that control one model: load, unload, go back, hold still, try out. They answer with the state then."""
+"""Defines the routes that control one model, such as load, rollback, pin and canary; most answer with the new state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _canary(repository: ModelRepository, name: str, body: bodies.CanaryBody) -> 
     return repository.canary(name, fraction=body.fraction, to=body.to)
 
 
-# verb -> its body, and what it calls; load and unload answer with nothing, as in Triton
+# Each verb with its body and the function that it calls. load and unload answer with nothing, as in Triton.
 VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
     "load": (bodies.LoadBody, lambda repository, name, _: repository.load(name)),
     "unload": (bodies.UnloadBody, lambda repository, name, _: repository.unload(name)),

@@ -1,4 +1,4 @@
-"""The operations that look at the server and its models: metadata, configuration, statistics, the index, KServe v1."""
+"""Defines the operations that read the server and its models: metadata, configuration, statistics, index, KServe v1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The OpenAPI document of the HTTP port: every route, what it takes, what it answers, and every status that may come.
+"""Builds the OpenAPI document of the HTTP port: every route, its request, its response, and every possible status.
 
-It is made of the table of operations, and of the messages and pydantic models that the server works with, so that the
-document and the server agree.
+It uses the table of operations, and the messages and pydantic models that the server works with, so that the document
+and the server agree.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
-# Every request may meet these: it is no HTTP, too long, too much at once, or a fault of ours.
+# The statuses that every request may get: it is not HTTP, too long, too much at once, or met a fault of the server.
 _ALWAYS = (400, 413, 415, 431, 500, 503)
-# Where somebody has to be known.
+# The statuses of operations that are not open to all.
 _ACCESS = (401, 403, 429)
 _MEANINGS = {
     400: "malformed, or it does not fit the model; the text names the field",
@@ -48,7 +48,7 @@ _ROLES = {PREDICT: "predict", READ: "read", ADMIN: "admin"}
 
 
 def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The document of a port with these operations: OpenAPI 3.1."""
+    """Returns the OpenAPI 3.1 document of a port with these operations."""
     described = [operation for operation in operations if operation.summary]
     paths: dict[str, dict[str, Any]] = {}
     for operation in described:
@@ -74,7 +74,7 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
                 **schemas.inference_schemas(),
                 **schemas.body_schemas(bodies),
                 **messages,
-                # The index leaves out what is empty.
+                # The index omits empty fields.
                 "RepositoryEntry": messages[schemas.message_name(_ENTRY.DESCRIPTOR)] | {"required": ["name"]},
             },
             "responses": {str(status): _refusal(status) for status in sorted(_MEANINGS)},
@@ -96,7 +96,7 @@ def _described(operation: Operation) -> dict[str, Any]:
             "200": _answer(operation),
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)},
         },
-        # Whether a token is needed is the access file's matter; one that is shown is looked at.
+        # The access file decides whether a token is needed; a token that is sent is checked.
         "security": [] if is_open else [{}, {"bearer": []}],
     }
     if operation.path.endswith("/ready"):
@@ -141,7 +141,7 @@ def _content(shape: Shape) -> dict[str, Any]:
     schema = schemas.schema_of(shape)
     content: dict[str, Any] = {_JSON: {"schema": schema}}
     if schema in (ref("InferRequest"), ref("InferResponse")):
-        # JSON as in the other form, its length in a header, and behind it the tensors' bytes in their order.
+        # The same JSON, its length in a header, followed by the tensors' bytes in order.
         content[_BINARY] = {"schema": {"type": "string", "contentMediaType": _BINARY}}
     return content
 

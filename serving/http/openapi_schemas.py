@@ -1,4 +1,4 @@
-"""The schemas of the OpenAPI document, made of the protobuf messages and pydantic models that the server uses."""
+"""Builds the schemas of the OpenAPI document from the protobuf messages and pydantic models that the server uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.tensors import MAX_ID_LENGTH, MAX_RANK
 
 Schema = dict[str, Any]
-# A schema, or what it is made of: a protobuf message, a pydantic model, or a list of one thing.
+# A schema, or its source: a protobuf message, a pydantic model, or a list with one shape for its items.
 Shape = Schema | type[Message] | type[ControlBody] | list["Shape"] | None
 
 _PREFIX = "#/components/schemas/"
@@ -23,22 +23,22 @@ _NUMBERS = frozenset({FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOU
 
 
 def ref(name: str) -> Schema:
-    """A reference to a schema of the document."""
+    """Returns a reference to a schema of the document."""
     return {"$ref": _PREFIX + name}
 
 
 ANY_OBJECT: Schema = {"type": "object"}
-# Clients may send more than the protocol has, such as KServe's own, which sends `model_name`; it is ignored.
+# Clients may send keys that the protocol does not have, which are ignored; KServe's own client sends `model_name`.
 _OPEN: Schema = {"additionalProperties": True}
 
 
 def array(items: Schema) -> Schema:
-    """A list of things."""
+    """Returns the schema of a list."""
     return {"type": "array", "items": items}
 
 
 def closed(properties: dict[str, Schema], required: Iterable[str] = ()) -> Schema:
-    """An object without other keys than these."""
+    """Returns the schema of an object with no other keys than `properties`."""
     return {
         "type": "object",
         "properties": properties,
@@ -48,7 +48,7 @@ def closed(properties: dict[str, Schema], required: Iterable[str] = ()) -> Schem
 
 
 def message_schemas(descriptors: Iterable[Descriptor]) -> dict[str, Schema]:
-    """Messages, and all that they hold, as `message_to_json` writes them. By the messages' own names."""
+    """Returns schemas of messages and all messages in them, as `message_to_json` writes them, by message name."""
     found: dict[str, Schema] = {}
     waiting = list(descriptors)
     while waiting:
@@ -63,7 +63,7 @@ def message_schemas(descriptors: Iterable[Descriptor]) -> dict[str, Schema]:
 
 
 def schema_of(shape: Shape) -> Schema:
-    """The schema of a request's or a response's content."""
+    """Returns the schema of a request's or a response's content."""
     if isinstance(shape, dict):
         return shape
     if isinstance(shape, list):
@@ -74,7 +74,7 @@ def schema_of(shape: Shape) -> Schema:
 
 
 def types_of(shapes: Iterable[Shape]) -> Iterator[type[Message] | type[ControlBody]]:
-    """The messages and pydantic models among some shapes."""
+    """Yields the messages and pydantic models among some shapes."""
     for shape in shapes:
         if isinstance(shape, list):
             yield from types_of(shape)
@@ -83,18 +83,18 @@ def types_of(shapes: Iterable[Shape]) -> Iterator[type[Message] | type[ControlBo
 
 
 def message_name(descriptor: Descriptor) -> str:
-    """The name of a message's schema."""
+    """Returns the name of a message's schema."""
     return str(descriptor.full_name.removeprefix("inference."))
 
 
 def body_schemas(bodies: Iterable[type[ControlBody]]) -> dict[str, Schema]:
-    """The bodies of control calls, by the names of their classes."""
+    """Returns the schemas of control calls' bodies by class name."""
     _, whole = models_json_schema([(body, "validation") for body in bodies], ref_template=_PREFIX + "{model}")
     return dict(sorted(whole["$defs"].items()))
 
 
 def inference_schemas() -> dict[str, Schema]:
-    """Requests and responses of inference, v2 and v1, and what they hold."""
+    """Returns the schemas of inference requests and responses, v2 and v1, and of their parts."""
     text: Schema = {"type": "string"}
     parameters = ref("Parameters")
     rows = {"type": "integer", "minimum": 0}

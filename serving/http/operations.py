@@ -1,4 +1,4 @@
-"""An operation of the HTTP port: who is allowed to ask for it, what answers it, and what the OpenAPI document says."""
+"""Defines an operation of the HTTP port: who is allowed to call it, its handler, and its entry in OpenAPI."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BRACES = re.compile(r"\\{(\w+)\\}(:?)")
 
 @dataclass(frozen=True, slots=True)
 class ControlCall:
-    """A request to a control route. name, version, region, verb: of its path, "" where the path has none."""
+    """Is a request to a control route. name, version, region and verb come from its path, "" where it has none."""
 
     repository: ModelRepository
     calls: ControlCalls
@@ -39,46 +39,48 @@ class ControlCall:
 
     @property
     def model(self) -> Answerer:
-        """The model of the path. Raises NotFound, Unavailable."""
+        """Returns the model of the path. Raises NotFound, Unavailable."""
         return self.repository.get(self.name, self.version)
 
     def read_object(self) -> dict[str, Any]:
-        """The JSON object of the body, an empty one of an empty body. Raises InvalidInput."""
+        """Returns the JSON object of the body, or an empty one for an empty body. Raises InvalidInput."""
         return parse_object(self.body, what="the request") if self.body.strip() else {}
 
     async def run(self, call: Callable[[], T]) -> T:
-        """See ControlCalls: for what may take long or waits for a lock."""
+        """Runs a call that may take long or waits for a lock; see ControlCalls."""
         return await self.calls.run(call)
 
 
-# What a handler returns is sent: a response as it is, a protobuf message or anything else as JSON, None as no content.
+# Returns the content to send: a response is sent unchanged, None as no content, a protobuf message or all else as JSON.
 Handler = Callable[[ControlCall], Awaitable[Any] | Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. In a path {name} is the model; every name in braces stands for one segment.
-
-    handler: None where no control route answers: inference, and the metrics page on its own port.
-    summary: "" leaves the operation out of the OpenAPI document. tag: its section there. body, answer: of the request,
-    and of status 200; None where it is empty. errors: statuses beside those that every request may meet.
-    is_optional: the body may be left out.
-    """
+    """Describes one method of one path."""
 
     method: str
+    #: {name} is the model; every name in braces stands for one segment.
     path: str
     need: Need
+    #: None where no control route answers: inference, and the metrics page on its own port.
     handler: Handler | None = None
+    #: "" omits the operation from the OpenAPI document.
     summary: str = ""
+    #: Its section in the OpenAPI document.
     tag: str = ""
+    #: The content of a response with status 200; None where it is empty.
     answer: Shape = None
+    #: The content of the request; None where it is empty.
     body: Shape = None
+    #: The error statuses beside those that every request may get.
     errors: tuple[int, ...] = ()
+    #: Whether the body may be omitted.
     is_optional: bool = True
 
     @property
     def id(self) -> str:
-        """Unique in the document."""
+        """Returns a name that is unique in the OpenAPI document."""
         words = [part.strip("{}") for part in self.path.replace(":", "/").split("/")[1:]]
         return "_".join([self.method.lower(), *words]).replace(".", "_")
 
@@ -89,12 +91,12 @@ class OperationTable:
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.operations = tuple(operations)
         self.ranked = sorted(self.operations, key=lambda each: each.path.count("{"))
-        # Health is asked most often, and by anybody: a path without braces is found without a look at the others.
+        # Health is requested most often, and by anyone: a path without braces is found without trying the patterns.
         self._literal = {(each.method, each.path): each for each in self.operations if "{" not in each.path}
         self._patterns = [(each, _pattern(each.path)) for each in self.ranked if "{" in each.path]
 
     def find(self, method: str, path: str) -> tuple[Operation | None, dict[str, str]]:
-        """The operation, and what stands in its braces; None for what is not in the table."""
+        """Returns the operation and the values of its names in braces; None if it is not in the table."""
         literal = self._literal.get((method, path))
         if literal is not None:
             return literal, {}
@@ -105,13 +107,13 @@ class OperationTable:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """A name in braces is a segment; before a colon it may be empty."""
+    """Compiles a path, where a name in braces matches a segment; before a colon the segment may be empty."""
     segments = _BRACES.sub(lambda found: f"(?P<{found[1]}>[^/]{'*' if found[2] else '+'}){found[2]}", re.escape(path))
     return re.compile(segments)
 
 
 def response_of(content: Any) -> HttpResponse:
-    """See Handler."""
+    """Returns the response for what a handler returned; see Handler."""
     if isinstance(content, HttpResponse):
         return content
     if content is None:

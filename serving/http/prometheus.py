@@ -1,4 +1,4 @@
-"""Families of metrics for prometheus_client, and their page in the format that a scraper asks for."""
+"""Builds families of metrics for prometheus_client, and their page in the format that a scraper asks for."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from prometheus_client.utils import floatToGoString
 
 Labels = dict[str, str]
 
-# Triton's counters do not end in _total, as prometheus_client lets every counter.
+# Triton's counters do not end in _total, but prometheus_client writes every counter with it.
 _TRITON = "nv_"
 _TRITON_HEADS = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 
 
 def family(name: str, kind: str, meaning: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
-    """A metric and its samples. meaning: a sentence without its full stop."""
+    """Builds a metric with its samples. meaning: a sentence without its full stop."""
     metric = Metric(name.removesuffix("_total") if kind == "counter" else name, f"{meaning}.", kind)
     metric.samples = [Sample(name, labels, value) for labels, value in samples]
     return metric
 
 
 def label_value(text: str) -> str:
-    """A label's value: what is no Unicode text, as the names of files may be, is replaced."""
+    """Returns a text as a label's value; replaces what is not valid Unicode, as in some file names."""
     return text.encode("utf-8", "replace").decode()
 
 
 class Families(Collector):
-    """The families of one page, as `choose_encoder` wants them."""
+    """Passes the families of one page to the encoder that `choose_encoder` returns."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]], *, is_openmetrics: bool) -> None:
         self._families = families
         self._is_openmetrics = is_openmetrics
 
     def collect(self) -> Iterator[Metric]:
-        """OpenMetrics has no counters without _total, so that Triton's are of unknown type; and ends are floats."""
+        """Yields the families. In OpenMetrics, Triton's counters get the type unknown, and bucket bounds are floats.
+
+        OpenMetrics has no counters without _total.
+        """
         for metric in self._families():
             if self._is_openmetrics and metric.type == "counter" and metric.name.startswith(_TRITON):
                 metric.type = "unknown"
@@ -55,10 +58,10 @@ def _with_float_end(sample: Sample) -> Sample:
 
 
 def encode(families: Callable[[], Iterable[Metric]], accept: str) -> tuple[bytes, str]:
-    """The page, and its content type. accept: the request's Accept."""
+    """Returns the page and its content type. accept: the request's Accept header."""
     try:
         encoder, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is no version
+    except (TypeError, ValueError):  # the header has a malformed version
         encoder, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
     is_openmetrics = content_type.startswith("application/openmetrics-text")
     page = encoder(Families(families, is_openmetrics=is_openmetrics))

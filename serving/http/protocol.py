@@ -1,9 +1,9 @@
-"""HTTP/1.1 for uvicorn's server: parsed by httptools, one response one write, nothing on the way that inference lacks.
+"""Implements HTTP/1.1 for uvicorn's server: httptools parses, a response is one write, and only what inference needs.
 
-uvicorn's own protocol gathers a body by copying it again for each piece, checks every header of a response by two
-regular expressions, writes head and body apart, and makes an event and several dictionaries a request. Here a request
+uvicorn's own protocol copies the body again for each piece, checks every header of a response by two regular
+expressions, writes head and body apart, and makes an event and several dictionaries for each request. Here a request
 is refused before its body is read where the application says so, bodies and heads are bounded in bytes and in time, and
-a client that goes away cancels its request.
+a client that disconnects cancels its request.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from serving.security.rates import client_of
 from serving.security.tls import common_name
 from storage.errors import EmberlineError, InvalidInput, Overloaded, Unavailable
 
-# Of what is unread; with more, nothing further is taken from the client.
+# With more unread bytes than this, nothing further is read from the client.
 _MAX_UNREAD_BYTES = 64 << 10
-# How long, and how much, a client whose request was refused may go on sending it, before the connection ends under it.
+# How long, and how many bytes, a client whose request was refused may go on sending before the connection is closed.
 _LINGER_S, _LINGER_BYTES = 2.0, 64 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection. Its arguments are those of uvicorn's protocols, and what it is for."""
+    """Handles one connection. Its arguments are those of uvicorn's protocols, the application and the limits."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class HttpProtocol(asyncio.Protocol):
         self._caller = NOBODY
         self._head = RequestHead()
         self._unsent = 0
-        # Bytes of reads that brought neither the end of a head nor a piece of a body.
+        # Bytes read since the last end of a head or piece of a body.
         self._overhead = 0
         self._is_tls = False
         self._arriving: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._unread = Unread(limits)
-        # Of the body that arrives, where its length was declared.
+        # Bytes left of the body that arrives, where its length was declared.
         self._body_left = 0
         self._completed = 0
         self._active: Exchange | None = None
@@ -75,15 +75,15 @@ class HttpProtocol(asyncio.Protocol):
         # The request offers another protocol: httptools ends it with its head, and another parser reads its body.
         self._is_offer = False
         self._in_offered_head = False
-        # What comes of a body that was refused is not looked at; then the connection ends.
+        # The rest of a refused body is not parsed; then the connection ends.
         self._is_deaf, self._unheard = False, 0
-        # What comes now is no HTTP any more.
+        # Further bytes cannot be parsed as HTTP.
         self._is_broken = False
 
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here."""
+        """Begins to serve a client."""
         self._transport = transport
         handshake = transport.get_extra_info("ssl_object")
         self._is_tls = handshake is not None
@@ -95,7 +95,7 @@ class HttpProtocol(asyncio.Protocol):
             self._limits.add(self, -1 if end is None else end.fileno())
         except Overloaded as error:
             self._send(self._nothing(), error_response(error))
-            self._loop.call_later(_LINGER_S, self._transport.abort)  # nobody else watches it
+            self._loop.call_later(_LINGER_S, self._transport.abort)  # the limits do not watch it
             return
         self._connections.add(self)
         self._caller = Connection(given, common_name(handshake))
@@ -103,7 +103,7 @@ class HttpProtocol(asyncio.Protocol):
         self.due = self.idle_since + KEEP_ALIVE_S
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone; nobody waits for its requests any more."""
+        """Frees everything and cancels the running request when the client has disconnected."""
         self._connections.discard(self)
         self._limits.remove(self)
         self.due = self.idle_since = NEVER
@@ -115,11 +115,11 @@ class HttpProtocol(asyncio.Protocol):
         self._unread.keep(b"")
         if self._task is not None:
             self._task.cancel()
-        # The parser refers to this connection as well: without this, each one stays until a full garbage collection.
+        # The parser refers to this connection, and the cycle would keep both until a full garbage collection.
         del self._parser
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
+        """Takes bytes of requests."""
         if self._is_deaf:
             self._unheard += len(data)
             if self._unheard > _LINGER_BYTES:
@@ -131,7 +131,7 @@ class HttpProtocol(asyncio.Protocol):
             self._read(data)
 
     def _read(self, data: bytes) -> None:
-        """Parses one request, or what has come of it; what follows waits unread until it is its turn."""
+        """Parses one request, or the part of it that has arrived; the bytes after it wait unread until their turn."""
         at = pieces = 0
         completed = self._completed
         while at < len(data) and not (self._is_broken or self._is_deaf or self._transport.is_closing()):
@@ -146,17 +146,17 @@ class HttpProtocol(asyncio.Protocol):
             at += self._feed(data if (at, end) == (0, len(data)) else memoryview(data)[at:end])
             pieces += 1
             if self._completed != completed and self._parser.get_method() == b"HEAD":
-                self._parser = httptools.HttpRequestParser(self)  # else it says so of the next before it knows
+                self._parser = httptools.HttpRequestParser(self)  # else it reports HEAD for the next request, too
         self._unread.consumed(data)
         self._pace_reading()
 
     def _is_behind(self) -> bool:
-        """Whether what comes now has to wait for what was asked before, or for the client to read."""
+        """Returns whether new bytes have to wait for earlier requests, or for the client to read."""
         is_between = self._arriving is None and not self._in_head
         return self._active is not None or bool(self._waiting) or (self._is_full and is_between)
 
     def _feed(self, piece: bytes | memoryview) -> int:
-        """Parses, and returns how many bytes were taken."""
+        """Parses a piece and returns how many bytes were consumed."""
         self._overhead += len(piece)
         try:
             try:
@@ -168,13 +168,13 @@ class HttpProtocol(asyncio.Protocol):
             if not (self._is_deaf or self._transport.is_closing()):
                 self._give_up(*unreadable(self._head if self._in_head else None, error))
             return len(piece)
-        # A head, a trailer or a chunk's extension that does not end; the parser keeps what it has of it.
+        # A head, a trailer or a chunk's extension does not end; the parser keeps all of it in memory.
         if self._overhead > MAX_HEADER_BYTES and (self._in_head or self._arriving is not None):
             self._give_up(*unreadable(self._head if self._in_head else None, None))
         return len(piece)
 
     def _keep_unread(self, data: bytes) -> None:
-        """Keeps what is to be parsed later."""
+        """Keeps bytes that are to be parsed later."""
         try:
             self._unread.keep(data)
         except Overloaded as error:
@@ -183,7 +183,7 @@ class HttpProtocol(asyncio.Protocol):
         self._pace_reading()
 
     def _pace_reading(self) -> None:
-        """Reads on where little is unread, or else nobody saw that the client goes away."""
+        """Reads on while little is unread, since only a read notices that the client disconnects; otherwise pauses."""
         if self._is_broken or self._transport.is_closing():
             return
         if len(self._unread.data) > _MAX_UNREAD_BYTES:
@@ -192,7 +192,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _read_offered_body(self) -> None:
-        """Goes on behind the head of a request that offers another protocol. This one is spoken on (RFC 9110, 7.8)."""
+        """Continues after the head of a request that offers another protocol, with HTTP/1.1 (RFC 9110, 7.8)."""
         self._parser = httptools.HttpRequestParser(self)
         if self._is_offer:
             self._is_offer = False
@@ -200,12 +200,12 @@ class HttpProtocol(asyncio.Protocol):
             self._parser.feed_data(b"POST / HTTP/1.1\r\n" + self._head.framing + b"\r\n")
 
     def pause_writing(self) -> None:
-        """The client does not read its responses: it gets no further one, and has to read on."""
+        """Sends no further response while the client does not read, and gives it time to read on."""
         self._is_full = True
         self._watch_unsent()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Continues when the client reads again."""
         self._is_full = False
         if self._active is not None and not self._transport.is_closing():
             self.due = NEVER
@@ -214,7 +214,7 @@ class HttpProtocol(asyncio.Protocol):
     # uvicorn
 
     def shutdown(self) -> None:
-        """The server stops: what was begun is answered."""
+        """Closes the connection when the server stops, after the requests that were begun are answered."""
         self._is_stopping = True
         if self._active is None and not (self._waiting or self._unread.data) and self._arriving is None:
             self._close()
@@ -222,7 +222,7 @@ class HttpProtocol(asyncio.Protocol):
     # limits
 
     def expire(self) -> None:
-        """A request does not arrive, a response is not read, or for long there has been neither."""
+        """Ends a connection whose request does not arrive, whose response is not read, or that is idle for too long."""
         if self._is_full or self._transport.is_closing():
             if self._transport.get_write_buffer_size() < self._unsent:
                 self._watch_unsent()
@@ -233,7 +233,7 @@ class HttpProtocol(asyncio.Protocol):
                 InvalidInput(f"the body did not arrive within {self._limits.body_timeout_s:g} s", field="body")
             )
         elif self._active is not None or self._waiting or self._unread.data:
-            self.due = NEVER  # all that was sent is here, and is worked on
+            self.due = NEVER  # everything that was sent has arrived and is being answered
         else:
             self._close()
 
@@ -244,7 +244,7 @@ class HttpProtocol(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begins a request."""
         if self._in_offered_head:
             return
         self._head = RequestHead()
@@ -254,16 +254,16 @@ class HttpProtocol(asyncio.Protocol):
             self.due = time.monotonic() + self._limits.body_timeout_s
 
     def on_url(self, url: bytes) -> None:
-        """A piece of its target."""
+        """Adds a piece of the request's target."""
         self._head.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. A trailer is none: what was checked stays as it was, and nobody keeps it."""
+        """Adds one header. Drops trailers, so that the headers stay as they were checked."""
         if self._in_head:
             self._head.add_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is whole: the request is admitted, or refused before its body is read."""
+        """Admits a request whose head is complete, or refuses it before its body is read."""
         if self._in_offered_head:
             self._in_offered_head = False
             return
@@ -272,7 +272,7 @@ class HttpProtocol(asyncio.Protocol):
         self.idle_since = NEVER
         parser = self._parser
         method = parser.get_method()
-        if method == b"CONNECT":  # what follows is for somebody else
+        if method == b"CONNECT":  # the following bytes would be for another server
             self._give_up(InvalidInput("CONNECT is not served: this is no proxy", field="method"), 501)
             return
         self._is_offer = parser.should_upgrade()
@@ -284,7 +284,7 @@ class HttpProtocol(asyncio.Protocol):
         declared = head.headers.get(b"content-length")
         self._body_left = 0 if declared is None else int(declared)
         if fault is not None:
-            # A proxy before this one may have read it otherwise, and so what follows it.
+            # A proxy in front of this server may have parsed it differently, and so the bytes after it.
             exchange.keep_alive = False
             self._refuse(exchange, error_response(fault[0], status=fault[1]))
             self._stop_listening(exchange)
@@ -303,7 +303,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
-        """A piece of its body."""
+        """Adds a piece of the request's body."""
         self._overhead = 0
         exchange = self._arriving
         if exchange is None:
@@ -323,7 +323,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(exchange, error_response(error))
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Starts or queues a request that is complete."""
         if self._is_offer:
             return
         self._completed += 1
@@ -345,7 +345,7 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._start(exchange)
 
-    # the way of an exchange
+    # from request to response
 
     def _start(self, exchange: Exchange) -> None:
         if not self._is_full:
@@ -369,7 +369,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             response = await self._app.answer(exchange.request)
         except asyncio.CancelledError:
-            # The client has gone; or the server stops and will not wait any longer.
+            # The client has disconnected, or the server stops and does not wait any longer.
             response = error_response(Unavailable("the server is shutting down"))
         except Exception as error:
             response = error_response(error)
@@ -388,7 +388,7 @@ class HttpProtocol(asyncio.Protocol):
             self._await_more()
 
     def _go_on(self) -> None:
-        """Starts what waited, where nothing is ahead of it any more, and reads on."""
+        """Starts the next waiting request if nothing is ahead of it any more, and reads on."""
         if self._transport.is_closing():
             return
         if self._waiting and self._active is None and not self._is_full:
@@ -399,17 +399,17 @@ class HttpProtocol(asyncio.Protocol):
             self._await_more()
 
     def _await_more(self) -> None:
-        """Nothing can be done before more comes: a further request, or the rest of one that has begun to arrive."""
+        """Waits for more bytes: a further request, or the rest of one that has begun to arrive."""
         if self._arriving is None and (self._is_stopping or not self._in_head):
             self._rest()
             return
         if self._arriving is None:
             self.idle_since = time.monotonic()
-        if self.due == NEVER:  # else its time has counted since it began
+        if self.due == NEVER:  # else its time has been running since it began
             self.due = time.monotonic() + self._limits.body_timeout_s
 
     def _rest(self) -> None:
-        """Nothing is to be done: the next request may come, for a while."""
+        """Waits for the next request, until the keep-alive time has passed."""
         if self._is_stopping and self._active is None and not self._waiting:
             self._close()
         elif self._active is None:
@@ -428,18 +428,18 @@ class HttpProtocol(asyncio.Protocol):
             content = b""
         write_response(transport, b"".join(head), content, is_tls=self._is_tls)
         if exchange is self._arriving:
-            # The answer is out before the body is here: if others want to come, this one need not stay.
+            # The answer was sent before the body is here, so this connection may be ended if others wait to connect.
             self.idle_since = time.monotonic()
         if not keep_alive:
             if exchange is self._arriving:
-                # A client that still sends would lose the answer with the connection: it may send on, for a while.
+                # Closing now would lose the answer for a client that still sends, so it may send on for a while.
                 exchange.is_last = True
                 self.due = time.monotonic() + _LINGER_S
             else:
                 self._close()
 
     def _refuse(self, exchange: Exchange, response: HttpResponse) -> None:
-        """Answers before the body is here, where nothing is ahead; what comes of the body is dropped."""
+        """Refuses a request; answers before its body is here if the client reads, and drops the body."""
         exchange.release()
         exchange.refused = response
         exchange.chunks = []
@@ -448,13 +448,13 @@ class HttpProtocol(asyncio.Protocol):
             self._send(exchange, response)
 
     def _stop_listening(self, exchange: Exchange) -> None:
-        """Reads nothing of a refused body in pieces: tiny ones cost more than they are worth. Raises StopParsing."""
+        """Stops parsing a refused body in chunks, because parsing tiny chunks is costly. Raises StopParsing."""
         if exchange.is_last and b"transfer-encoding" in exchange.request.headers:
             self._is_deaf = True
             raise StopParsing
 
     def _give_up(self, error: EmberlineError, status: int = 400) -> None:
-        """Answers what cannot be read any further, behind what was asked before it, and closes."""
+        """Answers input that cannot be read any further, after the answers to earlier requests, and closes."""
         exchange, self._arriving = self._arriving, None
         is_head = self._in_head and self._parser.get_method() == b"HEAD"
         self._in_head = False
@@ -476,16 +476,16 @@ class HttpProtocol(asyncio.Protocol):
             self._close()
 
     def _nothing(self) -> Exchange:
-        """For an answer where nobody asked, the last thing on the connection."""
+        """Returns an exchange for a response that belongs to no request and is the last one on the connection."""
         return Exchange(HttpRequest("", "", b"", {}), self._limits, False, False)
 
     def _watch_unsent(self) -> None:
-        """Gives the client time to read what is left; it has more when some of it has gone meanwhile."""
+        """Gives the client time to read the unsent bytes; `expire` extends it if some of them were read meanwhile."""
         self._unsent = self._transport.get_write_buffer_size()
         self.due = time.monotonic() + self._limits.body_timeout_s
 
     def _close(self) -> None:
-        """Ends the connection when what was written has been read."""
+        """Closes the connection when all bytes that were written have been read."""
         self._transport.close()
         self.idle_since = NEVER
         self._watch_unsent()

@@ -1,4 +1,4 @@
-"""What a path asks of the models: an inference request's route, found from its head alone."""
+"""Finds the route of an inference request from its head alone: the model and the protocol version."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _PREDICT = ":predict"
 
 @dataclass(slots=True)
 class InferenceRoute:
-    """What an inference request asks for.
-
-    version: "" for the one that is served. is_v1: KServe v1's predict, else v2's infer. routing: as the headers say.
-    model: found when the request was admitted; None where it has to be asked for.
-    """
+    """Says which model an inference request is for, and by which protocol."""
 
     name: str
+    #: "" for the version that is served.
     version: str
+    #: Whether it is KServe v1's predict, not v2's infer.
     is_v1: bool
+    #: The routing that the headers ask for.
     routing: Routing = ANYWHERE
+    #: The model that was found when the request was admitted; None where it still has to be found.
     model: Model | None = None
 
 
 def inference_route(method: str, path: str) -> InferenceRoute | None:
-    """What an inference request asks for; None for every other."""
+    """Returns the route of an inference request; None for every other request."""
     if method != "POST":
         return None
     parts = path.split("/")

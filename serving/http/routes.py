@@ -1,4 +1,4 @@
-"""Every operation of the HTTP port: the one table that answers requests, lets callers in and prints the document."""
+"""Holds every operation of the HTTP port in one table, used for answering, for access control and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TABLE = OperationTable(
 
 
 def http_need(method: str, path: str) -> tuple[Need, str, str]:
-    """What a request needs, the model that it is about, and the name of the call.
+    """Returns the permission that a request needs, the model that it is about, and the name of the call.
 
     A path that is in the table with another method is unknown.
     """

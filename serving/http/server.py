@@ -1,4 +1,4 @@
-"""uvicorn as this project runs it."""
+"""Configures and starts uvicorn for this project."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from serving.http.protocol import HttpProtocol
 from serving.ports import BACKLOG
 from serving.security.tls import HANDSHAKE_S, ServerTls
 
-# asyncio would cut off what a slow client has not read of its last answer yet. The protocol's own clock ends it.
+# Long, because asyncio would cut off the part of the last answer that a slow client has not read yet. The protocol's
+# own clock ends the connection.
 _TLS_SHUTDOWN_S = 3600.0
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers; ours stop all front ends together."""
+    """Is uvicorn without its signal handlers; ours stop all front ends together."""
 
     tls: ServerTls | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens on the sockets. uvicorn's own gives a handshake a minute, and knows no certificates that change."""
+        """Listens on the sockets. uvicorn's own method gives a handshake a minute, and cannot reload certificates."""
 
         def connected() -> asyncio.Protocol:
-            # uvicorn's types know its own protocols only.
+            # uvicorn's type hints allow its own protocols only.
             made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
                 config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
@@ -59,7 +60,7 @@ class HttpServer(uvicorn.Server):
 def http_server(
     app: HttpApplication, limits: HttpLimits, drain_timeout_s: float, tls: ServerTls | None = None
 ) -> HttpServer:
-    """The server for an application; run `serve` with its sockets. tls: None for plain HTTP."""
+    """Creates the server for an application; run its `serve` with the sockets. tls: None for plain HTTP."""
     settings = uvicorn.Config(
         _not_asgi,
         http=partial(HttpProtocol, app=app, limits=limits),  # type: ignore[arg-type]
@@ -82,4 +83,4 @@ def http_server(
 
 
 async def _not_asgi(scope: Any, receive: Any, send: Any) -> None:
-    """uvicorn wants an application; the protocol has its own."""
+    """Stands in for the application that uvicorn requires; the protocol has its own."""

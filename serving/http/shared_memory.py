@@ -1,4 +1,4 @@
-"""The routes of Triton's shared memory extensions, and of its trace and log settings."""
+"""Defines the routes of Triton's shared memory extensions, and of its trace and log settings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SHARED_MEMORY_OPERATIONS = (
 )
 
 
-# The settings are fixed: they can be read, and set to what they are.
+# The settings are fixed: they can be read, and set to their current values.
 def _trace(call: ControlCall) -> Mapping[str, Any]:
     if call.name:
         call.repository.get(call.name)

@@ -1,6 +1,6 @@
-"""The metrics page under Triton's names, for dashboards and clients that were made for Triton.
+"""Builds metrics with Triton's names, for dashboards and clients that were made for Triton.
 
-Times are microseconds since the start, counts are of the main arm and a canary together.
+Times are in microseconds and add up since the start; counts include the main arm and a canary.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _BUCKETS = (*map(str, LATENCY_BUCKETS_MS), "+Inf")
 
 
 class MachineGauges:
-    """Processor and memory of the machine, from the kernel, and its GPUs; nothing where they do not say. Any thread."""
+    """Reads the use of processors, memory and GPUs; omits what the kernel does not report. Thread-safe."""
 
     def __init__(self, proc: Path = Path("/proc"), gpus: GpuGauges | None = None) -> None:
-        """gpus: None for those that this process may use."""
+        """Creates the gauges. gpus: None for the GPUs that this process may use."""
         self._proc = proc
         self._gpus = gpus or GpuGauges()
         self._lock = threading.Lock()
-        # Of all processors since the start, in ticks: at work, and altogether.
+        # Ticks of all processors since the start: those at work, and the total.
         self._before = (0, 0)
 
     def metrics(self) -> Iterator[Metric]:
-        """The utilization is that since the last call; since the machine's start in the first."""
+        """Yields the gauges; utilization is measured since the last call, in the first since the machine's start."""
         utilization = self._utilization()
         if utilization is not None:
             meaning = "Share of the processors' time that was used, 0 to 1"
@@ -82,7 +82,7 @@ class MachineGauges:
         return min(1.0, max(0.0, (now[0] - before[0]) / passed)) if passed > 0 else 0.0
 
     def _memory(self) -> tuple[int, int] | None:
-        """Bytes that there are, and bytes that could be had."""
+        """Returns the total and the available bytes of memory; None if the kernel does not report them."""
         kib: dict[str, int] = {}
         try:
             for line in (self._proc / "meminfo").read_text().splitlines():
@@ -97,7 +97,7 @@ class MachineGauges:
 
 
 def triton_metrics(models: Iterable[Answerer], machine: MachineGauges) -> Iterator[Metric]:
-    """The metrics of models, their tables that were asked for, and the machine."""
+    """Yields the metrics of models, of their tables that were requested, and of the machine."""
     endpoints: list[Answerer] = []
     for model in models:
         endpoints.append(model)

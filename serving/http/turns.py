@@ -7,28 +7,28 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-# So many are started at once, and the next ones a millisecond later: 2,000 a second, of all connections together.
+# Callbacks that run at once; the next ones run a millisecond later. All connections together get 2,000 a second.
 _STARTED_AT_ONCE = 2
 _APART_S = 0.001
 
 
 class Turns:
-    """Calls back in the order in which it was asked, at a bounded rate. One event loop.
+    """Runs callbacks in the order in which they were added, at a bounded rate. Not thread-safe: for one event loop.
 
-    A client may send thousands of requests without waiting for an answer, and need no token for it. Without a bound
-    each iteration of the loop would last as long as one request of every such connection, and everybody else, above
-    all gRPC calls, which need several iterations, would wait for them. Who waits for an answer before sending the next
-    request never comes here.
+    A client may send thousands of requests without waiting for an answer, and needs no token for it. Without a bound,
+    each iteration of the loop would last as long as one request of every such connection, and all other callers would
+    wait for them, above all gRPC calls, which need several iterations. A client that waits for each answer before it
+    sends the next request never gets here.
     """
 
     def __init__(self) -> None:
-        # The values mean nothing: each stands here once, in the order in which it asked.
+        # An ordered set: each callback is in it once, in the order of the calls; the values are not used.
         self._asked: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._is_scheduled = False
         self._next_at = 0.0
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Calls back in a later iteration; once, however often it is asked for before that."""
+        """Runs a callback in a later iteration; once, however often it is added before that."""
         self._asked.setdefault(callback)
         if not self._is_scheduled:
             self._schedule()

@@ -1,4 +1,4 @@
-"""How the error of an unknown model crosses from the control routes to the gate: in a header that no client sees."""
+"""Passes the error of an unknown model from the control routes to the gate, in a header that no client sees."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ _KNOWN = b"emberline-known-models"
 
 
 def known_models_header(error: BaseException) -> Headers:
-    """Takes the names of an UnknownModel to where it is known which of them the caller may see. It goes no further."""
+    """Returns a header with the names of an UnknownModel, for the gate, which knows the ones that the caller may see.
+
+    The gate sends a response without it.
+    """
     return [(_KNOWN, dump_json(error.known))] if isinstance(error, UnknownModel) else []
 
 
 def unknown_model(response: HttpResponse) -> UnknownModel | None:
-    """The error that a control route answered with, if it was that one."""
+    """Returns the UnknownModel that a control route answered with; None for any other response."""
     names = dict(response.headers).get(_KNOWN)
     if names is None:
         return None

@@ -1,12 +1,12 @@
-"""What a client has sent ahead of its answers: bytes that wait unparsed, and where requests in them end."""
+"""Keeps the bytes that a client has sent ahead of its answers, unparsed, and finds where requests in them end."""
 
 from __future__ import annotations
 
 from serving.http.limits import HttpLimits
 
-# A head ends with it, and so does a body in chunks. A chunk may hold it too.
+# The end of a head, and of a body in chunks. A chunk may contain it too.
 _END = b"\r\n\r\n"
-# Heads and bodies that are parsed in one iteration of the loop, and what a body in chunks seems to be divided into.
+# The most pieces that are parsed in one iteration of the loop: heads, bodies, and parts of a body in chunks.
 PIECES_AT_ONCE = 64
 
 
@@ -15,18 +15,18 @@ class StopParsing(Exception):  # noqa: N818
 
 
 class Unread:
-    """The bytes of one connection that are not parsed yet, counted by the limits of its port."""
+    """Holds the bytes of one connection that are not parsed yet, counted by the limits of its port."""
 
     __slots__ = ("_limits", "_tail", "data")
 
     def __init__(self, limits: HttpLimits) -> None:
         self.data = b""
         self._limits = limits
-        # The end of the last read, for an _END that two reads share.
+        # The last bytes of the previous read, for an _END that two reads share.
         self._tail = b""
 
     def keep(self, data: bytes) -> None:
-        """Keeps these bytes, which begin with a request or in a body, in place of others. Raises Overloaded."""
+        """Replaces the kept bytes by `data`, which begins with a request or within a body. Raises Overloaded."""
         self._limits.release_unread(len(self.data))
         self.data = self._tail = b""
         if data:
@@ -34,16 +34,16 @@ class Unread:
             self.data = data
 
     def consumed(self, data: bytes) -> None:
-        """All of these bytes were parsed."""
+        """Records that all bytes of `data` were parsed."""
         tail = (self._tail + data[-3:])[-3:]
         if self.data:
             self.keep(b"")
         self._tail = tail
 
     def piece_end(self, data: bytes, start: int, body_left: int) -> int:
-        """Where the head or the body that lies at `start` ends. A piece never holds the ends of two requests.
+        """Returns where the head or body at `start` ends, so that no piece contains the ends of two requests.
 
-        body_left: of a body whose length was declared, else 0.
+        body_left: bytes left of a body whose length was declared, else 0.
         """
         if body_left:
             return min(len(data), start + body_left)

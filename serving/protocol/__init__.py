@@ -1,1 +1,1 @@
-"""KServe v2 and v1 on the wire: bytes to checked tensors, scores to bytes. Nothing here knows a model's tables."""
+"""Implements KServe v2 and v1 on the wire: decodes bytes to checked tensors, encodes scores. Does not know tables."""

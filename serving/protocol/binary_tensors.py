@@ -1,4 +1,7 @@
-"""Tensors as bytes: little-endian, row-major, BYTES elements behind a 32-bit length; no copy if it can be."""
+"""Converts tensors from and to bytes: little-endian, row-major, BYTES elements after a 32-bit length.
+
+Avoids copies where it can.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def decode_binary_tensor(
 ) -> WireTensor:
     """Views a buffer as a tensor.
 
-    count: the product of `shape`, not trusted: it is compared with the bytes before anything is made.
-    Raises InvalidInput naming the input when the bytes are not what dtype and shape say.
+    count: the product of `shape`, not trusted: it is compared with the bytes before anything is allocated.
+    Raises InvalidInput naming the input when the bytes do not match dtype and shape.
     """
     wire = WIRE_TYPES[dtype]
     size = len(buffer)
@@ -46,14 +49,14 @@ def decode_binary_tensor(
 
 
 class SharedInputs:
-    """The inputs of one request that lie in shared memory. Together they are bounded as a body is."""
+    """Reads the inputs of one request that are in shared memory. Together they are bounded as a body is."""
 
     def __init__(self, regions: Regions) -> None:
         self._regions = regions
         self._size = 0
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...], count: int, part: RegionPart) -> WireTensor:
-        """As `decode_binary_tensor`; what does not fit is not read."""
+        """Reads a part as a tensor, as `decode_binary_tensor` does; a part of the wrong size is not read."""
         wire = WIRE_TYPES[dtype]
         if wire.item_bytes and count * wire.item_bytes != part.size:
             raise byte_count_error(name, dtype, shape, count * wire.item_bytes, part.size)
@@ -68,7 +71,7 @@ class SharedInputs:
 
 
 def encode_binary(values: np.ndarray) -> bytes:
-    """The wire bytes of an output. values: of bytes objects for BYTES."""
+    """Encodes an output as wire bytes. values: an array of bytes objects for BYTES."""
     if values.dtype != object:
         return values.tobytes()
     parts: list[bytes] = []

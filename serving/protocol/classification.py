@@ -1,4 +1,4 @@
-"""The classification extension: instead of an output, the indices of its largest values."""
+"""Implements the classification extension, which returns the indices of an output's largest values instead of it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from serving.protocol.dtypes import WIRE_TYPES
 from storage.errors import InvalidInput
 
-# Each is written as a text of its own.
+# The most classes of one request; each is written as a text of its own.
 MAX_CLASSES = 1 << 16
 
 _KEY = "classification"
 
 
 def wanted_classes(name: str, dtype: str, parameters: Mapping[str, Any]) -> int:
-    """How many classes an output's parameters ask for; 0 for the output itself. Raises InvalidInput."""
+    """Returns how many classes an output's parameters ask for; 0 for the output itself. Raises InvalidInput."""
     count = parameters.get(_KEY)
     if count is None:
         return 0
@@ -32,10 +32,10 @@ def wanted_classes(name: str, dtype: str, parameters: Mapping[str, Any]) -> int:
 
 
 def classify(values: np.ndarray, count: int, labels: Sequence[str], *, has_batch: bool) -> np.ndarray:
-    """The `count` largest values of each row as "VALUE:INDEX" or "VALUE:INDEX:LABEL", the largest first.
+    """Returns the `count` largest values of each row as "VALUE:INDEX" or "VALUE:INDEX:LABEL", the largest first.
 
     values: (B, ...), or all of one row without a batch. Returns bytes objects, (B, min(count, values of a row)) or one
-    row of them. Of equal values the first comes first. Raises InvalidInput when they are too many.
+    row of them. Of equal values the first comes first. Raises InvalidInput when there are too many.
     """
     if not has_batch:
         return classify(values[None], count, labels, has_batch=True).reshape(-1)
@@ -46,7 +46,7 @@ def classify(values: np.ndarray, count: int, labels: Sequence[str], *, has_batch
             f"{_KEY}: {count} classes of {len(rows)} rows, at most {MAX_CLASSES} a request; take the output itself",
             field=_KEY,
         )
-    # Reversed twice: a stable order of falling values, for unsigned numbers too.
+    # Reversing twice gives a stable descending order, for unsigned numbers too.
     order = rows.shape[1] - 1 - np.argsort(rows[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :count]
     texts = np.empty(order.shape, object)
     for row, indices in enumerate(order.tolist()):

@@ -1,4 +1,4 @@
-"""From tensors to raw columns: lengths, validity, JSON nulls and the batch of a request are settled here."""
+"""Converts tensors to raw columns: applies lengths, validity and JSON nulls, and finds the batch of a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.features import BytesValues, Column, InputSpec
 
 
 def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> tuple[dict[str, Column], int]:
-    """The columns of a request and its batch.
+    """Returns the columns of a request and its batch.
 
     The batch is that of the item side; user-side inputs may have one row instead. Raises InvalidInput naming the input
     that is missing, has another shape, or another batch than the rest, and when the batch is over the model's limit.
@@ -27,7 +27,7 @@ def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> 
             _refuse_missing(signature, raw, tensors)
             continue
         rows = tensor.shape[0] if tensor.shape else 0
-        # Beside a dimension of 0 any other one fits the bytes received: both are bounded before they are used.
+        # If one dimension is 0, any size of the other fits the received bytes: both are bounded before they are used.
         signature.check_batch(rows)
         if raw.side == "item":
             if batch == -1:
@@ -119,7 +119,10 @@ def _without_nulls(
     counts: np.ndarray,
     present: np.ndarray | None,
 ) -> tuple[np.ndarray | BytesValues, np.ndarray, np.ndarray, np.ndarray | None]:
-    """A row of nulls only is null. A null in a list of floats is NaN; in other lists it is left out, as in training."""
+    """Applies nulls in lists. A row of only nulls is null. A null in a list of floats is NaN, else it is removed.
+
+    Training does the same.
+    """
     assert tensor.nulls is not None
     rows, width = tensor.shape
     nulls = tensor.nulls & kept

@@ -1,4 +1,4 @@
-"""The KServe dtypes that travel: their bytes, numpy types and names in Triton's configuration."""
+"""Lists the KServe dtypes on the wire: their bytes, numpy types and names in Triton's configuration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 
 @dataclass(frozen=True)
 class WireType:
-    """One dtype on the wire. item_bytes 0: of variable length (BYTES).
-
-    config: its name in config.pbtxt. family: what may feed what: integer, float, bytes, bool; or one of those that only
-    feed their own: "small integer", and "half", which has no form in JSON and is kept as it came.
-    """
+    """Describes one dtype on the wire."""
 
     name: str
+    #: 0 for a variable length (BYTES).
     item_bytes: int
     numpy: np.dtype
+    #: Its name in config.pbtxt.
     config: str
+    #: The family decides which tensors may feed which inputs: "integer", "float", "bytes" or "bool". Tensors of the
+    #: families "small integer" and "half" feed only inputs of their own dtype; "half" has no form in JSON, and its
+    #: values are kept unchanged.
     family: str
 
 
@@ -44,9 +45,10 @@ WIRE_TYPES: dict[str, WireType] = {
 
 
 def accepts(declared: str, given: str) -> bool:
-    """Whether a tensor of dtype `given` may feed an input declared as `declared`.
+    """Returns whether a tensor of dtype `given` may feed an input declared as `declared`.
 
-    The wider integers interchange and feed floats; FP32 feeds FP64, but FP64 does not feed FP32, which would round it.
+    The wider integers may replace each other and feed floats; FP32 feeds FP64, but FP64 does not feed FP32, which would
+    round it.
     """
     if declared == given:
         return True

@@ -1,4 +1,4 @@
-"""Tensors as JSON lists, flat or nested: exact integers, nothing converted silently, nulls kept apart."""
+"""Converts tensors from and to JSON lists, flat or nested: exact integers, no silent conversion, nulls in a mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.protocol.tensors import WireTensor, element_count_error
 from storage.errors import InvalidInput
 from storage.features import BytesValues
 
-# Elements that stand for `null` in place of a row. They are made here, not received, so they need a bound of their own.
+# The most elements that replace a `null` in place of a row. They are created here, not received, so they need a bound.
 MAX_NULL_ELEMENTS = 1 << 22
 
 _NONE = type(None)
@@ -87,7 +87,7 @@ def to_values(
 
 
 def encode_json(name: str, dtype: str, values: np.ndarray) -> Any:
-    """An output's `data`: a flat array or list. Raises InvalidInput where the dtype or a string has no form in JSON."""
+    """Returns an output's `data`, a flat array or list. Raises InvalidInput if JSON has no form for dtype or string."""
     if WIRE_TYPES[dtype].family == "half":
         raise InvalidInput(f"output {name!r}: {dtype} has no form in JSON; ask for binary_data", field=name)
     flat = np.ascontiguousarray(values).reshape(-1)
@@ -144,7 +144,7 @@ def _bytes_values(name: str, flat: list[Any]) -> BytesValues:
 
 
 def bytes_values(parts: list[bytes]) -> BytesValues:
-    """A list of byte strings as one buffer with the places where each starts and ends."""
+    """Joins a list of byte strings into one buffer with the offsets where each starts and ends."""
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     ends = np.cumsum(sizes, dtype=np.int64)
     return BytesValues(np.frombuffer(b"".join(parts), np.uint8), ends - sizes, ends)

@@ -1,4 +1,4 @@
-"""JSON in and out: orjson, and the standard library's parser where a number is NaN or infinite."""
+"""Reads and writes JSON with orjson, and with the standard library's parser where a number is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import orjson
 
 from storage.errors import InvalidInput
 
-# Of one text. The parser holds the interpreter's lock: what is within these bounds takes it 20 ms at most, and what is
-# larger belongs into binary tensors. Every value has one of these bytes before it, every list, object and string two.
+# The bounds of one text. The parser holds the interpreter's lock: a text within these bounds takes 20 ms at most, and
+# larger data should be sent as binary tensors. Every value accounts for at least one of the marks, every list, object
+# and string for two.
 MAX_JSON_BYTES = 8 << 20
 MAX_JSON_MARKS = 200_000
-# With NaN or Infinity in it: the standard library's parser is slower.
+# The bound of a text with NaN or Infinity, because the standard library's parser is slower.
 MAX_MARKS_WITH_NAN = 80_000
 _MARKS = b',[{:"'
-# Texts below this are within the bounds of time whatever they hold.
+# Shorter texts are parsed fast enough whatever they contain.
 SHORT_JSON_BYTES = 64 << 10
 _NOT_FINITE = (b"NaN", b"Infinity")
 _SURROGATE = b"\\ud"
 
 
 def parse_json(text: bytes | memoryview, *, what: str) -> Any:
-    """Parses UTF-8 JSON, NaN and Infinity literals included. Raises InvalidInput that begins with `what`.
+    """Parses UTF-8 JSON, including NaN and Infinity literals. Raises InvalidInput that begins with `what`.
 
-    What is over the bounds above is refused before anything is made of it.
+    A text over the bounds above is refused before it is parsed.
     """
     marks = _checked_marks(text, what) if len(text) > SHORT_JSON_BYTES else 0
     try:
@@ -40,7 +41,7 @@ def parse_json(text: bytes | memoryview, *, what: str) -> Any:
         try:
             value = json.loads(data.decode())
             if _SURROGATE in data.lower():
-                # Half of a pair is no text, and could not be written down again; orjson refuses it by itself.
+                # Half of a surrogate pair is not text and could not be encoded again; orjson refuses it by itself.
                 json.dumps(value, ensure_ascii=False).encode()
             return value
         except (ValueError, RecursionError) as error:
@@ -49,13 +50,13 @@ def parse_json(text: bytes | memoryview, *, what: str) -> Any:
 
 
 def _checked_marks(text: bytes | memoryview, what: str) -> int:
-    """How many marks a text has. Raises InvalidInput where that is too many."""
+    """Counts the marks of a text. Raises InvalidInput if it is too long or has too many."""
     size = len(text)
     if size > MAX_JSON_BYTES:
         raise InvalidInput(
             f"{what} has {size} bytes of JSON, at most {MAX_JSON_BYTES} are taken; send binary tensors", field="body"
         )
-    # numpy lets the interpreter's lock go meanwhile. What stands in strings is counted with the rest.
+    # numpy releases the interpreter's lock meanwhile. Marks within strings count too.
     found = np.frombuffer(text, np.uint8)
     marks = sum(int(np.count_nonzero(found == mark)) for mark in _MARKS)
     if marks > MAX_JSON_MARKS:
@@ -85,7 +86,7 @@ def dump_json(value: Any) -> bytes:
 
 
 def dump_json_with_nan(value: Any) -> bytes:
-    """As `dump_json`, NaN and infinities as the literals that `parse_json` reads."""
+    """Writes JSON as `dump_json` does, but NaN and infinities as the literals that `parse_json` reads."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_listed).encode()
 
 

@@ -1,4 +1,4 @@
-"""The outputs of a request: which are wanted and how, and what becomes of them. The same for every transport."""
+"""Handles the outputs that a request asks for, and their form, in the same way for every transport."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serving.protocol.tensors import RequestedOutput
 def requested_output(
     signature: ModelSignature, place: int, parameters: Mapping[str, Any], regions: Regions, *, binary: bool
 ) -> RequestedOutput:
-    """The output at a place, as its parameters want it. Raises InvalidInput."""
+    """Describes the output at position `place` as its parameters ask for it. Raises InvalidInput."""
     output = signature.outputs[place]
     classes = wanted_classes(output.name, output.dtype, parameters)
     part = region_part(f"output {output.name!r}", parameters)
@@ -28,7 +28,10 @@ def requested_output(
 def output_values(
     signature: ModelSignature, wanted: RequestedOutput, outputs: Sequence[np.ndarray]
 ) -> tuple[str, str, np.ndarray]:
-    """Name, dtype and values of a wanted output: its own, or its largest classes. Raises InvalidInput."""
+    """Returns name, dtype and values of a requested output: the output itself, or its largest classes.
+
+    Raises InvalidInput.
+    """
     output, values = signature.outputs[wanted.index], outputs[wanted.index]
     if not wanted.classes:
         return output.name, output.dtype, values

@@ -1,4 +1,4 @@
-"""Protobuf messages as Triton's HTTP side writes them: proto field names, integers as numbers, defaults shown."""
+"""Converts protobuf messages to JSON as Triton's HTTP side does: proto field names, numeric integers, and defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 
 def message_to_json(message: Any) -> dict[str, Any]:
-    """The message as JSON values. Messages that are not set are left out, and so are the unset sides of a oneof."""
+    """Returns the message as JSON values. Omits messages that are not set, and the unset fields of a oneof."""
     return {
         field.name: _value(message, field)
         for field in message.DESCRIPTOR.fields

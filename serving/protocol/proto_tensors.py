@@ -1,4 +1,4 @@
-"""The KServe v2 inference request and response over gRPC, in tritonclient's own protobuf messages."""
+"""Converts the KServe v2 inference request and response of gRPC, in tritonclient's own protobuf messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CONTENTS = {
 
 
 def proto_parameters(message: Any) -> dict[str, Any]:
-    """The parameters of a ModelInferRequest; no model is needed for them. Raises InvalidInput, Unsupported."""
+    """Returns the parameters of a ModelInferRequest, for which no model is needed. Raises InvalidInput, Unsupported."""
     parameters = _scalars(message.parameters) if message.parameters else {}
     check_parameters("the request", parameters)
     return parameters
@@ -52,7 +52,7 @@ def proto_parameters(message: Any) -> dict[str, Any]:
 def decode_proto_request(
     signature: ModelSignature, message: Any, parameters: dict[str, Any], regions: Regions
 ) -> InferRequest:
-    """Reads a ModelInferRequest. parameters: its own, as `proto_parameters` gives them.
+    """Reads a ModelInferRequest. parameters: its own, as `proto_parameters` returns them.
 
     Raises InvalidInput naming the field at fault.
     """
@@ -108,7 +108,7 @@ def encode_proto_response(
     parameters: dict[str, Any],
     regions: Regions,
 ) -> Any:
-    """The ModelInferResponse; its tensors travel as raw_output_contents, or are written to shared memory.
+    """Builds the ModelInferResponse; its tensors are sent as raw_output_contents, or written to shared memory.
 
     raw_output_contents has an entry for each output: an empty one for those in shared memory, as clients count them.
     Raises InvalidInput where one does not fit its shared memory.

@@ -1,4 +1,4 @@
-"""Tensors in system shared memory: where in a region one lies, and what a decoder needs to get at it."""
+"""Describes tensors in system shared memory: the part of a region that holds one, and the access to regions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _REGION, _OFFSET, _SIZE = "shared_memory_region", "shared_memory_offset", "share
 
 @dataclass(frozen=True, slots=True)
 class RegionPart:
-    """`size` bytes of a registered region, from `offset` on."""
+    """Names `size` bytes of a registered region, from `offset` on."""
 
     region: str
     offset: int
     size: int
 
     def parameters(self, size: int) -> dict[str, Any]:
-        """What a response says of an output that took `size` bytes of it."""
+        """Returns the response's parameters of an output that took `size` bytes of this part."""
         said: dict[str, Any] = {_REGION: self.region, _SIZE: size}
         if self.offset:
             said[_OFFSET] = self.offset
@@ -28,38 +28,38 @@ class RegionPart:
 
 
 class Regions(Protocol):
-    """The regions that clients have registered. On one event loop.
-
-    is_stale: others are known now than `refresh` has heard of.
-    """
+    """Gives access to the regions that clients have registered. Not thread-safe: one event loop uses it."""
 
     @property
     def is_stale(self) -> bool:
-        """Whether `refresh` has to be called before parts are read or written."""
+        """Returns whether the regions changed since `refresh`; then call it before parts are read or written."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none, as far as `refresh` has heard."""
+        """Returns whether there were no regions at the last `refresh`."""
 
     async def refresh(self) -> None:
-        """Learns of what was registered and unregistered."""
+        """Takes over what was registered and unregistered since the last call."""
 
     @property
     def max_read(self) -> int:
-        """How many bytes the inputs of one request may have there together."""
+        """Returns how many bytes of regions the inputs of one request may have together."""
 
     def check(self, part: RegionPart) -> None:
-        """Raises InvalidInput when there is no such part."""
+        """Raises InvalidInput when the part does not exist."""
 
     def read(self, part: RegionPart) -> memoryview:
-        """A copy of its bytes: what the client writes later does not reach it. Raises InvalidInput, Overloaded."""
+        """Returns a copy of the part's bytes, which later writes of the client do not change.
+
+        Raises InvalidInput, Overloaded.
+        """
 
     def write(self, part: RegionPart, data: bytes) -> None:
-        """Puts bytes at its start. Raises InvalidInput when they do not fit."""
+        """Writes bytes at the start of the part. Raises InvalidInput when they do not fit."""
 
 
 def region_part(where: str, parameters: Mapping[str, Any]) -> RegionPart | None:
-    """What the parameters of an input or output say of shared memory; None for nothing. Raises InvalidInput."""
+    """Returns the part that the parameters of an input or output name, or None. Raises InvalidInput."""
     if _REGION not in parameters:
         if _OFFSET in parameters or _SIZE in parameters:
             raise InvalidInput(f"{where}: {_SIZE} and {_OFFSET} come with {_REGION}, which is missing", field=_REGION)

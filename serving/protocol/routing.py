@@ -1,4 +1,4 @@
-"""What a request says of where it wants to be answered: its routing key, and the snapshot that it has to see."""
+"""Reads the routing of a request: its routing key, and the snapshot that the answer must include."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ _SNAPSHOT_HEADER = b"emberline-min-snapshot"
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """routing_key: requests of one key stay together while a canary runs, "" for none.
+    """Holds the routing that a request asks for."""
 
-    min_snapshot: an id or "V.S" that the answering snapshot has to include, "" for none; the model checks its form.
-    """
-
+    #: Requests of one key go to the same arm while a canary runs; "" for none.
     routing_key: str = ""
+    #: An id or "V.S" that the answering snapshot has to include, "" for none; the model checks its form.
     min_snapshot: str = ""
 
 
@@ -28,7 +27,7 @@ ANYWHERE = Routing()
 
 
 def routing_of_headers(headers: Mapping[bytes, bytes]) -> Routing:
-    """From the HTTP headers Emberline-Routing-Key and Emberline-Min-Snapshot. Raises InvalidInput."""
+    """Reads the HTTP headers Emberline-Routing-Key and Emberline-Min-Snapshot. Raises InvalidInput."""
     key, snapshot = headers.get(_KEY_HEADER), headers.get(_SNAPSHOT_HEADER)
     if key is None and snapshot is None:
         return ANYWHERE
@@ -39,9 +38,9 @@ def routing_of_headers(headers: Mapping[bytes, bytes]) -> Routing:
 
 
 def routing_of_parameters(parameters: Mapping[str, Any], beside: Routing = ANYWHERE) -> Routing:
-    """From a request's parameters `routing_key` (a string or a whole number) and `min_snapshot` (a string).
+    """Reads a request's parameters `routing_key` (a string or a whole number) and `min_snapshot` (a string).
 
-    beside: what the headers said; a parameter of the request overrides its header. Raises InvalidInput.
+    beside: the routing of the headers; a parameter overrides the header of the same name. Raises InvalidInput.
     """
     if "routing_key" not in parameters and "min_snapshot" not in parameters:
         return beside

@@ -1,4 +1,4 @@
-"""What a model takes and gives on the wire: its raw inputs with their companions, and its outputs."""
+"""Describes a model's tensors on the wire: its raw inputs with their companions, and its outputs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ VALID = ".valid"
 
 
 class SignatureChanged(Unavailable):
-    """The version that a request was decoded for was replaced by one that takes other inputs: decode it again."""
+    """Says that a request's version was replaced by one that takes other inputs, so it must be decoded again."""
 
 
 @dataclass(frozen=True)
 class TensorSignature:
-    """One tensor that a request may hold.
-
-    dims: without the batch, -1 where free. role: "value", "lengths" or "valid" of the raw input `raw`.
-    """
+    """Describes one tensor that a request may contain."""
 
     name: str
     dtype: str
+    #: Without the batch; -1 for a dimension of any size.
     dims: tuple[int, ...]
     optional: bool
+    #: The raw input that it belongs to.
     raw: str
+    #: Its part of that input: "value", "lengths" or "valid".
     role: str
 
     def check_dtype(self, dtype: str) -> None:
@@ -50,16 +50,18 @@ class TensorSignature:
 
 @dataclass(frozen=True)
 class OutputSignature:
-    """One output. dims: without the batch. labels: of the classes that it scores, where config.pbtxt names them."""
+    """Describes one output."""
 
     name: str
     dtype: str
+    #: Without the batch.
     dims: tuple[int, ...]
+    #: The labels of the classes that it scores, where config.pbtxt names them.
     labels: tuple[str, ...] = ()
 
 
 class ModelSignature:
-    """The names, dtypes and shapes of a model's tensors. Immutable."""
+    """Holds the names, dtypes and shapes of a model's tensors. Immutable."""
 
     def __init__(
         self,
@@ -70,9 +72,10 @@ class ModelSignature:
         *,
         tensors: Sequence[TensorSignature] = (),
     ) -> None:
-        """tensors: inputs that are taken as they are, of a model that makes no features.
+        """Builds a signature from raw inputs, or from tensors for a model that makes no features.
 
-        max_batch_size: 0 for such a model whose tensors have no batch.
+        tensors: the inputs of such a model, which are used unchanged. max_batch_size: 0 for such a model whose tensors
+        have no batch.
         """
         self.model = model
         self.raw = tuple(raw)
@@ -95,12 +98,12 @@ class ModelSignature:
         max_batch_size: int,
         labels: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> ModelSignature:
-        """The signature of a published version. labels: by output, where there are any."""
+        """Builds the signature of a published version. labels: class labels by output, where there are any."""
         results = [OutputSignature(o.name, o.dtype, tuple(o.shape[1:]), labels.get(o.name, ())) for o in outputs]
         return cls(model, spec.inputs, results, max_batch_size)
 
     def input(self, name: str) -> TensorSignature:
-        """The input of that name. Raises InvalidInput that names the nearest one."""
+        """Returns the input of that name. Raises InvalidInput that suggests the nearest name."""
         found = self.inputs.get(name)
         if found is None:
             raise InvalidInput(
@@ -111,7 +114,7 @@ class ModelSignature:
         return found
 
     def output(self, name: str) -> int:
-        """The position of the output of that name. Raises InvalidInput that names the nearest one."""
+        """Returns the position of the output of that name. Raises InvalidInput that suggests the nearest name."""
         try:
             return self.output_names.index(name)
         except ValueError:

@@ -1,4 +1,4 @@
-"""A decoded request: tensors whose claimed shapes were checked against what arrived."""
+"""Defines a decoded request: tensors whose claimed shapes were checked against the received data."""
 
 from __future__ import annotations
 
@@ -22,47 +22,48 @@ _SCALARS = (bool, int, float, str)
 
 @dataclass(slots=True)
 class WireTensor:
-    """One input tensor. values: flat, as many as `shape` says. nulls: (n,) bool, True where JSON said null."""
+    """Holds one input tensor."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    #: Flat, with as many elements as `shape` says.
     values: np.ndarray | BytesValues
+    #: (n,) bool, True where JSON has null; None where it has none.
     nulls: np.ndarray | None = None
 
 
 @dataclass(slots=True)
 class RequestedOutput:
-    """One output that the caller asked for; index: its place in the model's outputs.
+    """Describes one output that the caller asked for."""
 
-    classes: so many of its largest values instead of all, 0 for all. part: the shared memory that it goes to.
-    """
-
+    #: Its position in the model's outputs.
     index: int
     binary: bool
+    #: The number of largest values to return instead of all; 0 for all.
     classes: int = 0
+    #: The shared memory that it is written to; None for the response.
     part: RegionPart | None = None
 
 
 @dataclass(slots=True)
 class InferRequest:
-    """What a caller asks of a model. timeout_us: how long it may wait in the queue; 0 for no limit of its own.
-
-    priority: 1 is the first, 0 the model's default.
-    """
+    """Is a decoded request to a model."""
 
     tensors: dict[str, WireTensor]
     outputs: list[RequestedOutput]
     id: str = ""
+    #: How long it may wait in the queue; 0 for no limit of its own.
     timeout_us: int = 0
+    #: 1 is the first, 0 the model's default.
     priority: int = 0
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def checked_shape(name: str, shape: Sequence[Any]) -> tuple[tuple[int, ...], int]:
-    """The shape as a tuple and its product, which may be anything: compare it before allocating.
+    """Returns the shape as a tuple and its product, which may be of any size: compare it before allocating.
 
-    Raises InvalidInput for what is not a list of non-negative integers.
+    Raises InvalidInput if the shape is not a list of non-negative integers.
     """
     if not 1 <= len(shape) <= MAX_RANK:
         raise InvalidInput(
@@ -78,21 +79,21 @@ def checked_shape(name: str, shape: Sequence[Any]) -> tuple[tuple[int, ...], int
 
 
 def element_count_error(name: str, shape: Sequence[int], expected: int, got: int) -> InvalidInput:
-    """The error for a tensor with more or fewer elements than its shape says."""
+    """Returns the error for a tensor with more or fewer elements than its shape says."""
     return InvalidInput(
         f"input {name!r}: shape {list(shape)} needs {expected} elements, the request holds {got}", field=name
     )
 
 
 def byte_count_error(name: str, dtype: str, shape: Sequence[int], expected: int, got: int) -> InvalidInput:
-    """The error for a binary tensor with more or fewer bytes than its shape says."""
+    """Returns the error for a binary tensor with more or fewer bytes than its shape says."""
     return InvalidInput(
         f"input {name!r}: {dtype} {list(shape)} needs {expected} bytes, the request holds {got}", field=name
     )
 
 
 def check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
-    """Refuses parameters that are no scalars, or that ask for what this server does not do."""
+    """Refuses parameters that are not scalars, or that this server does not support."""
     for key, value in parameters.items():
         if value is not None and type(value) not in _SCALARS:
             raise InvalidInput(
@@ -103,12 +104,12 @@ def check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
 
 
 def request_timeout_us(parameters: Mapping[str, Any]) -> int:
-    """The request parameter `timeout`, microseconds. Raises InvalidInput."""
+    """Returns the request parameter `timeout` in microseconds. Raises InvalidInput."""
     return _whole_number(parameters, "timeout", "a number of microseconds", 2**63)
 
 
 def request_priority(parameters: Mapping[str, Any]) -> int:
-    """The request parameter `priority`: 1 is the first, 0 the model's default. Raises InvalidInput."""
+    """Returns the request parameter `priority`: 1 is the first, 0 the model's default. Raises InvalidInput."""
     return _whole_number(parameters, "priority", "a whole number", 2**64)
 
 
@@ -125,7 +126,7 @@ def _whole_number(parameters: Mapping[str, Any], name: str, what: str, below: in
 
 
 def checked_id(value: Any) -> str:
-    """The request's id. Raises InvalidInput when it is not a short string."""
+    """Returns the request's id. Raises InvalidInput when it is not a short string."""
     if type(value) is not str:
         raise InvalidInput(f"'id' must be a string, got {type(value).__name__}", field="id")
     if len(value) > MAX_ID_LENGTH:

@@ -1,4 +1,4 @@
-"""KServe v1 `:predict`: plain JSON, by rows (`instances`) or by columns (`inputs`), with nulls and ragged lists."""
+"""Implements KServe v1 `:predict`: JSON by rows (`instances`) or by columns (`inputs`), with nulls and ragged lists."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ABSENT = object()
 
 
 def decode_predict(signature: ModelSignature, body: bytes) -> tuple[dict[str, Column], int, bool]:
-    """Reads a v1 request: its columns, its batch, and whether it came by rows.
+    """Reads a v1 request: its columns, its batch, and whether it has rows.
 
-    A key that a row does not have means what `missing` of that input says; null is null. Raises InvalidInput,
-    Unsupported for a model that takes tensors as they are.
+    A key that is missing in a row is handled as `missing` of that input says; null is null. Raises InvalidInput, and
+    Unsupported for a model that makes no features.
     """
     if not signature.raw:
         raise Unsupported(f"model {signature.model!r} (identity) answers v2 requests only")
@@ -51,7 +51,10 @@ def decode_predict(signature: ModelSignature, body: bytes) -> tuple[dict[str, Co
 
 
 def encode_predict(signature: ModelSignature, outputs: list[np.ndarray], by_rows: bool) -> bytes:
-    """The answer: `predictions`, one a row, or `outputs` by column. An output of width 1 is a plain number a row."""
+    """Encodes the answer: `predictions`, one for each row, or `outputs` by column.
+
+    An output of width 1 is a plain number for each row.
+    """
     plain = [values.reshape(values.shape[0]) if values.shape[1:] in ((), (1,)) else values for values in outputs]
     if not by_rows:
         return dump_json({"outputs": dict(zip(signature.output_names, plain, strict=True))})
@@ -118,7 +121,7 @@ def _column(raw: InputSpec, rows: list[Any]) -> Column:
     if family == "bytes":
         return column_from_rows(raw, [_map(row, lambda value: _from_base64(raw.name, value)) for row in rows])
     if family == "integer":
-        # The wire says no dtype here: whatever fits 64 bits, signed or not, is an id.
+        # v1 has no dtypes: any number that fits 64 bits, signed or not, is an id.
         wide = raw.model_copy(update={"dtype": "INT64"})
         return column_from_rows(wide, [_map(row, _two_complement) for row in rows])
     return column_from_rows(raw, rows)

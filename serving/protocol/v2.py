@@ -1,4 +1,4 @@
-"""The KServe v2 inference request and response over HTTP: a JSON header, with tensors in it or as bytes behind it."""
+"""Converts the KServe v2 request and response of HTTP: a JSON header with tensors in it, or as bytes after it."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ from storage.errors import InvalidInput
 
 @dataclass(slots=True)
 class RequestHeader:
-    """A request whose JSON is parsed and whose tensors are not: enough to choose the model that it is decoded for.
-
-    tail: the bytes behind the JSON, a view of the body. is_raw: there is no JSON, all of the body is the one input.
-    """
+    """Holds a request whose JSON is parsed and whose tensors are not: enough to choose the model to decode it for."""
 
     content: dict[str, Any]
     parameters: dict[str, Any]
+    #: The bytes after the JSON, a view of the body.
     tail: memoryview
+    #: Whether there is no JSON and the whole body is the one input.
     is_raw: bool = False
 
 
 def read_header(body: bytes, header_length: int | None) -> RequestHeader:
-    """Parses the JSON of a request's body; no model is needed for it. Keys that the protocol does not have are ignored.
+    """Parses the JSON of a request's body, for which no model is needed. Ignores keys that are not in the protocol.
 
-    header_length: bytes of JSON at its start, the rest are binary tensors; None when all of it is JSON; 0 for a body
+    header_length: bytes of JSON at its start, followed by binary tensors; None when all of it is JSON; 0 for a body
     that is the bytes of a model's only input.
     Raises InvalidInput naming the field at fault, Unsupported for sequences.
     """
@@ -64,7 +63,7 @@ def read_header(body: bytes, header_length: int | None) -> RequestHeader:
 
 
 def decode_request(signature: ModelSignature, header: RequestHeader, regions: Regions) -> InferRequest:
-    """Reads the tensors of a request, and which outputs it wants. Raises InvalidInput naming the field at fault."""
+    """Reads the tensors and the requested outputs of a request. Raises InvalidInput naming the field at fault."""
     content, parameters = header.content, header.parameters
     if header.is_raw:
         tensor = _raw_tensor(signature, header.tail)
@@ -91,9 +90,9 @@ def encode_response(
     parameters: dict[str, Any],
     regions: Regions,
 ) -> tuple[bytes, int | None]:
-    """The response's body and, when tensors follow it as bytes, the length of its JSON.
+    """Returns the response's body and, when tensors follow the JSON as bytes, the length of the JSON.
 
-    What goes to shared memory is written there. Raises InvalidInput where it does not fit, or JSON cannot carry it.
+    Writes outputs for shared memory there. Raises InvalidInput if one does not fit, or has no form in JSON.
     """
     described: list[dict[str, Any]] = []
     sections: list[bytes] = []
@@ -102,7 +101,7 @@ def encode_response(
         name, dtype, values = output_values(signature, wanted, outputs)
         entry: dict[str, Any] = {"name": name, "datatype": dtype, "shape": values.shape}
         if wanted.part is not None:
-            # Nothing is said of where, as in Triton, whose C++ client takes any parameters for a size in the body.
+            # No parameters, as in Triton, whose C++ client would take any parameters for a size in the body.
             regions.write(wanted.part, encode_binary(values))
         elif wanted.binary:
             section = encode_binary(values)
@@ -178,7 +177,7 @@ def _decode_inputs(signature: ModelSignature, inputs: Any, tail: memoryview, reg
 
 
 def _raw_tensor(signature: ModelSignature, body: memoryview) -> WireTensor:
-    """A body without JSON as the model's only input: one row, and as long as it is where one dimension is free."""
+    """Reads a body without JSON as the model's only input: one row; its length determines a free dimension."""
     inputs = [entry for entry in signature.inputs.values() if entry.role == "value"]
     if len(inputs) != 1:
         raise InvalidInput(
@@ -189,7 +188,7 @@ def _raw_tensor(signature: ModelSignature, body: memoryview) -> WireTensor:
     item = WIRE_TYPES[entry.dtype].item_bytes
     dims = [*((1,) if signature.max_batch_size else ()), *entry.dims]
     if item == 0:
-        # A string of its own, which has no length before it here.
+        # The body is one string, without a length before it.
         shape = tuple(1 if size < 0 else size for size in dims)
         if math.prod(shape) != 1:
             raise element_count_error(entry.name, shape, math.prod(shape), 1)

@@ -56,7 +56,7 @@ class Prefetcher(Generic[_Item]):
             for item in self._items:
                 if not self._put(item):
                     return
-        except BaseException as error:  # handed to the reader, who is the one to deal with it
+        except BaseException as error:  # raised in the reader
             end = _End(error)
         self._put(end)
 

@@ -32,7 +32,7 @@ class Dlrm(RankingModel):
         vectors = len(self.features.pooled_names) + has_dense
         rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("pairs", rows * vectors + columns, persistent=False)
-        # The first vector goes along: the dense one, or the one that gives a model of a single feature an input at all.
+        # The first vector is an input too: it is the dense one, or else gives a model of a single feature any input.
         self.top = mlp(dim + len(rows), config.top, dropout=config.dropout, out=1)
 
     def logits(self, inputs: Inputs) -> Tensor:

@@ -24,7 +24,7 @@ Shape = Literal["pooled", "single", "rows", "rows_lengths"]
 
 @dataclass(frozen=True)
 class CutCall:
-    """One call of an embedding layer, in the order of the run, and the feature whose lookup replaces it."""
+    """Names one call of an embedding layer, in the order of the run, and the feature whose lookup replaces it."""
 
     path: str
     feature: str

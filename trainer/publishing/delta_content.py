@@ -32,7 +32,7 @@ def changed_tables(
 def changes_fingerprints(
     tables: Mapping[str, EmbeddingTable], since: Mapping[str, int], row_types: Mapping[str, str]
 ) -> dict[str, int]:
-    """By table, the fingerprints of what `changed_tables` gives, computed from the tables and not from its arrays."""
+    """Returns the fingerprints, by table, of the result of `changed_tables`, computed from the tables themselves."""
     return {name: table.changes_fingerprint(row_types[name], since.get(name, 0)) for name, table in tables.items()}
 
 

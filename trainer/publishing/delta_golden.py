@@ -29,7 +29,7 @@ from trainer.publishing.id_coverage import missed_tables, reached, rows_holding
 from trainer.publishing.passthrough import passthrough_inputs
 
 REQUESTS_AT_MOST = 1024
-# Rows taken of each pool; more would only make it slower.
+# Rows taken from each pool; more would only take longer.
 POOL_ROWS = 2048
 _CASES_AT_MOST = 192
 _REMOVED_ROWS = 64
@@ -88,14 +88,11 @@ def delta_requests(
 
 
 class _Source:
-    """Rows number 0, 1, ... of raw values, each reaching changed rows where that is possible.
-
-    needed: number of rows it takes until every changed id that can be reached was.
-    """
+    """Makes rows number 0, 1, ... of raw values, each reaching changed rows where that is possible."""
 
     def __init__(self, engine: FeatureEngine, pools: Sequence[Pool], changed: Sequence[DeltaTable]) -> None:
         self.inputs = [as_sent(entry, pools) for entry in engine.spec.inputs]
-        # Each input has one value a row of the pool; a pool's input of one row stands for all of them.
+        # Each input has one value for each row of the pool; a pool's input of one row stands for all of them.
         self.values = _pool_values(self.inputs, pools)
         batch = concat_batches([engine.run(pool, _rows_of(pool)) for pool in pools])
         self._pool = batch.batch
@@ -121,6 +118,7 @@ class _Source:
         )
         capacities = [self._capacity(table.name) for table in self._changed]
         needed = [-(-len(table.ids) // size) for table, size in zip(self._changed, capacities, strict=True)]
+        #: The number of rows it takes to reach every changed id that can be reached.
         self.needed = max([len(self._picks), *needed])
 
     @property
@@ -156,9 +154,9 @@ class _Source:
         return self._pooled(place * _STRIDE % self._pool)
 
     def _fill(self, row: Row, table: str, ids: np.ndarray, place: int, rows: int) -> None:
-        """Puts the ids that row `place` of `rows` is to carry: spread over the rows, and behind them once more."""
+        """Puts the ids of row `place` of `rows` into `row`: ids are spread over the rows, then start again."""
         places, capacity = self._places[table], self._capacity(table)
-        # One id a place, or a few in a bag; bags are filled only where the ids would not fit otherwise.
+        # One id for each place; bags get several ids only where the ids would not fit otherwise.
         full = len(ids) > rows * len(places)
         fitting = min(len(ids), rows * capacity)
         first = place * (capacity if full else len(places))
@@ -195,7 +193,7 @@ def _rows_of(pool: Pool) -> int:
 
 
 def _evenly(values: Sequence[_T], count: int) -> list[_T]:
-    """At most `count` of the values, spread over all of them."""
+    """Returns at most `count` of the values, spread over all of them."""
     if len(values) <= count:
         return list(values)
     return [values[place * len(values) // count] for place in range(count)]

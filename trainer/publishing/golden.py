@@ -103,7 +103,7 @@ def _absent_values(entry: InputSpec) -> list[Any]:
     else:
         return []
     if entry.kind == "list":
-        # In the place of an element, so that no list grows past what its input or a cross allows.
+        # Replaces an element, so that no list grows beyond what its input or a cross allows.
         return [absent[:1], lambda row: [absent[1], *(row or [])[1:]]]
     if entry.width > 1:
         return [[value] * entry.width for value in absent] + [

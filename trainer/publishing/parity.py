@@ -51,8 +51,9 @@ class ParityChecker:
         self._compare(shaped, got, "the two halves do not give the module's own outputs")
 
     def check_graph(self, graph: DenseGraph, tensors: list[Tensor]) -> None:
-        """Checks the exported half against the module, on the sample and at batch 1 and 2; a row must not see the
-        others.
+        """Checks the exported half against the module, on the sample and at batch 1 and 2.
+
+        A row's outputs must not depend on the other rows.
         """
         self._graph = graph
         whole = self._module_outputs(tensors)
@@ -66,8 +67,9 @@ class ParityChecker:
             self._compare(within, alone, f"the first rows alone (batch {rows})", factor=10.0)
 
     def golden(self, columns: Mapping[str, Column], rows: int) -> Golden:
-        """Scores the golden requests with the module over the published rows; the exported half must give the same
-        outputs.
+        """Scores the golden requests with the module over the published rows.
+
+        The exported half must give the same outputs.
         """
         features = self._prepared.engine.run(columns, rows)
         tensors = graph_tensors(features, self._prepared.plan, self._tables, self._codecs)

@@ -53,15 +53,14 @@ class View:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of an embedding layer. values, offsets, weights: views of sample tensors.
-
-    There are no offsets for ids (B,) and (B, n), and weights only where the layer takes them.
-    """
+    """Describes one call of an embedding layer by views of sample tensors."""
 
     path: str
     layer: EmbeddingLayer
     values: View
+    #: None for ids (B,) and (B, n).
     offsets: View | None
+    #: None where the layer takes no weights.
     weights: View | None = None
 
 

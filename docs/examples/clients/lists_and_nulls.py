@@ -23,19 +23,19 @@ def post(address: str, content: object) -> Any:
 
 
 def by_v1(url: str) -> list[float]:
-    """Rows as they are. Inputs that may be missing (gender, occupation, ...) are left out."""
+    """Sends the rows unchanged by v1. Inputs that may be missing (gender, occupation, ...) are left out."""
     return [float(score) for score in post(f"{url}/v1/models/movielens:predict", {"instances": ROWS})["predictions"]]
 
 
 def padded(name: str, filler: Any) -> tuple[list[list[Any]], list[list[int]]]:
-    """A list input as a matrix as wide as the longest list, and how many values of each row count."""
+    """Returns a list input as a matrix as wide as the longest list, and the number of values of each row."""
     lists = [row[name] or [] for row in ROWS]
     width = max(map(len, lists))
     return [values + [filler] * (width - len(values)) for values in lists], [[len(values)] for values in lists]
 
 
 def by_json(url: str) -> list[float]:
-    """v2 in JSON: a null stands where a value, or a whole list, would."""
+    """Sends the rows by v2 in JSON, with null in the place of a value or of a whole list."""
     genres, genre_lengths = padded("genres", "")
     history, history_lengths = padded("history", 0)
     tensors = {
@@ -57,7 +57,7 @@ def by_json(url: str) -> list[float]:
 
 
 def by_bytes(url: str) -> list[float]:
-    """v2 in bytes: what stands where `.valid` is false does not count."""
+    """Sends the rows by v2 in bytes; values where `.valid` is false are ignored."""
     inputs = []
 
     def add(name: str, dtype: str, values: Any, kind: Any) -> None:

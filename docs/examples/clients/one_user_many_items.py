@@ -22,12 +22,12 @@ def main() -> None:
         inputs.append(triton.InferInput(name, list(array.shape), dtype))
         inputs[-1].set_data_from_numpy(array)
 
-    # Inputs of `side: user`: one row, whatever the batch of the others. A list of one row needs no lengths.
+    # Inputs of `side: user` have one row, whatever the batch of the others. A list of one row needs no lengths.
     add("gender", "BYTES", [["F"]], np.object_)
     add("age", "INT64", [[24]], np.int64)
     add("history", "INT64", [[181, 172, 64]], np.int64)
 
-    # The items: a row each.
+    # Each item is a row.
     width = max(len(genres) for _, genres in FILMS.values())
     add("item", "INT64", [[item] for item in FILMS], np.int64)
     add("release_year", "INT64", [[year] for year, _ in FILMS.values()], np.int64)

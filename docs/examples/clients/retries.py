@@ -1,6 +1,6 @@
 """Retries where that helps: a server that is full or restarting, a connection that broke. Never beyond a deadline.
 
-A request for scores changes nothing, so it may always be sent twice. Whether it helps is another question.
+A request for scores changes nothing, so it may always be sent twice; but not every failure goes away with a retry.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 import time
 from typing import Any
 
-# Asked too often; full, not ready or stopping. 502 is what a proxy says of a server that restarts.
+# 429: too many requests. 503: the server is full, not ready or stopping. 502: a proxy's answer while it restarts.
 WORTH_ANOTHER = {429, 502, 503}
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 REQUEST = {"instances": [{"words": [1, 2, 99], "dense": [0.5, 0.25]}, {"words": [4, 5, 6], "dense": [0.5, 0.25]}]}
 
 
 class RefusedError(Exception):
-    """The server's answer, in its words. retry_after_s: how long it asks to be left alone."""
+    """Holds the server's refusal. retry_after_s: how long it asks the client to wait."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class RefusedError(Exception):
 
 
 def ask_once(address: str, path: str, content: object, timeout_s: float) -> Any:
-    """The answer's JSON. Raises RefusedError where another try is of use, SystemExit where none is, OSError."""
+    """Returns the answer's JSON. Raises RefusedError where a retry may help, SystemExit where it cannot, OSError."""
     connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
-        # A server that refuses answers before it has read a long body, and hangs up: the answer is there all the same.
+        # A server that refuses a long body answers before it has read it, and closes; the answer can still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.request("POST", path, json.dumps(content), {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -48,7 +48,7 @@ def ask_once(address: str, path: str, content: object, timeout_s: float) -> Any:
 
 
 def ask(address: str, path: str, content: object, deadline_s: float) -> Any:
-    """As `ask_once`, again and again until the deadline."""
+    """Calls `ask_once` until it returns an answer or the deadline would pass; then raises the last error."""
     end = time.monotonic() + deadline_s
     pause = FIRST_PAUSE_S
     while True:

@@ -25,7 +25,7 @@ def main() -> None:
 
     # One client for the life of the process; any number of threads may call it.
     with triton.InferenceServerClient(url) as client:
-        # client_timeout: the call's deadline, in seconds. It travels along: what has waited longer is not computed.
+        # client_timeout: the call's deadline, in seconds. The server does not compute a request that has waited longer.
         scores = client.infer("tiny", [words, dense], client_timeout=2.0).as_numpy("score")
         print(*scores[:, 0], sep="\n")
 

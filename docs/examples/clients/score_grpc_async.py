@@ -22,7 +22,7 @@ async def score(client: triton.InferenceServerClient, row: int) -> float:
 
 
 async def run(url: str) -> None:
-    # One connection carries every call; client_timeout is the deadline, in seconds, and travels with the request.
+    # One connection carries every call; client_timeout is the deadline, in seconds, and is sent with the request.
     async with triton.InferenceServerClient(url) as client:
         print(*await asyncio.gather(score(client, 0), score(client, 1)), sep="\n")
 

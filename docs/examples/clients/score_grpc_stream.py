@@ -31,7 +31,7 @@ def main() -> None:
         scores = np.empty(len(WORDS), np.float32)
         for _ in scores:
             result, error = answers.get(timeout=10)
-            if error is not None:  # of this request alone: the stream goes on
+            if error is not None:  # the error of this request alone: the stream goes on
                 raise error
             scores[int(result.get_response().id)] = result.as_numpy("score")[0, 0]
         client.stop_stream()

@@ -21,12 +21,12 @@ def main() -> None:
     dense = triton.InferInput("dense", list(DENSE.shape), "FP32")
     dense.set_data_from_numpy(DENSE)
 
-    # concurrency: how many connections it keeps. One client for the life of the process, in one thread.
+    # concurrency: the connections that it keeps. Use one client for the life of the process, in one thread.
     with triton.InferenceServerClient(url, concurrency=4) as client:
         scores = client.infer("tiny", [words, dense]).as_numpy("score")
         print(*scores[:, 0], sep="\n")
 
-        # Several requests under way at once.
+        # Sends several requests at once.
         waiting = [client.async_infer("tiny", [words, dense]) for _ in range(8)]
         assert all(np.array_equal(request.get_result().as_numpy("score"), scores) for request in waiting)
 

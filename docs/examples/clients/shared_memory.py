@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="127.0.0.1:8000", help="the server's HTTP address, without http://")
     url = parser.parse_args().url
-    name = f"example-{os.getpid()}"  # of the region; two clients must not share one by accident
+    name = f"example-{os.getpid()}"  # the region's name; two clients must not share one by accident
     size = SCORES_AT + SCORES_BYTES
 
     region = shared_memory.create_shared_memory_region(name, f"/{name}", size)
@@ -37,7 +37,7 @@ def main() -> None:
                 client.infer("tiny", [words, dense], outputs=[wanted])
                 scores = shared_memory.get_contents_as_numpy(region, np.float32, [2, 1], SCORES_AT)
                 print(*scores[:, 0].tolist(), sep="\n")
-                del scores  # a view of the region, which is about to go
+                del scores  # the array is a view of the region, which is about to be removed
             finally:
                 client.unregister_system_shared_memory(name)
     finally:

@@ -30,8 +30,8 @@ def main() -> None:
     parser.add_argument("--token-file", type=Path, required=True, help="holds the token, which is no argument")
     parser.add_argument("--ca", type=Path, help="who signed the server's certificate; without it, no TLS")
     options = parser.parse_args()
-    # Names of gRPC metadata are in small letters; HTTP takes any. A dictionary of its own for each call, because
-    # tritonclient.http writes headers of its own into the one that it is given.
+    # Names of gRPC metadata are in lower case; HTTP allows any. Each call gets a new dictionary, because
+    # tritonclient.http adds its own headers to the one that it is given.
     shown = {"authorization": f"Bearer {options.token_file.read_text().strip()}"}
     has_tls = options.ca is not None
 

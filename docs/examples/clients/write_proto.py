@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def proto_text(file: Any) -> str:
-    """The .proto text of a FileDescriptorProto; protoc makes the same descriptor of it."""
+    """Returns the .proto text of a FileDescriptorProto; protoc makes the same descriptor of it."""
     lines = [f'syntax = "{file.syntax}";', f"package {file.package};"]
     lines += [f'import "{name}";' for name in file.dependency]
     for enum in file.enum_type:
@@ -61,7 +61,7 @@ def _body(message: Any) -> Iterator[str]:
         yield from enum_lines(enum)
     entries = {entry.name: entry for entry in message.nested_type if entry.options.map_entry}
     fields = list(message.field)
-    # A map is a nested type too. They stay in their order, so what protoc makes of the text is equal, not only alike.
+    # A map is a nested type too. Nested types keep their order, so that protoc makes an equal descriptor of the text.
     for nested in message.nested_type:
         if nested.name in entries:
             place = next(i for i, field in enumerate(fields) if field.type_name.split(".")[-1] == nested.name)
