@@ -27,7 +27,7 @@ SPEC = {
         {"name": "dense", "inputs": ["dense"], "output": "dense"},
     ],
 }
-# Nothing of the repository is compacted or removed: the benchmark decides what lies there.
+# Nothing in the repository is compacted or removed: the benchmark alone decides what it contains.
 POLICY = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0, keep_deltas=100_000)
 
 
@@ -72,7 +72,7 @@ class DeltaWorld:
                 weight.add_(torch.randn_like(weight) * 1e-4)
 
     def bodies(self, count: int, batch: int) -> list[tuple[bytes, int]]:
-        """Binary requests of `batch` rows with Zipf-like ids: bodies and headers."""
+        """Returns `count` binary requests of `batch` rows with Zipf-like ids: bodies and header lengths."""
         found = []
         for _ in range(count):
             ids = np.minimum(self.rng.zipf(1.2, (batch, LENGTH)) - 1, self.rows - 1).astype(np.int64)
