@@ -36,7 +36,7 @@ Record = np.dtype([("due", "f8"), ("ms", "f8"), ("good", "u1")])
 class Way:
     """The way in which requests are sent."""
 
-    #: File of the certificate that the server must have; "": no TLS.
+    #: File of the certificates that the server's is checked against, over TLS; "": no TLS.
     ca: str = ""
     #: Token that is sent with each request; "": none.
     token: str = ""

@@ -20,7 +20,7 @@ from benchmarks.isolated_parts import Part
 
 FULL_S, QUICK_S = 430.0, 115.0
 
-# The profiler slows down what comes after it, and the compiler brings threads of its own: each has a process.
+# The profiler slows down later work, and the compiler starts threads of its own: each gets its own process.
 PARTS = {
     "graphs": Part("benchmarks.gpu.dense", "graphs", 120.0, "main", "CUDA graphs beside operators one by one"),
     "sessions": Part(
@@ -48,7 +48,7 @@ SUITE = Suite(
     FULL_S,
     QUICK_S,
     "of each of the 26 tables (default 1,000,000; quick 50,000)",
-    # A minute of compiling.
+    # It compiles for a minute.
     slow=("compile",),
     has_soak=True,
     has_svg=True,
