@@ -7,7 +7,7 @@ missed on every GPU, to the GPU whose part they belong to; every eighth use as a
 batch.
 
     python -m benchmarks.gpu.prediction_sharing
-    python -m benchmarks.gpu.prediction_sharing --GPUs 8 --share 0.01
+    python -m benchmarks.gpu.prediction_sharing --gpus 8 --share 0.01
 """
 
 from __future__ import annotations

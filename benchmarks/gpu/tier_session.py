@@ -34,7 +34,7 @@ _ID_MASK = (1 << lookup_kernels.FEATURE_SHIFT) - 1
 
 @dataclass(frozen=True)
 class Answer:
-    """How a batch was answered."""
+    """The answer to a batch."""
 
     #: Ids that the GPU did not have.
     misses: int
