@@ -1,4 +1,4 @@
-"""A ranking model over one large table, its published version, and deltas of a chosen number of rows."""
+"""Publishes a ranking model over one large table, and deltas of a chosen number of rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICY = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_shar
 
 
 class Ranker(nn.Module):
-    """Mean of the items' rows and the dense features through an MLP."""
+    """Scores the mean of the items' rows and the dense features with an MLP."""
 
     def __init__(self, table: EmbeddingTable) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Ranker(nn.Module):
 
 
 class DeltaWorld:
-    """A table of `rows` rows (ids 0 to rows - 1), published as version 1 of repository/name."""
+    """Publishes a table of `rows` rows (ids 0 to rows - 1) as version 1 of repository/name."""
 
     def __init__(self, repository: Path, name: str, rows: int, *, seed: int = 1, policy: DeltaPolicy = POLICY) -> None:
         self.name, self.rows = name, rows

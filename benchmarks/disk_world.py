@@ -1,4 +1,4 @@
-"""Rows on disk for the benchmarks: a table as a published version would give it, files to read, caches to drop."""
+"""Makes rows on disk for the benchmarks: a table as a published version has it, files to read, caches to drop."""
 
 from __future__ import annotations
 

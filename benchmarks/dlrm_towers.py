@@ -33,7 +33,7 @@ class Towers(nn.Module):
 
 
 def _layers(widths: Sequence[int]) -> list[nn.Module]:
-    """Linear layers with ReLU between them."""
+    """Returns linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for width, following in zip(widths, widths[1:], strict=False):
         layers += [nn.ReLU()] if layers else []

@@ -1,4 +1,4 @@
-"""Rows in DRAM for the benchmarks: tables whose rows hold their own number, and batches of ids that look them up.
+"""Makes rows in DRAM for the benchmarks: tables whose rows hold their own number, and batches of ids that look them up.
 
 N rows, D dim, K batches.
 """

@@ -1,4 +1,4 @@
-"""Two servers that answer a request with its own tensor: our front end without a model, and a bare ASGI application.
+"""Runs a server that answers a request with its own tensor: our front end without a model, or a bare ASGI application.
 
 python -m benchmarks.echo_server ours PORT
 python -m benchmarks.echo_server asgi PORT

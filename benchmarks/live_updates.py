@@ -1,8 +1,8 @@
 """Claims: a delta is visible within a second, requests do not feel it, a thousand of them leave nothing behind.
 
 A table of a million rows of 16 floats is published; `emberline serve` runs in a process of its own; deltas are made
-beforehand and appear by one rename, so that the trainer's work is not measured. Beside our times stands the machine's
-own floor for the same bytes: read them, hash them, copy them once.
+beforehand and appear by one rename, so that the trainer's work is not measured. Our times are compared with the
+machine's own limit for the same bytes: read them, hash them, copy them once.
 
     python -m benchmarks.live_updates              # about eight minutes
     python -m benchmarks.live_updates --quick      # about two

@@ -1,4 +1,4 @@
-"""Open-loop load over many connections, from a process of its own: more than a server can answer.
+"""Sends an open-loop load over many connections, from a process of its own: more than a server can answer.
 
 python -m benchmarks.open_load PORT MODEL RATE SECONDS BODIES RESULT     # RATE 0: CALM connections in a closed loop
 """

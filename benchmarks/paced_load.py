@@ -1,4 +1,4 @@
-"""Open-loop load from a process of its own: requests at fixed times, each latency counted from the time it was due.
+"""Sends an open-loop load from a process of its own, at fixed times; each latency counts from the time it was due.
 
 A closed loop sends less while the server is slow and so hides what it should show. The child prints nothing; it writes
 (due time, latency, good) of every request when its standard input is closed.

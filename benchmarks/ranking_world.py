@@ -40,7 +40,7 @@ def spec() -> FeatureSpec:
 
 
 class Ranker(nn.Module):
-    """A tower for the user, one for the item, and an MLP over both and their product."""
+    """Scores with a tower for the user, one for the item, and an MLP over both and their product."""
 
     def __init__(self, tables: list[EmbeddingTable]) -> None:
         super().__init__()

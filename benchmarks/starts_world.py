@@ -1,4 +1,4 @@
-"""A large version and a small one for the starts of a server: one table, a linear layer, golden requests."""
+"""Publishes a large version and a small one for server starts: one table, a linear layer, golden requests."""
 
 from __future__ import annotations
 

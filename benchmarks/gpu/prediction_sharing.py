@@ -36,9 +36,9 @@ class Gpu:
     #: Its part number, of `parts`.
     part: int
     parts: int
-    #: Lookups that its policy has not been told of yet.
+    #: Lookups that have not been reported to its policy yet.
     lookups: int = 0
-    #: Hits that its policy has not been told of yet.
+    #: Hits that have not been reported to its policy yet.
     hits: int = 0
     marks: Array = field(init=False)
 

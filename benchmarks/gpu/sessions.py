@@ -1,8 +1,8 @@
-"""Claims: sessions on a GPU: CUDA graphs beside operators one by one, four sessions beside one, a batch's time, idle
-gaps of the GPU, the whole way with 26 tables in DRAM, new weights under load, a soak.
+"""Claims: sessions on a GPU: CUDA graphs beside eager operators, four sessions beside one, a batch's time, idle
+gaps of the GPU, whole requests with 26 tables in DRAM, new weights under load, a soak.
 
-The GPU's own limits are measured in the same run. Every line is printed when it is there; a part that fails, hangs or
-takes the process with it is reported, and the others go on in a new process.
+The GPU's own limits are measured in the same run. Every line is printed at once; a part that fails, hangs or
+kills its process is reported, and the others continue in a new process.
 
     python -m benchmarks.gpu.sessions                              # on the first GPU: below eight minutes
     python -m benchmarks.gpu.sessions --quick                      # below two minutes

@@ -1,4 +1,4 @@
-"""Key-value stores on disk, set up as their manuals advise for point lookups of rows that do not change."""
+"""Wraps key-value stores on disk, set up as their manuals advise for point lookups of rows that do not change."""
 
 from __future__ import annotations
 

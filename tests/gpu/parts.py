@@ -11,8 +11,8 @@ from steps import SANITIZER_FOUND, Step
 
 SANITIZER = "compute-sanitizer"
 SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
-# Tests that take milliseconds without the sanitizer, which makes them 10 to 50 times slower, and that capture
-# nothing: without torch's memory cache, which would hide accesses between two buffers, no capture can allocate.
+# Tests that take milliseconds, which the sanitizer makes 10 to 50 times slower, and that capture nothing:
+# without torch's memory cache, which would hide accesses between two buffers, no capture can allocate.
 MEMCHECKED = {
     "tests/gpu/test_driver.py": "go_there_and_back or parts_of_buffers",
     "tests/gpu/test_assemble.py": "layouts_at_the_ends or random_layouts",

@@ -50,8 +50,7 @@ class Flight:
         return self.content
 
     def is_changed(self, array: np.ndarray) -> bool:
-        """Returns whether the host's bytes differ, where they should not, from those that a copy to the device moves.
-        """
+        """Returns whether the host changed bytes that a copy to the device moves, where both should be equal."""
         now = array[self.begin : self.end]
         if np.array_equal(now, self.content):  # type: ignore[arg-type]
             return False

@@ -18,7 +18,7 @@ START_TIMEOUT_S = 90.0
 
 
 class ServerProcess:
-    """Starts on free ports and is ready when the constructor returns. `close` or the end of `with` stops it."""
+    """A server on free ports, ready when the constructor returns. `close` or the end of `with` stops it."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class Model:
         nodes.append(what)
 
     def wait_for_host(self) -> None:
-        """Waits for the stream on the host, which invalidates a capture."""
+        """Stands for a wait of the host, which no graph can hold: it invalidates a capture and raises."""
         if self.current[-1] in self.captures:
             self.captures[self.current[-1]] = None
             raise AcceleratorError(900)
